@@ -1,0 +1,1 @@
+//! (crate header: what it does, and what it does not do)
