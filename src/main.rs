@@ -1,1 +1,55 @@
-fn main() {}
+//! `peregrine`: one binary, one verb per file in `command/`.
+//!
+//! Exit codes: 0 success; 1 the job failed; 2 the command line, the configuration or the machine
+//! is not fit for it (the message says what to do); `exec` passes on the code of what it ran.
+#![forbid(unsafe_code)]
+
+mod command;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A multi-core IPsec gateway for Linux, and the lab that measures it.
+#[derive(Parser)]
+#[command(name = "peregrine", version, max_term_width = 100, propagate_version = true)]
+#[command(after_help = "\
+Examples:
+  peregrine run --config gw.toml               run a gateway in the foreground
+  peregrine exec -- ip xfrm state list         any XFRM program, against the gateway
+  peregrine show drops                         what was dropped, and why
+  peregrine lab run bf3-test1 --tunnels 500    measure two gateways in namespaces
+  peregrine bench path                         nanoseconds per packet, without a kernel")]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Run(command::run::Run),
+    Exec(command::exec::Exec),
+    Show(command::show::Show),
+    Lab(command::lab::Lab),
+    Bench(command::bench::Bench),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = match arguments.verb {
+        Verb::Run(verb) => verb.run(),
+        Verb::Exec(verb) => verb.run(),
+        Verb::Show(verb) => verb.run(),
+        Verb::Lab(verb) => verb.run(),
+        Verb::Bench(verb) => verb.run(),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("peregrine: {error:#}");
+            error
+                .downcast_ref::<command::Unfit>()
+                .map_or(ExitCode::from(1), |_| ExitCode::from(2))
+        }
+    }
+}

@@ -1,0 +1,36 @@
+# Peregrine. `make demo` shows it at work, `make test` proves it; both install what they need.
+.PHONY: demo test bench tidy build setup golden
+
+# Everything the demonstration writes goes here.
+OUT ?= demo
+
+demo: setup build
+	target/release/peregrine lab run bf3-test1 --tunnels 500 --directions both \
+		--steps 20 --step-time 5s --out $(OUT)
+
+test: setup-test
+	cargo test --workspace --quiet --no-run
+	cargo test --workspace
+
+bench: setup build
+	target/release/peregrine bench path
+
+# Formatting, lints and the rules of STYLE.md that a machine can hold.
+tidy:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo test --test tidy
+
+# Records again what a real Debian kernel answers to `ip xfrm`, in QEMU.
+golden: setup-test
+	tests/golden/record
+
+build:
+	cargo build --release --workspace --bins --lib
+
+setup:
+	@./setup
+
+.PHONY: setup-test
+setup-test:
+	@./setup test

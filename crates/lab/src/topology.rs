@@ -1,0 +1,330 @@
+//! Network namespaces, veth pairs and the processes inside them.
+//!
+//! A [`Topology`] owns everything it makes and takes it down again when it is dropped: processes
+//! first (by their own pid), then namespaces, with which their links go. Names carry the pid and a
+//! serial, so that several topologies live side by side.
+//!
+//! It does not know about IPsec, traffic or gateways; it is `ip`, `ethtool` and `sysctl` with an owner.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// How long a process gets between SIGTERM and SIGKILL when a topology is taken down.
+/// Long enough for a gateway to detach from its interfaces (measured: below 100 ms).
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What went wrong while building or using a topology; says which command failed and how.
+#[derive(Debug, thiserror::Error)]
+pub enum TopologyError {
+    /// A command could not be started or ended with a failure.
+    #[error("`{command}` failed: {reason}")]
+    Command {
+        /// The command line.
+        command: String,
+        /// Its standard error, or why it could not be started.
+        reason: String,
+    },
+    /// A file or namespace could not be used.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> TopologyError {
+    let what = what.into();
+    move |source| TopologyError::Io { what, source }
+}
+
+fn finish(command: &str, output: io::Result<Output>) -> Result<String, TopologyError> {
+    let failed = |reason: String| TopologyError::Command {
+        command: command.to_string(),
+        reason,
+    };
+    let output = output.map_err(|e| failed(e.to_string()))?;
+    if !output.status.success() {
+        let reason = String::from_utf8_lossy(&output.stderr).trim().to_string();
+        return Err(failed(if reason.is_empty() {
+            output.status.to_string()
+        } else {
+            reason
+        }));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// One network namespace. It disappears, with every link in it, when dropped.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// Makes a namespace whose loopback is up and which does no duplicate address detection
+    /// (IPv6 addresses would otherwise be unusable for their first second).
+    pub fn new(label: &str) -> Result<Namespace, TopologyError> {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let name = format!("pg{}-{serial}-{label}", std::process::id());
+        let command = format!("ip netns add {name}");
+        finish(&command, Command::new("ip").args(["netns", "add", &name]).output())?;
+        let namespace = Namespace { name };
+        namespace.ip("link set lo up")?;
+        for knob in ["all", "default"] {
+            namespace.sysctl(&format!("net.ipv6.conf.{knob}.accept_dad"), "0")?;
+        }
+        Ok(namespace)
+    }
+
+    /// The name `ip netns` knows it by.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The file that stands for the namespace.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from("/run/netns").join(&self.name)
+    }
+
+    /// A command that runs inside. The mount namespace stays the caller's, so that /sys/fs/bpf and
+    /// /run are the same files inside and outside (`ip netns exec` would hide them).
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.path().display()));
+        command.arg("--").arg(program);
+        command
+    }
+
+    /// Runs `program args…` inside and returns its standard output.
+    pub fn run(&self, program: &str, args: &[&str]) -> Result<String, TopologyError> {
+        let line = format!("[{}] {program} {}", self.name, args.join(" "));
+        finish(&line, self.command(program).args(args).output())
+    }
+
+    /// Runs `ip` with arguments separated by spaces.
+    pub fn ip(&self, args: &str) -> Result<String, TopologyError> {
+        self.run("ip", &args.split_whitespace().collect::<Vec<_>>())
+    }
+
+    /// Feeds many lines to one `ip -batch`.
+    pub fn ip_batch(&self, lines: &[String]) -> Result<(), TopologyError> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let command = self.command("ip");
+        batch(command, &["-batch", "-"], lines).map(|_| ())
+    }
+
+    /// Sets one kernel setting of the namespace (dots or slashes).
+    pub fn sysctl(&self, key: &str, value: &str) -> Result<(), TopologyError> {
+        self.run("sysctl", &["-q", "-w", &format!("{key}={value}")])
+            .map(|_| ())
+    }
+
+    /// Moves the calling thread inside. The thread should belong to the lab and end with it.
+    pub fn enter(&self) -> Result<(), TopologyError> {
+        let file = self.open()?;
+        move_into_link_name_space(
+            std::os::fd::AsFd::as_fd(&file),
+            Some(LinkNameSpaceType::Network),
+        )
+        .map_err(|e| io_error(format!("entering namespace {}", self.name))(e.into()))
+    }
+
+    fn open(&self) -> Result<OwnedFd, TopologyError> {
+        rustix::fs::open(self.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|e| io_error(format!("opening namespace {}", self.name))(e.into()))
+    }
+
+    /// Runs `work` on a thread of its own inside the namespace and waits for it.
+    pub fn scope<T: Send>(
+        &self,
+        work: impl FnOnce() -> T + Send,
+    ) -> Result<T, TopologyError> {
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| self.enter().map(|()| work()));
+            match inside.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).output();
+    }
+}
+
+/// Runs a command that reads `lines` on its standard input, and returns its standard output.
+pub fn batch(
+    mut command: Command,
+    args: &[&str],
+    lines: &[String],
+) -> Result<String, TopologyError> {
+    let name = format!("{:?} {}", command.get_program(), args.join(" "));
+    let mut child = command
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(io_error(format!("starting {name}")))?;
+    let stdin = child.stdin.take();
+    let text = lines.join("\n") + "\n";
+    // The writer has its own thread: a command that answers while it reads must not block us.
+    let writer = thread::spawn(move || {
+        if let Some(mut stdin) = stdin {
+            let _ = stdin.write_all(text.as_bytes());
+        }
+    });
+    let output = child.wait_with_output();
+    let _ = writer.join();
+    finish(&name, output)
+}
+
+/// A veth pair's two ends, made in two namespaces.
+#[derive(Debug, Clone)]
+pub struct Veth {
+    /// Interface name in the first namespace.
+    pub left: String,
+    /// Interface name in the second namespace.
+    pub right: String,
+}
+
+impl Veth {
+    /// Makes and raises a pair with `queues` queues each way. Transmit checksum offload is switched
+    /// off: a veth would otherwise deliver packets of kernel senders with unfinished checksums.
+    pub fn new(
+        (left_ns, left): (&Namespace, &str),
+        (right_ns, right): (&Namespace, &str),
+        queues: u32,
+    ) -> Result<Veth, TopologyError> {
+        let (l, r) = (left_ns.name(), right_ns.name());
+        let args = format!(
+            "link add {left} netns {l} numrxqueues {queues} numtxqueues {queues} type veth \
+             peer name {right} netns {r} numrxqueues {queues} numtxqueues {queues}"
+        );
+        let args: Vec<&str> = args.split_whitespace().collect();
+        finish("ip link add", Command::new("ip").args(&args).output())?;
+        for (namespace, name) in [(left_ns, left), (right_ns, right)] {
+            namespace.run("ethtool", &["-K", name, "tx", "off"])?;
+            namespace.ip(&format!("link set {name} up"))?;
+        }
+        Ok(Veth {
+            left: left.to_string(),
+            right: right.to_string(),
+        })
+    }
+}
+
+/// A process of the lab's own, ended (SIGTERM, then SIGKILL) when dropped.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command` with both outputs going to the file `log`.
+    pub fn start(
+        name: &str,
+        mut command: Command,
+        log: PathBuf,
+    ) -> Result<Process, TopologyError> {
+        let file = fs::File::create(&log).map_err(io_error(format!("creating {log:?}")))?;
+        let errors = file.try_clone().map_err(io_error("sharing the log"))?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file)
+            .stderr(errors)
+            .spawn()
+            .map_err(io_error(format!("starting {name}")))?;
+        Ok(Process {
+            name: name.to_string(),
+            child,
+            log,
+        })
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it printed so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits until `ready` says so; fails if the process ends first or the time is over.
+    pub fn wait_until(
+        &mut self,
+        patience: Duration,
+        mut ready: impl FnMut(&Process) -> bool,
+    ) -> Result<(), TopologyError> {
+        let end = Instant::now() + patience;
+        while !ready(self) {
+            let reason = if !self.is_running() {
+                format!("it ended early; its output was:\n{}", self.log())
+            } else if Instant::now() > end {
+                format!("not ready after {patience:?}; its output was:\n{}", self.log())
+            } else {
+                thread::sleep(Duration::from_millis(10));
+                continue;
+            };
+            return Err(TopologyError::Command {
+                command: self.name.clone(),
+                reason,
+            });
+        }
+        Ok(())
+    }
+
+    /// Ends the process at once, as a crash would (`kill -9`), and waits for it.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Asks the process to stop and waits; returns its exit code (`None` if a signal ended it).
+    pub fn stop(&mut self) -> Option<i32> {
+        if self.is_running() {
+            let pid = rustix::process::Pid::from_child(&self.child);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            let end = Instant::now() + STOP_PATIENCE;
+            while self.is_running() && Instant::now() < end {
+                thread::sleep(Duration::from_millis(5));
+            }
+            if self.is_running() {
+                self.kill();
+            }
+        }
+        self.child.wait().ok().and_then(|status| status.code())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

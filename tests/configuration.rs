@@ -1,0 +1,146 @@
+//! Bad configuration gets one clear sentence that says what to do, exit code 2, and leaves the
+//! machine as it was.
+
+mod gateway;
+
+use std::fs;
+use std::process::{Command, Output};
+
+use gateway::PEREGRINE;
+use lab::topology::{Namespace, Veth};
+
+/// A namespace with two interfaces, `red0` and `black0`, and what is needed to look for changes.
+struct Machine {
+    namespace: Namespace,
+    _peer: Namespace,
+    directory: tempfile::TempDir,
+}
+
+impl Machine {
+    fn new() -> Machine {
+        let namespace = Namespace::new("cfg").expect("a namespace");
+        let peer = Namespace::new("cfgp").expect("a namespace");
+        for name in ["red0", "black0"] {
+            Veth::new((&namespace, name), (&peer, name), 1).expect("a veth pair");
+        }
+        Machine {
+            namespace,
+            _peer: peer,
+            directory: tempfile::tempdir().expect("a directory"),
+        }
+    }
+
+    fn config(&self, text: &str) -> std::path::PathBuf {
+        let path = self.directory.path().join("gateway.toml");
+        fs::write(&path, text).expect("written");
+        path
+    }
+
+    /// Runs the gateway, which must refuse at once; `wrap` are words before the binary.
+    fn refuse(&self, text: &str, wrap: &[&str]) -> Output {
+        let before = self.state();
+        let mut words: Vec<&str> = wrap.to_vec();
+        words.push(PEREGRINE);
+        let out = self
+            .namespace
+            .command("timeout")
+            .arg("20")
+            .args(words)
+            .args(["run", "--config"])
+            .arg(self.config(text))
+            .output()
+            .expect("runs");
+        assert_eq!(before, self.state(), "the machine is as it was");
+        out
+    }
+
+    /// What a refused start must not change: interfaces with their XDP programs, run directories.
+    fn state(&self) -> String {
+        let links = self.namespace.ip("-d link show").expect("ip link");
+        let run = Command::new("find")
+            .args(["/run/peregrine", "-name", "cfg-test*"])
+            .output()
+            .expect("find runs");
+        links + &String::from_utf8_lossy(&run.stdout)
+    }
+}
+
+/// The refusal: exit code 2 and exactly one line that contains every expected word.
+fn assert_refused(out: &Output, words: &[&str]) {
+    let errors = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "exit code; stderr: {errors}");
+    assert_eq!(errors.trim().lines().count(), 1, "one sentence, got: {errors}");
+    for word in words {
+        assert!(errors.contains(word), "{word:?} is named in: {errors}");
+    }
+}
+
+const GOOD: &str = r#"
+name = "cfg-test"
+cores = [0]
+frames = 4096
+[[port]]
+interface = "red0"
+[[port]]
+interface = "black0"
+"#;
+
+#[test]
+fn malformed_toml_names_the_line() {
+    let out = Machine::new().refuse("name = \"cfg-test\"\ncores = [0\n", &[]);
+    assert_refused(&out, &["line"]);
+}
+
+#[test]
+fn an_unknown_key_is_named() {
+    let out = Machine::new().refuse(&GOOD.replace("frames", "framez"), &[]);
+    assert_refused(&out, &["framez"]);
+}
+
+#[test]
+fn an_unknown_interface_is_named_beside_those_that_exist() {
+    let out = Machine::new().refuse(&GOOD.replace("black0", "eth9"), &[]);
+    assert_refused(&out, &["eth9", "black0", "red0"]);
+}
+
+#[test]
+fn a_core_that_does_not_exist_is_named() {
+    let out = Machine::new().refuse(&GOOD.replace("[0]", "[0, 4711]"), &[]);
+    assert_refused(&out, &["4711", "core"]);
+}
+
+#[test]
+fn two_ports_on_one_interface_are_refused() {
+    let out = Machine::new().refuse(&GOOD.replace("black0", "red0"), &[]);
+    assert_refused(&out, &["red0"]);
+}
+
+#[test]
+fn more_cores_than_queues_says_how_to_get_queues() {
+    let out = Machine::new().refuse(&GOOD.replace("[0]", "[0, 1]"), &[]);
+    assert_refused(&out, &["queue", "ethtool"]);
+}
+
+#[test]
+fn a_missing_capability_is_named() {
+    let machine = Machine::new();
+    let without = ["setpriv", "--bounding-set", "-net_admin,-net_raw,-bpf"];
+    let out = machine.refuse(GOOD, &without);
+    assert_refused(&out, &["CAP_NET_ADMIN"]);
+}
+
+#[test]
+fn a_kernel_without_af_xdp_is_named() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracle/no_af_xdp.py");
+    let out = Machine::new().refuse(GOOD, &["/usr/bin/python3", script]);
+    assert_refused(&out, &["AF_XDP"]);
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let out = Command::new(PEREGRINE)
+        .args(["run", "--config", "/nonexistent/gw.toml"])
+        .output()
+        .expect("runs");
+    assert_refused(&out, &["/nonexistent/gw.toml"]);
+}

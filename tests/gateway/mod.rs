@@ -1,0 +1,178 @@
+//! A gateway under test: the real binary in a namespace of its own, and the programs that drive it.
+#![allow(dead_code, reason = "each test binary uses its own part of this module")]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use lab::topology::{Namespace, Process, batch};
+use serde_json::Value;
+
+/// The binary that `cargo test` built.
+pub const PEREGRINE: &str = env!("CARGO_BIN_EXE_peregrine");
+
+/// How long a gateway may take to become ready on a busy two-core machine.
+const READY: Duration = Duration::from_secs(20);
+
+/// The preload library, beside the binary; built once per test run.
+pub fn preload() -> PathBuf {
+    static BUILT: std::sync::Once = std::sync::Once::new();
+    let path = PathBuf::from(PEREGRINE).with_file_name("libperegrine_xfrm.so");
+    BUILT.call_once(|| {
+        if !path.exists() {
+            let built = Command::new(env!("CARGO"))
+                .args(["build", "--quiet", "--package", "peregrine-preload"])
+                .status()
+                .expect("cargo runs");
+            assert!(built.success(), "the preload library builds");
+        }
+    });
+    path
+}
+
+/// A running gateway.
+pub struct Gateway {
+    /// The instance name, unique among tests that run side by side.
+    pub name: String,
+    config: PathBuf,
+    process: Process,
+    directory: tempfile::TempDir,
+}
+
+impl Gateway {
+    /// Starts a gateway on `interfaces` of `namespace` with the given cores; waits until it serves.
+    pub fn start(namespace: &Namespace, interfaces: &[&str], cores: &[usize]) -> Gateway {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let name = format!("t{}-{serial}", std::process::id());
+        let ports: String = interfaces
+            .iter()
+            .map(|interface| format!("[[port]]\ninterface = \"{interface}\"\n"))
+            .collect();
+        let text = format!("name = \"{name}\"\ncores = {cores:?}\nframes = 4096\n{ports}");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let config = directory.path().join("gateway.toml");
+        std::fs::write(&config, text).expect("the configuration is written");
+        let process = launch(namespace, &name, &config, directory.path());
+        Gateway {
+            name,
+            config,
+            process,
+            directory,
+        }
+    }
+
+    /// Starts the same gateway again after it was killed or stopped.
+    pub fn restart(&mut self, namespace: &Namespace) {
+        self.process = launch(namespace, &self.name, &self.config, self.directory.path());
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// SIGTERM; returns the exit code.
+    pub fn stop(&mut self) -> Option<i32> {
+        self.process.stop()
+    }
+
+    /// What the gateway printed.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// A command that runs under `peregrine exec` against this gateway.
+    pub fn exec(&self, program: &str) -> Command {
+        let mut command = Command::new(PEREGRINE);
+        command.env("PEREGRINE_PRELOAD", preload());
+        command.args(["exec", "--instance", &self.name, "--", program]);
+        command
+    }
+
+    /// Runs `ip xfrm …` lines in one batch against this gateway.
+    pub fn xfrm(&self, lines: &[String]) {
+        batch(self.exec("ip"), &["-batch", "-"], lines)
+            .unwrap_or_else(|e| panic!("{e}\ngateway log:\n{}", self.log()));
+    }
+
+    /// Runs one `ip` command line against this gateway.
+    pub fn ip(&self, line: &str) -> Output {
+        self.exec("ip")
+            .args(line.split_whitespace())
+            .output()
+            .expect("ip runs")
+    }
+
+    /// `peregrine show WHAT --json`.
+    pub fn show(&self, what: &str) -> Value {
+        let out = Command::new(PEREGRINE)
+            .args(["show", what, "--json", "--instance", &self.name])
+            .output()
+            .expect("show runs");
+        assert!(
+            out.status.success(),
+            "show {what}: {}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+        serde_json::from_slice(&out.stdout).expect("show prints JSON")
+    }
+
+    /// Packets that ended with this verdict so far.
+    pub fn verdict(&self, name: &str) -> u64 {
+        let drops = self.show("drops");
+        verdicts(&drops)
+            .into_iter()
+            .find(|(n, _)| n == name)
+            .unwrap_or_else(|| panic!("no verdict named {name} in {drops}"))
+            .1
+    }
+
+    /// Waits until `ready` holds; panics with the gateway's log after ten seconds.
+    pub fn wait(&self, what: &str, mut ready: impl FnMut(&Gateway) -> bool) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while !ready(self) {
+            assert!(
+                Instant::now() < end,
+                "{what} did not happen; log:\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Every (verdict, packets) of a `show drops --json` answer.
+pub fn verdicts(drops: &Value) -> Vec<(String, u64)> {
+    drops["verdicts"]
+        .as_array()
+        .expect("a list of verdicts")
+        .iter()
+        .map(|v| {
+            (
+                v["name"].as_str().expect("a name").to_string(),
+                v["packets"].as_u64().expect("a count"),
+            )
+        })
+        .collect()
+}
+
+fn launch(
+    namespace: &Namespace,
+    name: &str,
+    config: &std::path::Path,
+    directory: &std::path::Path,
+) -> Process {
+    let mut command = namespace.command(PEREGRINE);
+    command.arg("run").arg("--config").arg(config);
+    let mut process =
+        Process::start(name, command, directory.join("log")).expect("the gateway starts");
+    let sockets = PathBuf::from("/run/peregrine").join(name);
+    process
+        .wait_until(READY, |process| {
+            process.log().contains("ready") && sockets.join("xfrm.sock").exists()
+        })
+        .unwrap_or_else(|e| panic!("{e}"));
+    process
+}

@@ -1,0 +1,252 @@
+//! Style is a test: the rules of STYLE.md that a machine can hold.
+//!
+//! Each rule is one test, so that a failure names the rule. An exception is written in the table
+//! `EXCEPTIONS` below, with its reason; it is not written into the code.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Lines of a file before its tests begin. Longer files have more than one subject.
+const FILE_LINES_MAX: usize = 450;
+/// Lines of one function, signature and closing brace included.
+const FUNCTION_LINES_MAX: usize = 75;
+/// Crates that the data path may pull in, itself included.
+const DATAPLANE_CRATES_MAX: usize = 30;
+
+/// Where a rule does not hold, and why.
+const EXCEPTIONS: &[(&str, &str, &str)] = &[];
+
+/// The only files that may contain `unsafe`.
+const UNSAFE_FILES: &[&str] = &[
+    "crates/xsk/src/sys.rs",
+    "crates/xsk/src/ring.rs",
+    "crates/xsk/src/umem.rs",
+    "crates/xsk/src/frame.rs",
+    "crates/crypto/src/ipsec_mb.rs",
+    "crates/dataplane/src/view.rs",
+    "preload/",
+];
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every file git tracks (or would track) with this ending, as (path from the root, text).
+fn sources(ending: &str) -> Vec<(String, String)> {
+    let listed = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("git ls-files runs in a checkout");
+    String::from_utf8_lossy(&listed.stdout)
+        .lines()
+        .filter(|path| path.ends_with(ending))
+        .filter_map(|path| {
+            Some((
+                path.to_string(),
+                fs::read_to_string(root().join(path)).ok()?,
+            ))
+        })
+        .collect()
+}
+
+fn excepted(rule: &str, path: &str) -> bool {
+    EXCEPTIONS
+        .iter()
+        .any(|(r, p, why)| *r == rule && *p == path && !why.is_empty())
+}
+
+/// The part of a source file before its test module.
+fn without_tests(text: &str) -> &str {
+    match text.find("\n#[cfg(test)]\nmod ") {
+        Some(at) => &text[..at],
+        None => text,
+    }
+}
+
+fn fail_if_any(rule: &str, found: Vec<String>) {
+    assert!(found.is_empty(), "{rule}:\n  {}", found.join("\n  "));
+}
+
+#[test]
+fn code_is_formatted() {
+    let out = Command::new("cargo")
+        .args(["fmt", "--all", "--check", "--", "-l"])
+        .current_dir(root())
+        .output()
+        .expect("cargo fmt runs");
+    assert!(
+        out.status.success(),
+        "run `cargo fmt --all`; unformatted:\n{}",
+        String::from_utf8_lossy(&out.stdout)
+    );
+}
+
+#[test]
+fn files_have_one_subject() {
+    let found = sources(".rs")
+        .into_iter()
+        .filter(|(path, _)| path.contains("src/") && !excepted("file length", path))
+        .filter_map(|(path, text)| {
+            let lines = without_tests(&text).lines().count();
+            (lines > FILE_LINES_MAX).then(|| format!("{path}: {lines} lines"))
+        })
+        .collect();
+    fail_if_any("a file is longer than its subject", found);
+}
+
+#[test]
+fn functions_fit_on_a_screen() {
+    let mut found = Vec::new();
+    for (path, text) in sources(".rs") {
+        if excepted("function length", &path) {
+            continue;
+        }
+        let lines: Vec<&str> = without_tests(&text).lines().collect();
+        let mut at = 0;
+        while at < lines.len() {
+            let line = lines[at];
+            let indent = line.len() - line.trim_start().len();
+            let is_function = line.contains("fn ")
+                && !line.trim_start().starts_with("//")
+                && (line.trim_start().starts_with("fn ")
+                    || line.trim_start().starts_with("pub")
+                    || line.trim_start().starts_with("unsafe")
+                    || line.trim_start().starts_with("const fn")
+                    || line.trim_start().starts_with("extern"));
+            if is_function && !line.trim_end().ends_with(';') {
+                let close = format!("{}}}", " ".repeat(indent));
+                if let Some(length) = lines[at..].iter().position(|l| *l == close) {
+                    if length + 1 > FUNCTION_LINES_MAX {
+                        found.push(format!("{path}:{}: {} lines", at + 1, length + 1));
+                    }
+                }
+            }
+            at += 1;
+        }
+    }
+    fail_if_any("a function does not fit on a screen", found);
+}
+
+#[test]
+fn every_module_says_what_it_is() {
+    let found = sources(".rs")
+        .into_iter()
+        .filter(|(_, text)| !text.trim_start().starts_with("//!"))
+        .filter(|(_, text)| !text.trim_start().starts_with("#!"))
+        .map(|(path, _)| path)
+        .collect();
+    fail_if_any("a module has no `//!` header", found);
+}
+
+#[test]
+fn unsafe_lives_in_a_named_handful_of_files() {
+    let found = sources(".rs")
+        .into_iter()
+        .filter(|(path, _)| !UNSAFE_FILES.iter().any(|allowed| path.starts_with(allowed)))
+        .filter(|(path, _)| path != "tests/tidy.rs")
+        .filter(|(_, text)| {
+            text.lines().any(|line| {
+                let code = line.split("//").next().unwrap_or("");
+                ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"]
+                    .iter()
+                    .any(|form| code.contains(form))
+            })
+        })
+        .map(|(path, _)| path)
+        .collect();
+    fail_if_any("`unsafe` outside the named files", found);
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    let marks = ["todo!(", "unimplemented!(", "#[ignore", "FIXME", "XXX:"];
+    let found = sources(".rs")
+        .into_iter()
+        .filter(|(path, _)| path != "tests/tidy.rs")
+        .flat_map(|(path, text)| {
+            marks
+                .iter()
+                .filter(|mark| text.contains(**mark))
+                .map(|mark| format!("{path}: {mark}"))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    fail_if_any("a mark of unfinished work", found);
+}
+
+#[test]
+fn names_are_nouns() {
+    let vague = ["helper", "util", "manager", "misc", "common_", "stuff"];
+    let found = sources(".rs")
+        .into_iter()
+        .map(|(path, _)| path)
+        .filter(|path| {
+            let name = Path::new(path)
+                .file_stem()
+                .map(|s| s.to_string_lossy().into_owned())
+                .unwrap_or_default();
+            vague.iter().any(|word| name.contains(word))
+        })
+        .collect();
+    fail_if_any("a file name that says nothing", found);
+}
+
+#[test]
+fn xdp_programs_are_short_and_take_fragments() {
+    let found = sources(".bpf.c")
+        .into_iter()
+        .filter(|(_, text)| text.lines().count() > 250 || text.contains("SEC(\"xdp\")"))
+        .map(|(path, text)| format!("{path}: {} lines", text.lines().count()))
+        .collect();
+    fail_if_any("an XDP program over 250 lines, or not `xdp.frags`", found);
+}
+
+/// The crates below a package, by name, without development and build dependencies.
+fn tree(package: &str) -> Vec<String> {
+    let out = Command::new("cargo")
+        .args(["tree", "--offline", "--package", package])
+        .args(["--edges", "normal", "--prefix", "none", "--format", "{lib}"])
+        .current_dir(root())
+        .output()
+        .expect("cargo tree runs");
+    assert!(out.status.success(), "cargo tree -p {package} failed");
+    let mut names: Vec<String> = String::from_utf8_lossy(&out.stdout)
+        .lines()
+        .map(|line| line.trim_end_matches(" (*)").to_string())
+        .filter(|line| !line.is_empty())
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[test]
+fn the_data_path_stays_small() {
+    let names = tree("dataplane");
+    assert!(
+        names.len() <= DATAPLANE_CRATES_MAX,
+        "the data path pulls in {} crates: {names:?}",
+        names.len()
+    );
+}
+
+#[test]
+fn arrows_never_point_up() {
+    let order = ["wire", "crypto", "xsk", "dataplane", "control", "lab"];
+    for (level, package) in order.iter().enumerate() {
+        for above in &order[level + 1..] {
+            assert!(
+                !tree(package).iter().any(|name| name == above),
+                "{package} depends on {above}, which is above it"
+            );
+        }
+    }
+    for package in ["wire", "crypto", "xsk", "dataplane"] {
+        assert!(
+            !tree(package).iter().any(|name| name == "tokio"),
+            "{package} depends on tokio; only control may"
+        );
+    }
+}
