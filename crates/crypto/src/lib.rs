@@ -1,1 +1,24 @@
-//! (crate header: what it does, and what it does not do)
+//! AES-GCM for ESP (RFC 4106): sealing and opening packets in place, with one of two libraries.
+//!
+//! An [`Engine`] is a library, a [`Key`] is expanded for one engine; that is all a caller needs. Both
+//! engines must give the same bytes for the same input, and the tests hold each as the other's oracle.
+//!
+//! What this crate does **not** do: choose nonces or count packets, know ESP's layout, hold key material
+//! beyond a `Key`, lock pages or forbid core dumps (the process decides that once, for all its memory).
+
+#![deny(unsafe_code)]
+
+mod aws_lc;
+mod batch;
+mod engine;
+#[cfg(ipsec_mb)]
+#[allow(unsafe_code)] // the foreign calls, and the crate's only unsafe code
+mod ipsec_mb;
+#[cfg(not(ipsec_mb))]
+#[path = "ipsec_mb_absent.rs"]
+mod ipsec_mb;
+mod key;
+
+pub use batch::{Open, Seal, open_batch, seal_batch};
+pub use engine::{Engine, EngineError};
+pub use key::{DATA_LEN_MAX, Key, KeyError, NONCE_LEN, TAG_LEN};

@@ -1,0 +1,169 @@
+//! A key, expanded once for one engine, that seals and opens packets in place.
+//!
+//! It does not choose nonces. A nonce used twice under one key breaks AES-GCM altogether (SP 800-38D
+//! §8): whoever seals owns a counter and the key's lifetime.
+
+use std::fmt;
+
+use crate::engine::{Engine, EngineError};
+use crate::{aws_lc, ipsec_mb};
+
+/// Bytes of a nonce: in ESP the 4 bytes of salt, then the 8 bytes of IV (RFC 4106 §4).
+pub const NONCE_LEN: usize = 12;
+
+/// Bytes of a tag, ESP's ICV. RFC 4106 §6 makes 16 mandatory; 8 and 12 are not offered.
+pub const TAG_LEN: usize = 16;
+
+/// Bytes that one call can take: 2^39 − 256 bits (SP 800-38D §5.2.1.1). After that the block counter
+/// would wrap and key stream repeat. No packet comes near it.
+pub const DATA_LEN_MAX: u64 = (1 << 36) - 32;
+
+/// An AES-GCM key with a 16-byte tag, expanded for one engine.
+///
+/// Any number of threads may use it at once; all of it but the engine and size is secret, so that is all
+/// that `Debug` shows. Dropping it wipes the expanded key.
+pub struct Key {
+    schedule: Schedule,
+    bits: u16,
+}
+
+/// The expanded key, in the form its engine wants.
+enum Schedule {
+    IpsecMb(ipsec_mb::Key),
+    AwsLc(aws_lc::Key),
+}
+
+/// Why no key was made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// AES has three key sizes and this is none of them. The salt is not part of the key.
+    #[error("an AES-GCM key has 16, 24 or 32 bytes without the salt; this one has {0}")]
+    Length(usize),
+    /// The engine cannot be used here.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+impl Key {
+    /// Expands a key of 16, 24 or 32 bytes. Wiping `key` itself stays with the caller.
+    pub fn new(engine: Engine, key: &[u8]) -> Result<Key, KeyError> {
+        let bits = match key.len() {
+            16 => 128,
+            24 => 192,
+            32 => 256,
+            other => return Err(KeyError::Length(other)),
+        };
+        let schedule = match engine {
+            Engine::IpsecMb => {
+                let key = ipsec_mb::Key::new(key).map_err(|reason| engine.unavailable(reason))?;
+                Schedule::IpsecMb(key)
+            }
+            Engine::AwsLc => {
+                Schedule::AwsLc(aws_lc::Key::new(key).ok_or(KeyError::Length(key.len()))?)
+            }
+        };
+        Ok(Key { schedule, bits })
+    }
+
+    /// The engine this key was expanded for.
+    #[must_use]
+    pub fn engine(&self) -> Engine {
+        match self.schedule {
+            Schedule::IpsecMb(_) => Engine::IpsecMb,
+            Schedule::AwsLc(_) => Engine::AwsLc,
+        }
+    }
+
+    /// The key's size: 128, 192 or 256.
+    #[must_use]
+    pub fn bits(&self) -> u16 {
+        self.bits
+    }
+
+    /// Encrypts `data` in place, and writes the tag over it and `aad`.
+    ///
+    /// `nonce` must never have been used with this key before. In ESP `aad` is SPI and sequence number,
+    /// 8 bytes, or 12 with extended sequence numbers (RFC 4106 §5); any other length works too.
+    ///
+    /// # Panics
+    /// If `data` is longer than [`DATA_LEN_MAX`], 64 GiB.
+    #[inline]
+    pub fn seal(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        aad: &[u8],
+        data: &mut [u8],
+        tag: &mut [u8; TAG_LEN],
+    ) {
+        assert!(
+            data.len() as u64 <= DATA_LEN_MAX,
+            "data beyond the limit of AES-GCM"
+        );
+        match &self.schedule {
+            Schedule::IpsecMb(key) => key.seal(nonce, aad, data, tag),
+            Schedule::AwsLc(key) => key.seal(nonce, aad, data, tag),
+        }
+    }
+
+    /// Decrypts `data` in place if `tag` proves that it and `aad` are what was sealed.
+    ///
+    /// On `false` every byte of `data` is zero: the engines decrypt before they know the tag, and
+    /// plaintext that nobody vouches for must not outlive the call (SP 800-38D §7.2). The tag is
+    /// compared in constant time.
+    #[inline]
+    #[must_use]
+    pub fn open(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        aad: &[u8],
+        data: &mut [u8],
+        tag: &[u8; TAG_LEN],
+    ) -> bool {
+        let genuine = data.len() as u64 <= DATA_LEN_MAX
+            && match &self.schedule {
+                Schedule::IpsecMb(key) => key.open_unwiped(nonce, aad, data, tag),
+                Schedule::AwsLc(key) => key.open_unwiped(nonce, aad, data, tag),
+            };
+        if !genuine {
+            // Plain stores at memory speed, because a forger chooses how often this runs. They cannot
+            // be optimised away: the caller can read `data`.
+            data.fill(0);
+        }
+        genuine
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key(AES-GCM-{}, {})", self.bits, self.engine())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_three_key_sizes_of_aes_make_a_key() {
+        for engine in Engine::ALL {
+            for len in (0..64).filter(|len| ![16, 24, 32].contains(len)) {
+                assert_eq!(
+                    Key::new(engine, &vec![7; len]).unwrap_err(),
+                    KeyError::Length(len)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn debug_shows_size_and_engine_alone() {
+        let key = Key::new(Engine::AwsLc, &[0xa5; 24]).unwrap();
+        assert_eq!(format!("{key:?}"), "Key(AES-GCM-192, aws-lc)");
+    }
+
+    #[test]
+    fn keys_may_be_shared_between_threads() {
+        fn shareable<T: Send + Sync>() {}
+        shareable::<Key>();
+    }
+}
