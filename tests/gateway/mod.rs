@@ -78,6 +78,11 @@ impl Gateway {
         self.process.stop()
     }
 
+    /// The gateway's process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// What the gateway printed.
     pub fn log(&self) -> String {
         self.process.log()
