@@ -3,6 +3,7 @@
 //! `cfg(ipsec_mb)` is the one thing decided here. What is *not* done: no vendored copy of the library, no
 //! bindings generated from the header (its structs change between releases; the shim absorbs that).
 
+use std::collections::BTreeSet;
 use std::env;
 
 const SHIM: &str = "src/ipsec_mb.c";
@@ -34,11 +35,21 @@ fn shim() -> Result<cc::Build, &'static str> {
     build.file(SHIM).std("c11").warnings_into_errors(true);
     // Preprocessing fails exactly when the header is absent; a shim that does not compile against a
     // header that is there must break the build instead of leaving the engine out.
-    let mut probe = build.clone();
-    match probe.cargo_warnings(false).try_expand() {
-        Ok(_) => Ok(build),
-        Err(_) => {
-            Err("intel-ipsec-mb.h not found; install libipsec-mb-dev, then `cargo clean -p crypto`")
-        }
+    let source = build.clone().cargo_warnings(false).try_expand().map_err(
+        |_| "intel-ipsec-mb.h not found; install libipsec-mb-dev, then `cargo clean -p crypto`",
+    )?;
+    // An upgraded header means other structs: compile the shim anew.
+    for header in headers(&String::from_utf8_lossy(&source)) {
+        println!("cargo:rerun-if-changed={header}");
     }
+    Ok(build)
+}
+
+/// The places of the library's header in preprocessed C, from its `# 1 "path" flags` lines.
+fn headers(source: &str) -> BTreeSet<&str> {
+    let markers = source.lines().filter(|line| line.starts_with("# "));
+    let paths = markers.filter_map(|line| line.split('"').nth(1));
+    paths
+        .filter(|path| path.ends_with("intel-ipsec-mb.h"))
+        .collect()
 }

@@ -7,7 +7,7 @@ use aws_lc_rs::aead::{AES_128_GCM, AES_192_GCM, AES_256_GCM, Aad, LessSafeKey, N
 
 use crate::{NONCE_LEN, TAG_LEN};
 
-/// The library's version, for example `1.60.0`.
+/// The library's version, for example `5.12.0`.
 pub fn version() -> String {
     aws_lc_rs::awslc_version().to_owned()
 }

@@ -1,0 +1,163 @@
+//! The two engines against each other: each is the other's oracle.
+//!
+//! Only where ipsec-mb was built; elsewhere the vectors are the oracle.
+#![cfg(ipsec_mb)]
+
+mod common;
+
+use common::noise;
+use crypto::{Engine, Key, NONCE_LEN, TAG_LEN};
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+/// A jumbo frame's payload: the longest that a port hands over.
+const DATA_LEN_MAX: usize = 9000;
+
+/// Bytes kept on both sides of the data, to see writes beyond it.
+const FENCE_LEN: usize = 64;
+const FENCE: u8 = 0xf5;
+
+/// The same key for ipsec-mb and for AWS-LC.
+fn pair(bytes: &[u8]) -> [Key; 2] {
+    let engine = Engine::select(Some("ipsec-mb")).expect("built, so expected to work here");
+    [engine, Engine::AwsLc].map(|engine| Key::new(engine, bytes).expect("a valid length"))
+}
+
+/// A copy of `data` between two fences, at an address that is `shift` off a fence's length.
+fn fenced(data: &[u8], shift: usize) -> Vec<u8> {
+    let fence = [FENCE; FENCE_LEN];
+    [&fence[..], &fence[..shift], data, &fence[..]].concat()
+}
+
+fn assert_fences(buffer: &[u8], start: usize, len: usize) {
+    let outside = buffer[..start].iter().chain(&buffer[start + len..]);
+    assert!(
+        outside.copied().all(|byte| byte == FENCE),
+        "a write outside the data"
+    );
+}
+
+/// Every length up to a jumbo frame, the three key sizes, both AAD sizes of ESP, all alignments.
+#[test]
+fn the_engines_agree_on_every_length() {
+    let plain = noise(1, DATA_LEN_MAX);
+    let aad_12 = noise(2, 12);
+    for key_len in [16, 24, 32] {
+        let [mb, aws] = pair(&noise(3, key_len));
+        for (aad, len) in [8, 12].into_iter().flat_map(|aad_len| {
+            let aad = &aad_12[..aad_len];
+            (0..=DATA_LEN_MAX).map(move |len| (aad, len))
+        }) {
+            let mut nonce = [0; NONCE_LEN];
+            nonce[4..].copy_from_slice(&(len as u64).to_be_bytes());
+            let plain = &plain[..len];
+            let start = FENCE_LEN + len % FENCE_LEN;
+            let data = start..start + len;
+
+            let sealed = [&mb, &aws].map(|key| {
+                let mut buffer = fenced(plain, len % FENCE_LEN);
+                let mut tag = [0; TAG_LEN];
+                key.seal(&nonce, aad, &mut buffer[data.clone()], &mut tag);
+                assert_fences(&buffer, start, len);
+                (buffer, tag)
+            });
+            assert!(
+                sealed[0] == sealed[1],
+                "{len} bytes, {} of AAD, {mb:?}",
+                aad.len()
+            );
+
+            let (sealed, tag) = &sealed[0];
+            for key in [&mb, &aws] {
+                let mut buffer = sealed.clone();
+                let opened = key.open(&nonce, aad, &mut buffer[data.clone()], tag);
+                assert!(opened && buffer[data.clone()] == *plain, "{len} by {key:?}");
+                assert_fences(&buffer, start, len);
+
+                buffer.copy_from_slice(sealed);
+                let mut forged = *tag;
+                forged[len % TAG_LEN] ^= 1;
+                let opened = key.open(&nonce, aad, &mut buffer[data.clone()], &forged);
+                assert!(!opened, "forged {len} by {key:?}");
+                assert!(
+                    buffer[data.clone()].iter().all(|byte| *byte == 0),
+                    "{len} by {key:?}"
+                );
+                assert_fences(&buffer, start, len);
+            }
+        }
+    }
+}
+
+/// What the attacker of a property test changes.
+#[derive(Debug, Clone, Copy)]
+enum Target {
+    Tag,
+    Data,
+    Aad,
+    Nonce,
+}
+
+fn target() -> impl Strategy<Value = Target> {
+    prop_oneof![
+        Just(Target::Tag),
+        Just(Target::Data),
+        Just(Target::Aad),
+        Just(Target::Nonce)
+    ]
+}
+
+fn key_bytes() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![Just(16usize), Just(24), Just(32)]
+        .prop_flat_map(|len| prop::collection::vec(any::<u8>(), len))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1000) })]
+
+    /// Any shape of input, AAD lengths that ESP has no use for included.
+    #[test]
+    fn the_engines_agree_and_undo_each_other(
+        key in key_bytes(),
+        nonce: [u8; NONCE_LEN],
+        aad in prop::collection::vec(any::<u8>(), 0..300),
+        plain in prop::collection::vec(any::<u8>(), 0..3000),
+    ) {
+        let [mb, aws] = pair(&key);
+        for (sealer, opener) in [(&mb, &aws), (&aws, &mb)] {
+            let mut data = plain.clone();
+            let mut tag = [0; TAG_LEN];
+            sealer.seal(&nonce, &aad, &mut data, &mut tag);
+            prop_assert!(opener.open(&nonce, &aad, &mut data, &tag));
+            prop_assert_eq!(&data, &plain);
+        }
+    }
+
+    /// One flipped bit anywhere: both refuse, and neither leaves a byte of what it deciphered.
+    #[test]
+    fn one_flipped_bit_is_refused_and_wiped(
+        key in key_bytes(),
+        nonce: [u8; NONCE_LEN],
+        aad in prop::collection::vec(any::<u8>(), 1..20),
+        plain in prop::collection::vec(any::<u8>(), 1..2000),
+        target in target(),
+        byte: Index,
+        bit in 0..8u32,
+    ) {
+        let [mb, aws] = pair(&key);
+        let (mut nonce, mut aad, mut sealed, mut tag) = (nonce, aad, plain, [0; TAG_LEN]);
+        mb.seal(&nonce, &aad, &mut sealed, &mut tag);
+        let field: &mut [u8] = match target {
+            Target::Tag => &mut tag,
+            Target::Data => &mut sealed,
+            Target::Aad => &mut aad,
+            Target::Nonce => &mut nonce,
+        };
+        field[byte.index(field.len())] ^= 1u8 << bit;
+        for key in [&mb, &aws] {
+            let mut data = sealed.clone();
+            prop_assert!(!key.open(&nonce, &aad, &mut data, &tag), "{key:?}");
+            prop_assert!(data.iter().all(|byte| *byte == 0), "{key:?}");
+        }
+    }
+}
