@@ -1,7 +1,9 @@
-//! Compiles the ipsec-mb shim against the header this machine has, or leaves the engine out and says so.
+//! Compiles the ipsec-mb shim against the header this machine has, or leaves the engine out and
+//! says so.
 //!
-//! `cfg(ipsec_mb)` is the one thing decided here. What is *not* done: no vendored copy of the library, no
-//! bindings generated from the header (its structs change between releases; the shim absorbs that).
+//! `cfg(ipsec_mb)` is the one thing decided here. What is *not* done: no vendored copy of the
+//! library, no bindings generated from the header (its structs change between releases; the shim
+//! absorbs that).
 
 use std::collections::BTreeSet;
 use std::env;

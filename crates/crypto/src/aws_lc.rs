@@ -1,7 +1,8 @@
 //! The AWS-LC engine: runs on every architecture, and is the other oracle where ipsec-mb runs too.
 //!
-//! The library keeps the expanded key on its own heap, wipes it when the key is dropped, and compares
-//! tags in constant time. This file does not check the length of the data; `key.rs` has done that.
+//! The library keeps the expanded key on its own heap, wipes it when the key is dropped, and
+//! compares tags in constant time. This file does not check the length of the data; `key.rs` has
+//! done that.
 
 use aws_lc_rs::aead::{AES_128_GCM, AES_192_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
@@ -12,7 +13,8 @@ pub fn version() -> String {
     aws_lc_rs::awslc_version().to_owned()
 }
 
-/// An expanded key. "Less safe" is the library's word for nonces that the caller chooses, as ESP must.
+/// An expanded key. "Less safe" is the library's word for nonces that the caller chooses, as ESP
+/// must.
 pub struct Key(LessSafeKey);
 
 impl Key {
@@ -44,7 +46,8 @@ impl Key {
         tag.copy_from_slice(computed.as_ref());
     }
 
-    /// Decrypts `data` in place, and says whether its tag was right. On `false` the caller wipes the data.
+    /// Decrypts `data` in place, and says whether its tag was right. On `false` the caller wipes
+    /// the data.
     pub fn open_unwiped(
         &self,
         nonce: &[u8; NONCE_LEN],

@@ -1,9 +1,10 @@
 //! Operations on many packets in one call, each with its own key.
 //!
 //! Today a batch is a loop over the direct calls. That is a measured choice: out-of-order execution
-//! already overlaps independent packets (interleaving them by hand gained 10–15 % in an experiment),
-//! and ipsec-mb's burst interface costs 16–20 ns a packet more than its direct one. The form exists so that
-//! a better way, such as fetching the next packet's key early, can come without touching a caller.
+//! already overlaps independent packets (interleaving them by hand gained 10–15 % in an
+//! experiment), and ipsec-mb's burst interface costs 16–20 ns a packet more than its direct one.
+//! The form exists so that a better way, such as fetching the next packet's key early, can come
+//! without touching a caller.
 
 use crate::key::{Key, NONCE_LEN, TAG_LEN};
 
@@ -49,7 +50,8 @@ pub fn seal_batch(batch: &mut [Seal<'_>]) {
     }
 }
 
-/// Opens every packet, in order, and writes each one's `genuine`; one forgery does not touch the others.
+/// Opens every packet, in order, and writes each one's `genuine`; one forgery does not touch the
+/// others.
 pub fn open_batch(batch: &mut [Open<'_>]) {
     for packet in batch {
         packet.genuine = packet

@@ -9,7 +9,8 @@ use crate::{aws_lc, ipsec_mb};
 /// A library that can seal and open packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Engine {
-    /// Intel's multi-buffer library for IPsec: two to three times faster on small packets; x86_64 only.
+    /// Intel's multi-buffer library for IPsec: two to three times faster on small packets; x86_64
+    /// only.
     IpsecMb,
     /// AWS-LC through aws-lc-rs: everywhere.
     AwsLc,

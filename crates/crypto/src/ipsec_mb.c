@@ -100,13 +100,16 @@ void peregrine_mb_seal(const void *manager, const void *expanded, size_t key_len
 
     switch (key_len) {
     case 16:
-        IMB_AES128_GCM_ENC(m, expanded, &c, data, data, data_len, nonce, aad, aad_len, tag, TAG_LEN);
+        IMB_AES128_GCM_ENC(m, expanded, &c, data, data, data_len, nonce, aad, aad_len, tag,
+                           TAG_LEN);
         break;
     case 24:
-        IMB_AES192_GCM_ENC(m, expanded, &c, data, data, data_len, nonce, aad, aad_len, tag, TAG_LEN);
+        IMB_AES192_GCM_ENC(m, expanded, &c, data, data, data_len, nonce, aad, aad_len, tag,
+                           TAG_LEN);
         break;
     default:
-        IMB_AES256_GCM_ENC(m, expanded, &c, data, data, data_len, nonce, aad, aad_len, tag, TAG_LEN);
+        IMB_AES256_GCM_ENC(m, expanded, &c, data, data, data_len, nonce, aad, aad_len, tag,
+                           TAG_LEN);
         break;
     }
 }
@@ -121,13 +124,16 @@ void peregrine_mb_decrypt(const void *manager, const void *expanded, size_t key_
 
     switch (key_len) {
     case 16:
-        IMB_AES128_GCM_DEC(m, expanded, &c, data, data, data_len, nonce, aad, aad_len, tag, TAG_LEN);
+        IMB_AES128_GCM_DEC(m, expanded, &c, data, data, data_len, nonce, aad, aad_len, tag,
+                           TAG_LEN);
         break;
     case 24:
-        IMB_AES192_GCM_DEC(m, expanded, &c, data, data, data_len, nonce, aad, aad_len, tag, TAG_LEN);
+        IMB_AES192_GCM_DEC(m, expanded, &c, data, data, data_len, nonce, aad, aad_len, tag,
+                           TAG_LEN);
         break;
     default:
-        IMB_AES256_GCM_DEC(m, expanded, &c, data, data, data_len, nonce, aad, aad_len, tag, TAG_LEN);
+        IMB_AES256_GCM_DEC(m, expanded, &c, data, data, data_len, nonce, aad, aad_len, tag,
+                           TAG_LEN);
         break;
     }
 }

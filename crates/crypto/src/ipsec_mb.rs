@@ -1,11 +1,13 @@
 //! The libipsec-mb engine: the fastest AES-GCM on x86_64, and the crate's only unsafe code.
 //!
-//! It uses the library's *direct* calls, one packet each: for GCM they beat its job queue by 16–20 ns a
-//! packet (the queue pays for CBC with HMAC only). The shim `ipsec_mb.c` hides the library's structs.
+//! It uses the library's *direct* calls, one packet each: for GCM they beat its job queue by 16–20
+//! ns a packet (the queue pays for CBC with HMAC only). The shim `ipsec_mb.c` hides the library's
+//! structs.
 //!
-//! Prefer release 1.4 or later for many cores: 1.3 stores into one word of its own on every call, so that
-//! all cores fight for one cache line. Measured with two cores, 48-byte packets, AES-256: 49 ns a packet
-//! alone, 59 ns each together; nothing to see from 500 bytes on. Later releases read before they store.
+//! Prefer release 1.4 or later for many cores: 1.3 stores into one word of its own on every call,
+//! so that all cores fight for one cache line. Measured with two cores, 48-byte packets, AES-256:
+//! 49 ns a packet alone, 59 ns each together; nothing to see from 500 bytes on. Later releases read
+//! before they store.
 //!
 //! What this file does not do: compare key lengths with anything negotiated, or check the length of
 //! the data; `key.rs` has done that.
@@ -58,11 +60,11 @@ struct Manager {
     architecture: String,
 }
 
-// SAFETY: the manager is written by `peregrine_mb_new` only, before `OnceLock` publishes it. The direct
-// GCM calls read nothing of it but function pointers; its job queues, which are not thread-safe, are
-// never used. What the calls share besides is the library's private error word: 1.3 stores zero into it
-// on every call (an aligned 32-bit store by all threads of the same value), 1.4 and later read it
-// first; nothing here reads it after `peregrine_mb_new`.
+// SAFETY: the manager is written by `peregrine_mb_new` only, before `OnceLock` publishes it. The
+// direct GCM calls read nothing of it but function pointers; its job queues, which are not
+// thread-safe, are never used. What the calls share besides is the library's private error word:
+// 1.3 stores zero into it on every call (an aligned 32-bit store by all threads of the same value),
+// 1.4 and later read it first; nothing here reads it after `peregrine_mb_new`.
 unsafe impl Send for Manager {}
 // SAFETY: as above: shared use is read-only.
 unsafe impl Sync for Manager {}
@@ -171,10 +173,10 @@ impl Key {
         data: &mut [u8],
         tag: &mut [u8; TAG_LEN],
     ) {
-        // SAFETY: every pointer comes from a live slice or array and goes with its length; no length
-        // makes the library look beyond it. `data` and `tag` are exclusive borrows. Empty slices give
-        // non-null pointers, which the library insists on. `expanded` was filled by `new` for
-        // `key_len` and is only read.
+        // SAFETY: every pointer comes from a live slice or array and goes with its length; no
+        // length makes the library look beyond it. `data` and `tag` are exclusive borrows. Empty
+        // slices give non-null pointers, which the library insists on. `expanded` was filled by
+        // `new` for `key_len` and is only read.
         unsafe {
             peregrine_mb_seal(
                 self.manager.pointer,

@@ -1,7 +1,7 @@
 //! A key, expanded once for one engine, that seals and opens packets in place.
 //!
-//! It does not choose nonces. A nonce used twice under one key breaks AES-GCM altogether (SP 800-38D
-//! §8): whoever seals owns a counter and the key's lifetime.
+//! It does not choose nonces. A nonce used twice under one key breaks AES-GCM altogether (SP
+//! 800-38D §8): whoever seals owns a counter and the key's lifetime.
 
 use std::fmt;
 
@@ -14,14 +14,14 @@ pub const NONCE_LEN: usize = 12;
 /// Bytes of a tag, ESP's ICV. RFC 4106 §6 makes 16 mandatory; 8 and 12 are not offered.
 pub const TAG_LEN: usize = 16;
 
-/// Bytes that one call can take: 2^39 − 256 bits (SP 800-38D §5.2.1.1). After that the block counter
-/// would wrap and key stream repeat. No packet comes near it.
+/// Bytes that one call can take: 2^39 − 256 bits (SP 800-38D §5.2.1.1). After that the block
+/// counter would wrap and key stream repeat. No packet comes near it.
 pub const DATA_LEN_MAX: u64 = (1 << 36) - 32;
 
 /// An AES-GCM key with a 16-byte tag, expanded for one engine.
 ///
-/// Any number of threads may use it at once; all of it but the engine and size is secret, so that is all
-/// that `Debug` shows. Dropping it wipes the expanded key.
+/// Any number of threads may use it at once; all of it but the engine and size is secret, so that
+/// is all that `Debug` shows. Dropping it wipes the expanded key.
 pub struct Key {
     schedule: Schedule,
     bits: u16,
@@ -82,8 +82,9 @@ impl Key {
 
     /// Encrypts `data` in place, and writes the tag over it and `aad`.
     ///
-    /// `nonce` must never have been used with this key before. In ESP `aad` is SPI and sequence number,
-    /// 8 bytes, or 12 with extended sequence numbers (RFC 4106 §5); any other length works too.
+    /// `nonce` must never have been used with this key before. In ESP `aad` is SPI and sequence
+    /// number, 8 bytes, or 12 with extended sequence numbers (RFC 4106 §5); any other length works
+    /// too.
     ///
     /// # Panics
     /// If `data` is longer than [`DATA_LEN_MAX`], 64 GiB.
@@ -125,8 +126,8 @@ impl Key {
                 Schedule::AwsLc(key) => key.open_unwiped(nonce, aad, data, tag),
             };
         if !genuine {
-            // Plain stores at memory speed, because a forger chooses how often this runs. They cannot
-            // be optimised away: the caller can read `data`.
+            // Plain stores at memory speed, because a forger chooses how often this runs. They
+            // cannot be optimised away: the caller can read `data`.
             data.fill(0);
         }
         genuine

@@ -1,10 +1,12 @@
 //! AES-GCM for ESP (RFC 4106): sealing and opening packets in place, with one of two libraries.
 //!
-//! An [`Engine`] is a library, a [`Key`] is expanded for one engine; that is all a caller needs. Both
-//! engines must give the same bytes for the same input, and the tests hold each as the other's oracle.
+//! An [`Engine`] is a library, a [`Key`] is expanded for one engine; that is all a caller needs.
+//! Both engines must give the same bytes for the same input, and the tests hold each as the other's
+//! oracle.
 //!
-//! What this crate does **not** do: choose nonces or count packets, know ESP's layout, hold key material
-//! beyond a `Key`, lock pages or forbid core dumps (the process decides that once, for all its memory).
+//! What this crate does **not** do: choose nonces or count packets, know ESP's layout, hold key
+//! material beyond a `Key`, lock pages or forbid core dumps (the process decides that once, for all
+//! its memory).
 
 #![deny(unsafe_code)]
 

@@ -98,8 +98,8 @@ fn gcm_specification() {
     const AAD: &str = "feedfacedeadbeeffeedfacedeadbeefabaddad2";
     const PLAIN: &str = "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a72\
                          1c3c0c95956809532fcf0e2449a6b525b16aedf5aa0de657ba637b391aafd255";
-    // Per key size: its bytes, the tag of nothing, ciphertext and tag of a zero block, ciphertext of
-    // PLAIN, its tag, and the tag of all but its last 4 bytes with AAD.
+    // Per key size: its bytes, the tag of nothing, ciphertext and tag of a zero block, ciphertext
+    // of PLAIN, its tag, and the tag of all but its last 4 bytes with AAD.
     let sizes = [
         (
             16,
@@ -177,8 +177,8 @@ fn gcm_specification() {
     }
 }
 
-/// draft-mcgrew-gcm-test: packets in ESP's terms (RFC 4106 §4–5), salt ‖ IV as the nonce and SPI ‖ sequence
-/// number as the AAD, with 64 bits of sequence number and with 32.
+/// draft-mcgrew-gcm-test: packets in ESP's terms (RFC 4106 §4–5), salt ‖ IV as the nonce and SPI ‖
+/// sequence number as the AAD, with 64 bits of sequence number and with 32.
 #[test]
 fn esp_packets() {
     let packets = [
