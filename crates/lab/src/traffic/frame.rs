@@ -1,0 +1,445 @@
+//! Test frames: written from a template, recognised and checked on the other side.
+//!
+//! ```text
+//! Ethernet 14 │ IPv4 20 or IPv6 40 │ UDP 8 │ signature 8 │ stream 2 │ kind 2 │ sequence 8 │
+//!             │ sent at, ns 8 │ filler: one 8-byte word made from the sequence, repeated
+//! ```
+//!
+//! The UDP checksum covers all of it and is always present, so damage anywhere between the IP
+//! header and the last byte shows. The template holds what frames of a port and size share; per
+//! frame only addresses, sequence, time and filler are written, and the checksum is put together
+//! from partial sums, never by reading the frame back. No VLAN tags are written, one is accepted.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use thiserror::Error;
+
+use super::checksum::Sum;
+use super::cycle::Addresses;
+
+/// The first eight payload bytes of every test frame.
+pub const SIGNATURE: [u8; 8] = *b"PEREGRN1";
+/// Payload bytes before the filler.
+pub const PAYLOAD_HEADER_BYTES: usize = 28;
+
+const ETHERNET_BYTES: usize = 14;
+const IPV4_BYTES: usize = 20;
+const IPV6_BYTES: usize = 40;
+const UDP_BYTES: usize = 8;
+const VLAN_TAG_BYTES: usize = 4;
+/// Headers of the larger family.
+const HEADERS_BYTES_MAX: usize = ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES;
+const FILLER_WORD_BYTES: usize = 8;
+const PROTOCOL_UDP: u8 = 17;
+/// Enough for the two gateways and any router between them; RFC 1700's default.
+const TTL: u8 = 64;
+/// Load frames of port `p` go from UDP `6000+p` to `7000+p`, as in the published profiles.
+const LOAD_SOURCE_PORT: u16 = 6000;
+const LOAD_DESTINATION_PORT: u16 = 7000;
+/// Probes go from 1025 to 9 (discard), as in the published profiles.
+const PROBE_SOURCE_PORT: u16 = 1025;
+const PROBE_DESTINATION_PORT: u16 = 9;
+
+/// What a frame is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Part of the load; counted.
+    Load,
+    /// A latency probe at a constant low rate; counted apart and timed.
+    Probe,
+}
+
+/// What all frames of one template have in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FrameSpec {
+    /// The gateway's address on the generator's link.
+    pub destination_mac: [u8; 6],
+    /// The generator's own.
+    pub source_mac: [u8; 6],
+    /// IPv6 instead of IPv4.
+    pub ipv6: bool,
+    /// Generator port number, from 0.
+    pub port: u8,
+    /// Load or probe.
+    pub kind: Kind,
+    /// L2 bytes without FCS.
+    pub size: u16,
+}
+
+impl FrameSpec {
+    /// The number that stands in the frames: two streams per port, its load and its probes.
+    pub fn stream(&self) -> u16 {
+        u16::from(self.port) * 2 + u16::from(self.kind == Kind::Probe)
+    }
+}
+
+/// Why a template cannot be made or a frame cannot be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum FrameError {
+    /// The headers and the stamp do not fit.
+    #[error("a test frame needs at least {min} bytes (L2 without FCS), {size} were asked for")]
+    TooSmall {
+        /// What was asked for.
+        size: u16,
+        /// The least for the family.
+        min: u16,
+    },
+    /// The buffer is shorter than the frame.
+    #[error("the buffer has {found} bytes, the frame {needed}")]
+    Buffer {
+        /// Bytes there are.
+        found: usize,
+        /// Bytes needed.
+        needed: usize,
+    },
+    /// Addresses of the other family.
+    #[error("the template is {0}, the addresses are not")]
+    Family(&'static str),
+}
+
+/// The smallest test frame of a family, L2 without FCS.
+pub const fn min_frame_bytes(ipv6: bool) -> u16 {
+    let ip = if ipv6 { IPV6_BYTES } else { IPV4_BYTES };
+    (ETHERNET_BYTES + ip + UDP_BYTES + PAYLOAD_HEADER_BYTES) as u16
+}
+
+/// The unchanging part of a port's frames of one size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    headers: [u8; HEADERS_BYTES_MAX],
+    ip_bytes: usize,
+    size: usize,
+    stream: u16,
+    kind: Kind,
+    /// IPv4 header without addresses and checksum.
+    ip_sum: Sum,
+    /// Pseudo-header without addresses, UDP header without checksum, signature, stream, kind.
+    udp_sum: Sum,
+}
+
+impl Template {
+    /// Works out everything that does not depend on the frame number.
+    pub fn new(spec: &FrameSpec) -> Result<Template, FrameError> {
+        let min = min_frame_bytes(spec.ipv6);
+        if spec.size < min {
+            return Err(FrameError::TooSmall {
+                size: spec.size,
+                min,
+            });
+        }
+        let ip_bytes = if spec.ipv6 { IPV6_BYTES } else { IPV4_BYTES };
+        let udp_length = spec.size - (ETHERNET_BYTES + ip_bytes) as u16;
+        let mut headers = [0; HEADERS_BYTES_MAX];
+        let (ethernet, rest) = headers.split_at_mut(ETHERNET_BYTES);
+        let (ip, rest) = rest.split_at_mut(ip_bytes);
+        ethernet[..6].copy_from_slice(&spec.destination_mac);
+        ethernet[6..12].copy_from_slice(&spec.source_mac);
+        ethernet[12..].copy_from_slice(if spec.ipv6 {
+            &[0x86, 0xdd]
+        } else {
+            &[0x08, 0x00]
+        });
+        write_ip(ip, udp_length);
+        let (source, destination) = match spec.kind {
+            Kind::Load => (LOAD_SOURCE_PORT, LOAD_DESTINATION_PORT),
+            Kind::Probe => (PROBE_SOURCE_PORT, PROBE_DESTINATION_PORT),
+        };
+        let by_port = if spec.kind == Kind::Load {
+            u16::from(spec.port)
+        } else {
+            0
+        };
+        let udp = &mut rest[..UDP_BYTES];
+        udp[..2].copy_from_slice(&(source + by_port).to_be_bytes());
+        udp[2..4].copy_from_slice(&(destination + by_port).to_be_bytes());
+        udp[4..6].copy_from_slice(&udp_length.to_be_bytes());
+
+        let udp_sum = Sum::of(udp)
+            .plus(Sum::of_u16(udp_length))
+            .plus(Sum::of_u16(PROTOCOL_UDP.into()))
+            .plus(Sum::of(&SIGNATURE))
+            .plus(Sum::of_u16(spec.stream()))
+            .plus(Sum::of_u16(kind_code(spec.kind)));
+        let ip_sum = if spec.ipv6 {
+            Sum::default()
+        } else {
+            Sum::of(ip)
+        };
+        Ok(Template {
+            headers,
+            ip_bytes,
+            size: spec.size.into(),
+            stream: spec.stream(),
+            kind: spec.kind,
+            ip_sum,
+            udp_sum,
+        })
+    }
+
+    /// L2 bytes of the frames, without FCS.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+}
+
+/// The IP header with zero addresses and, in IPv4, a zero checksum.
+fn write_ip(ip: &mut [u8], udp_length: u16) {
+    if ip.len() == IPV6_BYTES {
+        ip[0] = 0x60;
+        ip[4..6].copy_from_slice(&udp_length.to_be_bytes());
+        ip[6] = PROTOCOL_UDP;
+        ip[7] = TTL;
+    } else {
+        ip[0] = 0x45;
+        ip[2..4].copy_from_slice(&(udp_length + IPV4_BYTES as u16).to_be_bytes());
+        // Do not fragment: a frame too long for the path has to show as a named drop. The
+        // identification of such datagrams means nothing (RFC 6864 §4.1).
+        ip[6] = 0x40;
+        ip[8] = TTL;
+        ip[9] = PROTOCOL_UDP;
+    }
+}
+
+/// Writes frame `sequence` of the template's stream into the front of `out` and returns its
+/// length. `sent_ns` is the sender's clock at this moment, nanoseconds.
+pub fn write_frame(
+    template: &Template,
+    out: &mut [u8],
+    addresses: &Addresses,
+    sequence: u64,
+    sent_ns: u64,
+) -> Result<usize, FrameError> {
+    let found = out.len();
+    let frame = out.get_mut(..template.size).ok_or(FrameError::Buffer {
+        found,
+        needed: template.size,
+    })?;
+    let header_bytes = ETHERNET_BYTES + template.ip_bytes + UDP_BYTES;
+    let (headers, payload) = frame.split_at_mut(header_bytes);
+    headers.copy_from_slice(&template.headers[..header_bytes]);
+
+    let (_, rest) = headers.split_at_mut(ETHERNET_BYTES);
+    let (ip, udp) = rest.split_at_mut(template.ip_bytes);
+    let address_sum = match (addresses.src, addresses.dst, ip.len()) {
+        (IpAddr::V4(src), IpAddr::V4(dst), IPV4_BYTES) => {
+            ip[12..16].copy_from_slice(&src.octets());
+            ip[16..20].copy_from_slice(&dst.octets());
+            let sum = Sum::of_u64(u64::from(u32::from(src)) << 32 | u64::from(u32::from(dst)));
+            ip[10..12].copy_from_slice(&template.ip_sum.plus(sum).checksum().to_be_bytes());
+            sum
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst), IPV6_BYTES) => {
+            ip[8..24].copy_from_slice(&src.octets());
+            ip[24..40].copy_from_slice(&dst.octets());
+            Sum::of(&ip[8..40])
+        }
+        (_, _, IPV4_BYTES) => return Err(FrameError::Family("IPv4")),
+        _ => return Err(FrameError::Family("IPv6")),
+    };
+
+    let (stamp, filler) = payload.split_at_mut(PAYLOAD_HEADER_BYTES);
+    stamp[..8].copy_from_slice(&SIGNATURE);
+    stamp[8..10].copy_from_slice(&template.stream.to_be_bytes());
+    stamp[10..12].copy_from_slice(&kind_code(template.kind).to_be_bytes());
+    stamp[12..20].copy_from_slice(&sequence.to_be_bytes());
+    stamp[20..28].copy_from_slice(&sent_ns.to_be_bytes());
+    let sum = template
+        .udp_sum
+        .plus(address_sum)
+        .plus(Sum::of_u64(sequence))
+        .plus(Sum::of_u64(sent_ns))
+        .plus(fill(filler, filler_word(sequence)));
+    // RFC 768: a computed zero is sent as all ones, because zero means "no checksum".
+    let checksum = match sum.checksum() {
+        0 => 0xffff,
+        checksum => checksum,
+    };
+    udp[6..8].copy_from_slice(&checksum.to_be_bytes());
+    Ok(template.size)
+}
+
+/// A different word for every sequence number (the multiplier is odd, so this is a bijection).
+fn filler_word(sequence: u64) -> u64 {
+    sequence.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Repeats the word over `filler` and returns the sum of what was written.
+fn fill(filler: &mut [u8], word: u64) -> Sum {
+    let bytes = word.to_be_bytes();
+    let mut words = filler.chunks_exact_mut(FILLER_WORD_BYTES);
+    let whole = words.len() as u32;
+    words
+        .by_ref()
+        .for_each(|chunk| chunk.copy_from_slice(&bytes));
+    let tail = words.into_remainder();
+    tail.copy_from_slice(&bytes[..tail.len()]);
+    Sum::of_u64(word).times(whole).plus(Sum::of(tail))
+}
+
+fn kind_code(kind: Kind) -> u16 {
+    match kind {
+        Kind::Load => 0,
+        Kind::Probe => 1,
+    }
+}
+
+/// What a received test frame says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// Stream number; see [`FrameSpec::stream`].
+    pub stream: u16,
+    /// Load or probe.
+    pub kind: Kind,
+    /// Frame number within the stream.
+    pub sequence: u64,
+    /// The sender's clock when the frame was written, nanoseconds.
+    pub sent_ns: u64,
+    /// Source address.
+    pub src: IpAddr,
+    /// Destination address.
+    pub dst: IpAddr,
+    /// TTL or hop limit on arrival.
+    pub ttl: u8,
+    /// L2 bytes without FCS, tag and padding.
+    pub size: u16,
+    /// All checksums and the filler are right. When not, nothing else here can be trusted.
+    pub intact: bool,
+}
+
+impl Stamp {
+    /// The generator port that sent the frame.
+    pub fn port(&self) -> u16 {
+        self.stream / 2
+    }
+}
+
+/// Recognises a test frame. `None` is anything else: ARP, IKE, another program's packets.
+///
+/// A test frame that was damaged is still recognised by its signature and comes back with
+/// `intact` false; one whose signature or lengths are damaged cannot be told from foreign traffic
+/// and shows as lost.
+pub fn parse_frame(frame: &[u8]) -> Option<Stamp> {
+    let mut ethertype = frame.get(12..14)?;
+    let mut packet = frame.get(ETHERNET_BYTES..)?;
+    if ethertype == [0x81, 0x00] {
+        ethertype = frame.get(16..18)?;
+        packet = frame.get(ETHERNET_BYTES + VLAN_TAG_BYTES..)?;
+    }
+    let network = match ethertype {
+        [0x08, 0x00] => parse_ipv4(packet)?,
+        [0x86, 0xdd] => parse_ipv6(packet)?,
+        _ => return None,
+    };
+    let udp = network.payload;
+    let length: usize = u16::from_be_bytes([*udp.get(4)?, *udp.get(5)?]).into();
+    let datagram = udp.get(..length)?;
+    let stamp = datagram.get(UDP_BYTES..UDP_BYTES + PAYLOAD_HEADER_BYTES)?;
+    if stamp[..8] != SIGNATURE {
+        return None;
+    }
+    let kind = match u16::from_be_bytes([stamp[10], stamp[11]]) {
+        0 => Some(Kind::Load),
+        1 => Some(Kind::Probe),
+        _ => None,
+    };
+    let sequence = be_u64(&stamp[12..20]);
+    let checksum_present = datagram[6..8] != [0, 0];
+    let sum = Sum::of(datagram)
+        .plus(network.address_sum)
+        .plus(Sum::of_u16(length as u16))
+        .plus(Sum::of_u16(PROTOCOL_UDP.into()));
+    Some(Stamp {
+        stream: u16::from_be_bytes([stamp[8], stamp[9]]),
+        kind: kind.unwrap_or(Kind::Load),
+        sequence,
+        sent_ns: be_u64(&stamp[20..28]),
+        src: network.src,
+        dst: network.dst,
+        ttl: network.ttl,
+        // Both terms come from 16-bit length fields that were checked against the frame.
+        size: (ETHERNET_BYTES + network.header_bytes + length) as u16,
+        intact: kind.is_some()
+            && network.intact
+            && checksum_present
+            && sum.is_valid()
+            && is_filled(
+                &datagram[UDP_BYTES + PAYLOAD_HEADER_BYTES..],
+                filler_word(sequence),
+            ),
+    })
+}
+
+/// What both families' headers come down to.
+struct Network<'a> {
+    src: IpAddr,
+    dst: IpAddr,
+    ttl: u8,
+    header_bytes: usize,
+    address_sum: Sum,
+    intact: bool,
+    payload: &'a [u8],
+}
+
+/// Whole IPv4 datagrams that carry UDP; a fragment is not a test frame.
+fn parse_ipv4(packet: &[u8]) -> Option<Network<'_>> {
+    let first = *packet.first()?;
+    let header_bytes = usize::from(first & 0x0f) * 4;
+    let header = packet.get(..header_bytes.max(IPV4_BYTES))?;
+    let total: usize = u16::from_be_bytes([header[2], header[3]]).into();
+    let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff;
+    if first >> 4 != 4 || header_bytes < IPV4_BYTES || fragment != 0 || header[9] != PROTOCOL_UDP {
+        return None;
+    }
+    let address = |at: usize| {
+        Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]).into()
+    };
+    Some(Network {
+        src: address(12),
+        dst: address(16),
+        ttl: header[8],
+        header_bytes,
+        address_sum: Sum::of(&header[12..20]),
+        intact: Sum::of(header).is_valid(),
+        payload: packet.get(header_bytes..total)?,
+    })
+}
+
+/// IPv6 without extension headers, as the lab sends it.
+fn parse_ipv6(packet: &[u8]) -> Option<Network<'_>> {
+    let header: &[u8; IPV6_BYTES] = packet.first_chunk()?;
+    let length: usize = u16::from_be_bytes([header[4], header[5]]).into();
+    if header[0] >> 4 != 6 || header[6] != PROTOCOL_UDP {
+        return None;
+    }
+    let address = |at: usize| {
+        let mut octets = [0; 16];
+        octets.copy_from_slice(&header[at..at + 16]);
+        Ipv6Addr::from(octets).into()
+    };
+    Some(Network {
+        src: address(8),
+        dst: address(24),
+        ttl: header[7],
+        header_bytes: IPV6_BYTES,
+        address_sum: Sum::of(&header[8..40]),
+        intact: true,
+        payload: packet.get(IPV6_BYTES..IPV6_BYTES + length)?,
+    })
+}
+
+fn is_filled(filler: &[u8], word: u64) -> bool {
+    let bytes = word.to_be_bytes();
+    let mut words = filler.chunks_exact(FILLER_WORD_BYTES);
+    let whole = words.by_ref().all(|chunk| chunk == bytes);
+    let tail = words.remainder();
+    whole && tail == &bytes[..tail.len()]
+}
+
+fn be_u64(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0, |value, &byte| value << 8 | u64::from(byte))
+}
+
+#[cfg(test)]
+mod tests;
