@@ -1,1 +1,34 @@
-//! (crate header: what it does, and what it does not do)
+//! Packets in and out of the kernel: packet memory, AF_XDP sockets, XDP programs, and the ports
+//! that the data plane's workers receive from and send to.
+//!
+//! The only crate with raw system calls. All ports share one [`Umem`], so a [`Frame`] received on
+//! one interface is sent on another without a copy. Does not look into packets (`wire`), decides
+//! nothing about them (`dataplane`, and `bpf/steer.bpf.c` in the kernel) and has no threads.
+//!
+//! Read [`port`] first; `umem`, `frame` and `ring` are what it stands on, `program` is what brings
+//! packets to it.
+
+#![deny(unsafe_code)]
+
+pub mod error;
+#[allow(unsafe_code)]
+pub mod frame;
+pub mod memory;
+pub mod pcap;
+pub mod port;
+#[allow(unsafe_code)]
+pub mod ring;
+mod socket;
+#[allow(unsafe_code)]
+mod sys;
+#[allow(unsafe_code)]
+pub mod umem;
+pub mod xdp;
+
+pub use error::XskError;
+pub use frame::{Frame, HEADROOM};
+pub use memory::{MemoryEnd, MemoryPort};
+pub use pcap::PcapPort;
+pub use port::{CounterKind, Port, PortCounter, PortCounters};
+pub use umem::{Pool, Umem};
+pub use xdp::{CopyMode, XdpOptions, XdpPort};

@@ -1,0 +1,221 @@
+//! What a worker sees of a network interface: receive, send, flush, count.
+//!
+//! An enum and not a trait, so that the loop has no dynamic calls. A port loses no packet that it
+//! does not count; it does not look into packets, and never blocks.
+
+use std::ops::{Add, AddAssign, Sub};
+use std::os::fd::BorrowedFd;
+
+use crate::frame::Frame;
+use crate::memory::MemoryPort;
+use crate::pcap::PcapPort;
+use crate::umem::Pool;
+use crate::xdp::XdpPort;
+
+/// One interface as one worker sees it.
+#[derive(Debug)]
+pub enum Port {
+    /// A network interface, through AF_XDP.
+    Xdp(XdpPort),
+    /// Rings in memory, for benches and tests.
+    Memory(MemoryPort),
+    /// Packets of a capture file in, packets to a capture file out.
+    Pcap(PcapPort),
+}
+
+impl Port {
+    /// Receives up to `max` packets into `into` and returns how many.
+    ///
+    /// `pool` gives the frames for packets to come.
+    pub fn receive(&mut self, pool: &mut Pool, into: &mut Vec<Frame>, max: usize) -> usize {
+        match self {
+            Port::Xdp(port) => port.receive(pool, into, max),
+            Port::Memory(port) => port.receive(into, max),
+            Port::Pcap(port) => port.receive(pool, into, max),
+        }
+    }
+
+    /// Takes packets from the front of `frames` for sending and returns how many; those that there
+    /// was no room for stay in `frames`, in order. Sent frames come back to `pool`, now or later.
+    ///
+    /// The packets may leave only at the next [`Port::flush`].
+    pub fn send(&mut self, frames: &mut Vec<Frame>, pool: &mut Pool) -> usize {
+        match self {
+            Port::Xdp(port) => port.send(frames, pool),
+            Port::Memory(port) => port.send(frames),
+            Port::Pcap(port) => port.send(frames, pool),
+        }
+    }
+
+    /// Makes the taken packets leave, collects spent frames into `pool`, and returns how many
+    /// packets still wait because the interface does not take them now.
+    pub fn flush(&mut self, pool: &mut Pool) -> usize {
+        match self {
+            Port::Xdp(port) => port.flush(pool),
+            Port::Memory(_) => 0,
+            Port::Pcap(port) => port.flush(),
+        }
+    }
+
+    /// What came, what went and what was lost since the port was opened.
+    ///
+    /// For an AF_XDP port this asks the kernel once per queue (about a microsecond each).
+    pub fn counters(&self) -> PortCounters {
+        match self {
+            Port::Xdp(port) => port.counters(),
+            Port::Memory(port) => port.counters(),
+            Port::Pcap(port) => port.counters(),
+        }
+    }
+
+    /// Becomes readable when a packet has arrived; `None` for ports that only polling serves.
+    pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Port::Xdp(port) => Some(port.as_fd()),
+            Port::Memory(_) | Port::Pcap(_) => None,
+        }
+    }
+}
+
+/// Declares the counters once: field, name and documentation cannot drift apart.
+macro_rules! port_counters {
+    ($($(#[doc = $doc:literal])+ $name:ident: $kind:ident,)+) => {
+        /// What came, what went, and every way a packet can be lost below the data plane.
+        ///
+        /// Two equations hold. Packets that the XDP program redirected to this port's sockets =
+        /// `rx_packets + rx_ring_full + rx_no_frame + rx_oversize` + those still in the RX ring.
+        /// Packets that [`Port::send`] took = `tx_packets + tx_invalid`, of which `tx_packets -
+        /// tx_dropped` reached the interface, or still wait (the result of [`Port::flush`]).
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct PortCounters {
+            $($(#[doc = $doc])+ pub $name: u64,)+
+        }
+
+        impl PortCounters {
+            /// Every counter: its name, what kind it is, its value and what it counts.
+            pub fn list(&self) -> [PortCounter; [$(stringify!($name)),+].len()] {
+                [$(PortCounter {
+                    name: stringify!($name),
+                    kind: CounterKind::$kind,
+                    value: self.$name,
+                    meaning: concat!($($doc),+).trim_ascii(),
+                }),+]
+            }
+
+            fn combine(self, other: PortCounters, with: fn(u64, u64) -> u64) -> PortCounters {
+                PortCounters { $($name: with(self.$name, other.$name)),+ }
+            }
+        }
+    };
+}
+
+port_counters! {
+    /// Packets received and handed to the worker.
+    rx_packets: Traffic,
+    /// Bytes of the packets received, from the Ethernet header on, without checksum.
+    rx_bytes: Traffic,
+    /// Packets lost on arrival: the RX ring was full, the worker did not keep up.
+    rx_ring_full: Loss,
+    /// Packets lost on arrival: the fill ring was empty, the pool had no free frame.
+    rx_no_frame: Loss,
+    /// Packets lost on arrival: longer than a chunk of the packet memory has room for.
+    rx_oversize: Loss,
+    /// Records of a capture file that were cut short or could not be read.
+    rx_invalid: Loss,
+    /// Packets handed over for sending.
+    tx_packets: Traffic,
+    /// Bytes of the packets handed over for sending.
+    tx_bytes: Traffic,
+    /// Packets given back to the worker by `send` because the TX ring was full; what becomes of
+    /// them is the worker's decision and count.
+    tx_ring_full: Event,
+    /// Packets lost on sending: empty, or refused by the kernel as malformed descriptors.
+    tx_invalid: Loss,
+    /// Packets lost on sending: the interface was down, had no carrier or refused them.
+    tx_dropped: Loss,
+    /// System calls made to get packets sent.
+    kicks: Event,
+}
+
+/// What a counter counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CounterKind {
+    /// Packets or bytes that went through.
+    Traffic,
+    /// Packets that were lost.
+    Loss,
+    /// Something that happened, and lost no packet.
+    Event,
+}
+
+/// One counter with its name and meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortCounter {
+    /// The name, the same everywhere.
+    pub name: &'static str,
+    /// Traffic, loss or event.
+    pub kind: CounterKind,
+    /// The count.
+    pub value: u64,
+    /// What is counted, in a sentence.
+    pub meaning: &'static str,
+}
+
+impl PortCounters {
+    /// Packets that were lost, whatever the cause.
+    pub fn lost(&self) -> u64 {
+        let losses = self.list();
+        losses
+            .iter()
+            .filter(|one| one.kind == CounterKind::Loss)
+            .map(|one| one.value)
+            .sum()
+    }
+}
+
+impl Add for PortCounters {
+    type Output = PortCounters;
+
+    fn add(self, other: PortCounters) -> PortCounters {
+        self.combine(other, u64::wrapping_add)
+    }
+}
+
+impl AddAssign for PortCounters {
+    fn add_assign(&mut self, other: PortCounters) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for PortCounters {
+    type Output = PortCounters;
+
+    fn sub(self, other: PortCounters) -> PortCounters {
+        self.combine(other, u64::wrapping_sub)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_have_a_name_a_kind_and_a_meaning() {
+        let counters = PortCounters {
+            rx_packets: 5,
+            rx_oversize: 2,
+            kicks: 9,
+            ..Default::default()
+        };
+        let list = counters.list();
+        assert_eq!(list[0].name, "rx_packets");
+        assert_eq!(list[0].value, 5);
+        assert!(
+            list.iter()
+                .all(|one| one.meaning.ends_with('.') && one.meaning.len() > 20)
+        );
+        assert_eq!(counters.lost(), 2);
+        let twice = counters + counters;
+        assert_eq!((twice.rx_oversize, (twice - counters).kicks), (4, 9));
+    }
+}

@@ -1,0 +1,596 @@
+//! The four rings of an AF_XDP socket, and the same rings in plain memory.
+//!
+//! Each ring has one producer and one consumer, two running indices and a power of two of slots.
+//! What may be done with a ring follows from its type: frames go into a [`FillRing`] and a
+//! [`TxRing`], and come out of an [`RxRing`] and a [`CompletionRing`].
+//!
+//! ```text
+//!          FillRing ──▶ kernel ──▶ RxRing          empty frames in, packets out
+//!          TxRing ──▶ kernel ──▶ CompletionRing    packets in, spent frames out
+//!          TxRing ──▶ memory ──▶ RxRing            `in_memory`: no kernel between
+//! ```
+//!
+//! Ownership goes with the descriptor: pushing consumes the [`Frame`], popping makes one. Does not
+//! make system calls: `socket` maps the rings and kicks the kernel.
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::frame::Frame;
+use crate::sys::{self, Mapping};
+use crate::umem::Umem;
+
+/// A packet in a ring: `struct xdp_desc` of linux/if_xdp.h.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C)]
+struct Descriptor {
+    address: u64,
+    len: u32,
+    options: u32,
+}
+
+/// Where the parts of a ring lie in its mapping, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    producer: usize,
+    consumer: usize,
+    flags: usize,
+    slots: usize,
+}
+
+impl From<libc::xdp_ring_offset> for Layout {
+    fn from(offset: libc::xdp_ring_offset) -> Layout {
+        Layout {
+            producer: offset.producer as usize,
+            consumer: offset.consumer as usize,
+            flags: offset.flags as usize,
+            slots: offset.desc as usize,
+        }
+    }
+}
+
+impl Layout {
+    /// The indices on cache lines of their own, so that the two sides do not slow each other down.
+    const IN_MEMORY: Layout = Layout {
+        producer: 0,
+        consumer: 64,
+        flags: 128,
+        slots: 192,
+    };
+
+    /// Bytes to map for `entries` slots of `T`.
+    fn len<T>(&self, entries: u32) -> usize {
+        self.slots + entries as usize * size_of::<T>()
+    }
+}
+
+/// The shared memory of one ring.
+#[derive(Clone, Debug)]
+struct Shared<T> {
+    producer: NonNull<AtomicU32>,
+    consumer: NonNull<AtomicU32>,
+    flags: NonNull<AtomicU32>,
+    slots: NonNull<T>,
+    mask: u32,
+    /// Keeps the mapping that the pointers point into.
+    _memory: Arc<Mapping>,
+    _slots: PhantomData<T>,
+}
+
+impl<T: Copy> Shared<T> {
+    /// # Panics
+    ///
+    /// When `entries` is no power of two or the layout does not fit the mapping.
+    fn new(memory: Arc<Mapping>, layout: Layout, entries: u32) -> Shared<T> {
+        assert!(entries.is_power_of_two(), "a ring of {entries} entries");
+        let last = layout.producer.max(layout.consumer).max(layout.flags) + 4;
+        assert!(
+            last.max(layout.len::<T>(entries)) <= memory.len(),
+            "{layout:?} is too long"
+        );
+        let aligned = [
+            layout.producer,
+            layout.consumer,
+            layout.flags,
+            layout.slots / 2,
+        ];
+        assert!(
+            aligned.iter().all(|at| at % 4 == 0),
+            "{layout:?} is not aligned"
+        );
+        // SAFETY: all four places were just checked to lie in the mapping, which starts on a page.
+        let at = |offset: usize| unsafe { memory.start().add(offset) };
+        Shared {
+            producer: at(layout.producer).cast(),
+            consumer: at(layout.consumer).cast(),
+            flags: at(layout.flags).cast(),
+            slots: at(layout.slots).cast(),
+            mask: entries - 1,
+            _memory: memory,
+            _slots: PhantomData,
+        }
+    }
+
+    fn producer(&self) -> &AtomicU32 {
+        // SAFETY: in the mapping and aligned (`new`), and only ever accessed atomically.
+        unsafe { self.producer.as_ref() }
+    }
+
+    fn consumer(&self) -> &AtomicU32 {
+        // SAFETY: as `producer`.
+        unsafe { self.consumer.as_ref() }
+    }
+
+    fn needs_wakeup(&self) -> bool {
+        // SAFETY: as `producer`.
+        let flags = unsafe { self.flags.as_ref() };
+        flags.load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
+    }
+
+    fn slot(&self, index: u32) -> NonNull<T> {
+        // SAFETY: the mask keeps the slot inside the `entries` slots that `new` checked.
+        unsafe { self.slots.add((index & self.mask) as usize) }
+    }
+}
+
+/// The side of a ring that fills slots.
+#[derive(Debug)]
+struct Producer<T> {
+    shared: Shared<T>,
+    /// Index of the next slot to fill; ahead of the published index until [`Producer::publish`].
+    head: u32,
+    /// The consumer's index when last looked at; reading it anew costs a cache miss.
+    consumer_seen: u32,
+}
+
+// SAFETY: the pointers lead into a mapping that may be used from any thread, and a producer is the
+// only one that writes the slots between the two indices.
+unsafe impl<T: Send> Send for Producer<T> {}
+
+impl<T: Copy> Producer<T> {
+    fn new(shared: Shared<T>) -> Producer<T> {
+        let head = shared.producer().load(Ordering::Acquire);
+        Producer {
+            head,
+            consumer_seen: shared.consumer().load(Ordering::Acquire),
+            shared,
+        }
+    }
+
+    /// Free slots, as far as known without looking at the consumer again.
+    fn known_free(&self) -> u32 {
+        let filled = self.head.wrapping_sub(self.consumer_seen);
+        (self.shared.mask + 1).saturating_sub(filled)
+    }
+
+    fn free(&mut self) -> u32 {
+        self.consumer_seen = self.shared.consumer().load(Ordering::Acquire);
+        self.known_free()
+    }
+
+    fn put(&mut self, item: T) -> bool {
+        if self.known_free() == 0 && self.free() == 0 {
+            return false;
+        }
+        // SAFETY: the slot is free: the consumer has released it (acquired above) and it is not
+        // published before `publish`.
+        unsafe { self.shared.slot(self.head).write(item) };
+        self.head = self.head.wrapping_add(1);
+        true
+    }
+
+    fn publish(&mut self) {
+        self.shared.producer().store(self.head, Ordering::Release);
+    }
+
+    /// Items put that the consumer has not released yet.
+    fn pending(&mut self) -> u32 {
+        self.shared.mask + 1 - self.free()
+    }
+}
+
+/// The side of a ring that empties slots.
+#[derive(Debug)]
+struct Consumer<T> {
+    shared: Shared<T>,
+    /// Index of the next slot to read; ahead of the released index until [`Consumer::release`].
+    tail: u32,
+    /// The producer's index when last looked at.
+    producer_seen: u32,
+}
+
+// SAFETY: as for `Producer`: the consumer is the only one that reads the published slots.
+unsafe impl<T: Send> Send for Consumer<T> {}
+
+impl<T: Copy> Consumer<T> {
+    fn new(shared: Shared<T>) -> Consumer<T> {
+        let tail = shared.consumer().load(Ordering::Acquire);
+        Consumer {
+            tail,
+            producer_seen: tail,
+            shared,
+        }
+    }
+
+    fn available(&mut self) -> u32 {
+        if self.producer_seen == self.tail {
+            self.producer_seen = self.shared.producer().load(Ordering::Acquire);
+        }
+        self.producer_seen.wrapping_sub(self.tail)
+    }
+
+    fn take(&mut self) -> Option<T> {
+        if self.available() == 0 {
+            return None;
+        }
+        // SAFETY: the producer has published the slot (acquired in `available`) and does not touch
+        // it before `release`.
+        let item = unsafe { self.shared.slot(self.tail).read() };
+        self.tail = self.tail.wrapping_add(1);
+        Some(item)
+    }
+
+    fn release(&mut self) {
+        self.shared.consumer().store(self.tail, Ordering::Release);
+    }
+}
+
+/// Empty frames on their way to the kernel, to be filled with packets.
+///
+/// ```compile_fail
+/// fn fill_an_rx_ring(ring: &mut xsk::ring::RxRing, frame: xsk::Frame) {
+///     ring.push(frame); // nothing can be put into an RX ring
+/// }
+/// ```
+#[derive(Debug)]
+pub struct FillRing {
+    umem: &'static Umem,
+    ring: Producer<u64>,
+}
+
+/// Packets on their way to the other side.
+#[derive(Debug)]
+pub struct TxRing {
+    umem: &'static Umem,
+    ring: Producer<Descriptor>,
+}
+
+/// Packets that arrived.
+#[derive(Debug)]
+pub struct RxRing {
+    umem: &'static Umem,
+    ring: Consumer<Descriptor>,
+}
+
+/// Frames whose packets have been sent.
+#[derive(Debug)]
+pub struct CompletionRing {
+    umem: &'static Umem,
+    ring: Consumer<u64>,
+}
+
+impl FillRing {
+    /// Puts a frame in; it comes back when the ring is full. [`FillRing::publish`] shows it.
+    pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
+        if self.ring.put(self.umem.address(&frame)) {
+            Ok(())
+        } else {
+            Err(frame)
+        }
+    }
+
+    /// Shows the pushed frames to the kernel.
+    pub fn publish(&mut self) {
+        self.ring.publish();
+    }
+
+    /// Free slots.
+    pub fn free(&mut self) -> usize {
+        self.ring.free() as usize
+    }
+
+    /// Whether the driver sleeps until it is told of new frames.
+    pub fn needs_wakeup(&self) -> bool {
+        self.ring.shared.needs_wakeup()
+    }
+}
+
+impl TxRing {
+    /// Puts a packet in; it comes back when the ring is full. [`TxRing::publish`] shows it.
+    pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
+        let (address, len) = (self.umem.address(&frame), frame.len() as u32);
+        let descriptor = Descriptor {
+            address,
+            len,
+            options: 0,
+        };
+        if self.ring.put(descriptor) {
+            Ok(())
+        } else {
+            Err(frame)
+        }
+    }
+
+    /// Shows the pushed packets to the other side.
+    pub fn publish(&mut self) {
+        self.ring.publish();
+    }
+
+    /// Free slots.
+    pub fn free(&mut self) -> usize {
+        self.ring.free() as usize
+    }
+
+    /// Packets that the other side has not taken yet.
+    pub fn pending(&mut self) -> usize {
+        self.ring.pending() as usize
+    }
+
+    /// Whether the kernel sends only after a kick.
+    pub fn needs_wakeup(&self) -> bool {
+        self.ring.shared.needs_wakeup()
+    }
+}
+
+impl RxRing {
+    /// The next packet. Its slot is free again after [`RxRing::release`].
+    pub fn pop(&mut self) -> Option<Frame> {
+        loop {
+            let descriptor = self.ring.take()?;
+            // SAFETY: the other side gave the chunk away with this descriptor, and `take` returns
+            // each descriptor once.
+            let frame = unsafe { self.umem.frame(descriptor.address, descriptor.len) };
+            if frame.is_some() {
+                return frame;
+            }
+        }
+    }
+
+    /// Frees the slots of the popped packets.
+    pub fn release(&mut self) {
+        self.ring.release();
+    }
+
+    /// Packets that wait.
+    pub fn available(&mut self) -> usize {
+        self.ring.available() as usize
+    }
+}
+
+impl CompletionRing {
+    /// The next spent frame. Its slot is free again after [`CompletionRing::release`].
+    pub fn pop(&mut self) -> Option<Frame> {
+        loop {
+            let address = self.ring.take()?;
+            // SAFETY: as `RxRing::pop`.
+            let frame = unsafe { self.umem.frame(address, 0) };
+            if frame.is_some() {
+                return frame;
+            }
+        }
+    }
+
+    /// Frees the slots of the popped frames.
+    pub fn release(&mut self) {
+        self.ring.release();
+    }
+}
+
+/// Entries of the rings of one socket, each a power of two.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) fill: u32,
+    pub(crate) completion: u32,
+    pub(crate) rx: u32,
+    pub(crate) tx: u32,
+}
+
+/// The rings of one AF_XDP socket.
+#[derive(Debug)]
+pub(crate) struct SocketRings {
+    pub(crate) fill: FillRing,
+    pub(crate) completion: CompletionRing,
+    pub(crate) rx: RxRing,
+    pub(crate) tx: TxRing,
+}
+
+/// Sizes and maps the four rings of an AF_XDP socket that is, or will be bound as, a socket of
+/// `umem`. To be called once per socket: rings mapped twice would be two producers.
+pub(crate) fn map_socket(
+    umem: &'static Umem,
+    fd: BorrowedFd<'_>,
+    sizes: Sizes,
+) -> io::Result<SocketRings> {
+    sys::set_ring_size(fd, libc::XDP_UMEM_FILL_RING, sizes.fill)?;
+    sys::set_ring_size(fd, libc::XDP_UMEM_COMPLETION_RING, sizes.completion)?;
+    sys::set_ring_size(fd, libc::XDP_RX_RING, sizes.rx)?;
+    sys::set_ring_size(fd, libc::XDP_TX_RING, sizes.tx)?;
+    let at = sys::mmap_offsets(fd)?;
+    let fill = shared(fd, at.fr, libc::XDP_UMEM_PGOFF_FILL_RING as i64, sizes.fill)?;
+    let completion = shared(
+        fd,
+        at.cr,
+        libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64,
+        sizes.completion,
+    )?;
+    let rx = shared(fd, at.rx, libc::XDP_PGOFF_RX_RING, sizes.rx)?;
+    let tx = shared(fd, at.tx, libc::XDP_PGOFF_TX_RING, sizes.tx)?;
+    Ok(SocketRings {
+        fill: FillRing {
+            umem,
+            ring: Producer::new(fill),
+        },
+        completion: CompletionRing {
+            umem,
+            ring: Consumer::new(completion),
+        },
+        rx: RxRing {
+            umem,
+            ring: Consumer::new(rx),
+        },
+        tx: TxRing {
+            umem,
+            ring: Producer::new(tx),
+        },
+    })
+}
+
+fn shared<T: Copy>(
+    fd: BorrowedFd<'_>,
+    at: libc::xdp_ring_offset,
+    page_offset: i64,
+    entries: u32,
+) -> io::Result<Shared<T>> {
+    let layout = Layout::from(at);
+    let memory = Mapping::of_socket(fd, layout.len::<T>(entries), page_offset)?;
+    Ok(Shared::new(Arc::new(memory), layout, entries))
+}
+
+/// A ring in plain memory: what goes into the one end comes out of the other, in order.
+///
+/// # Errors
+///
+/// When there is no memory.
+///
+/// # Panics
+///
+/// When `entries` is no power of two.
+pub fn in_memory(umem: &'static Umem, entries: u32) -> io::Result<(TxRing, RxRing)> {
+    let layout = Layout::IN_MEMORY;
+    let len = layout.len::<Descriptor>(entries).next_multiple_of(4096);
+    let shared = Shared::new(Arc::new(Mapping::anonymous(len, false)?), layout, entries);
+    let tx = TxRing {
+        umem,
+        ring: Producer::new(shared.clone()),
+    };
+    Ok((
+        tx,
+        RxRing {
+            umem,
+            ring: Consumer::new(shared),
+        },
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    fn indices(start: u32, entries: u32) -> (Producer<u64>, Consumer<u64>) {
+        let layout = Layout::IN_MEMORY;
+        let memory = Mapping::anonymous(layout.len::<u64>(entries), false).unwrap();
+        let shared = Shared::<u64>::new(Arc::new(memory), layout, entries);
+        shared.producer().store(start, Ordering::Relaxed);
+        shared.consumer().store(start, Ordering::Relaxed);
+        (Producer::new(shared.clone()), Consumer::new(shared))
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Put(u8),
+        Publish,
+        Take(u8),
+        Release,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (1u8..12).prop_map(Step::Put),
+            Just(Step::Publish),
+            (1u8..12).prop_map(Step::Take),
+            Just(Step::Release),
+        ]
+    }
+
+    proptest! {
+        /// The twin: one queue of what is published, one of what is put and not yet published, and
+        /// a count of what is taken and not yet released. Indices start near their overflow.
+        #[test]
+        fn a_ring_behaves_like_its_twin(
+            steps in prop::collection::vec(step(), 1..200),
+            start in prop_oneof![Just(0u32), Just(u32::MAX - 3), any::<u32>()],
+            order in 0u32..4,
+        ) {
+            let entries = 1usize << order;
+            let (mut producer, mut consumer) = indices(start, entries as u32);
+            let (mut hidden, mut shown) = (VecDeque::new(), VecDeque::new());
+            let (mut held, mut next) = (0, 0u64);
+            for step in steps {
+                match step {
+                    Step::Put(count) => for _ in 0..count {
+                        let room = hidden.len() + shown.len() + held < entries;
+                        prop_assert_eq!(producer.put(next), room);
+                        if room {
+                            hidden.push_back(next);
+                            next += 1;
+                        }
+                    },
+                    Step::Publish => {
+                        producer.publish();
+                        shown.append(&mut hidden);
+                    }
+                    Step::Take(count) => for _ in 0..count {
+                        let expected = shown.pop_front();
+                        held += usize::from(expected.is_some());
+                        prop_assert_eq!(consumer.take(), expected);
+                    },
+                    Step::Release => {
+                        consumer.release();
+                        held = 0;
+                    }
+                }
+                let filled = hidden.len() + shown.len() + held;
+                prop_assert_eq!(producer.free() as usize, entries - filled);
+                prop_assert_eq!(producer.pending() as usize, filled);
+            }
+        }
+    }
+
+    #[test]
+    fn two_threads_see_every_item_once_and_in_order() {
+        const ITEMS: u64 = 200_000;
+        let (mut producer, mut consumer) = indices(u32::MAX - 1000, 64);
+        let sender = std::thread::spawn(move || {
+            for item in 0..ITEMS {
+                while !producer.put(item) {
+                    std::thread::yield_now();
+                }
+                producer.publish();
+            }
+        });
+        let mut expected = 0;
+        while expected < ITEMS {
+            match consumer.take() {
+                Some(item) => {
+                    assert_eq!(item, expected);
+                    expected += 1;
+                    consumer.release();
+                }
+                None => std::thread::yield_now(),
+            }
+        }
+        sender.join().unwrap();
+    }
+
+    #[test]
+    fn a_descriptor_outside_the_umem_makes_no_frame() {
+        let umem = Umem::new(2, 2048, false).unwrap();
+        let (mut tx, mut rx) = in_memory(umem, 8).unwrap();
+        for (address, len) in [(4096, 1), (u64::MAX, 1), (2000, 100), (0, u32::MAX)] {
+            assert!(tx.ring.put(Descriptor {
+                address,
+                len,
+                options: 0
+            }));
+        }
+        tx.publish();
+        assert!(rx.pop().is_none());
+        assert_eq!(rx.available(), 0);
+    }
+}

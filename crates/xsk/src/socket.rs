@@ -1,0 +1,332 @@
+//! One AF_XDP socket: one queue of one interface, with its four rings, over the shared UMEM.
+//!
+//! The first socket registers the UMEM with the kernel; every later one, whatever its interface
+//! and queue, joins a live one (`XDP_SHARED_UMEM`), so that a frame received by one socket can be
+//! sent by another without a copy. Each (interface, queue) has fill and completion rings of its
+//! own. Does not choose queues (`xdp`) and does not steer packets (`program`).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::error::XskError;
+use crate::frame::Frame;
+use crate::port::PortCounters;
+use crate::ring::{self, Sizes, SocketRings};
+use crate::sys;
+use crate::umem::{Pool, Umem};
+use crate::xdp::{CopyMode, XdpOptions};
+
+/// How long a busy queue is tried again: the kernel frees the queue of a closed socket from a
+/// work queue, typically within 20 ms, so a quick restart meets its own past.
+const BUSY_RETRY_MAX: Duration = Duration::from_secs(1);
+const BUSY_RETRY_PAUSE: Duration = Duration::from_millis(10);
+
+/// Packets that one kick may send: with the kernel's default of 32 the forwarder spends its time
+/// in system calls (0.5 instead of 1 Mpps measured on veth); above 256 nothing is gained.
+const SEND_BUDGET_PACKETS: u32 = 256;
+
+/// Bytes that packets sent in copy mode may hold in the kernel before it says EAGAIN. The default
+/// (208 KiB) is about 100 long packets, fewer than one kick sends.
+const SEND_BUFFER_BYTES: i32 = 4 << 20;
+
+/// Kicks without progress after which [`Socket::flush`] leaves the packets for the next time: the
+/// interface is down, or its peer does not take packets. Never wait in a worker.
+const IDLE_KICKS_MAX: u32 = 4;
+
+#[derive(Debug)]
+pub(crate) struct Socket {
+    rings: SocketRings,
+    fd: Arc<OwnedFd>,
+    queue: u32,
+    zero_copy: bool,
+    /// Frames that the fill ring lacks: what was received and not yet replaced.
+    deficit: usize,
+}
+
+impl Socket {
+    /// Opens the socket of one queue and fills its fill ring from `pool`.
+    pub(crate) fn open(
+        interface: &str,
+        index: u32,
+        queue: u32,
+        pool: &mut Pool,
+        options: XdpOptions,
+    ) -> Result<Socket, XskError> {
+        let umem = pool.umem();
+        // Held while binding, so that two first sockets do not both register the memory.
+        let mut live = umem
+            .sockets()
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        live.retain(|socket| socket.strong_count() > 0);
+        let sibling = live.iter().find_map(std::sync::Weak::upgrade);
+        let target = Target {
+            interface,
+            index,
+            queue,
+            options,
+        };
+        let (fd, rings) = match target.bind(umem, sibling.as_deref()) {
+            // The siblings' zero copy or modes do not suit this interface: register the same
+            // memory once more. Frames still cross without a copy.
+            Err(XskError::Kernel { source, .. })
+                if sibling.is_some() && source.raw_os_error() == Some(libc::EOPNOTSUPP) =>
+            {
+                target.bind(umem, None)?
+            }
+            result => result?,
+        };
+        let at =
+            |source| XskError::kernel("read the state of the AF_XDP socket", interface, source);
+        let zero_copy = sys::is_zero_copy(fd.as_fd()).map_err(at)?;
+        sys::statistics(fd.as_fd()).map_err(at)?;
+        let fd = Arc::new(fd);
+        live.push(Arc::downgrade(&fd));
+        let deficit = options.ring_entries as usize;
+        let mut socket = Socket {
+            rings,
+            fd,
+            queue,
+            zero_copy,
+            deficit,
+        };
+        socket.refill(pool);
+        Ok(socket)
+    }
+
+    pub(crate) fn queue(&self) -> u32 {
+        self.queue
+    }
+
+    pub(crate) fn is_zero_copy(&self) -> bool {
+        self.zero_copy
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(crate) fn receive(
+        &mut self,
+        pool: &mut Pool,
+        into: &mut Vec<Frame>,
+        max: usize,
+        counters: &mut PortCounters,
+    ) -> usize {
+        let count = self.rings.rx.available().min(max);
+        for _ in 0..count {
+            let Some(frame) = self.rings.rx.pop() else {
+                break;
+            };
+            counters.rx_packets += 1;
+            counters.rx_bytes += frame.len() as u64;
+            into.push(frame);
+        }
+        if count > 0 {
+            self.rings.rx.release();
+            self.deficit += count;
+        }
+        self.refill(pool);
+        count
+    }
+
+    /// Gives the kernel a new frame for each one received.
+    fn refill(&mut self, pool: &mut Pool) {
+        if self.deficit == 0 {
+            return;
+        }
+        let mut pushed = 0;
+        while pushed < self.deficit {
+            let Some(frame) = pool.take() else { break };
+            if let Err(frame) = self.rings.fill.push(frame) {
+                pool.give(frame);
+                break;
+            }
+            pushed += 1;
+        }
+        self.deficit -= pushed;
+        self.rings.fill.publish();
+        if self.rings.fill.needs_wakeup() {
+            // Only tells the driver to look; errors show in the counters as missing frames.
+            let _ = sys::kick_receive(self.as_fd());
+        }
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        frames: &mut Vec<Frame>,
+        pool: &mut Pool,
+        counters: &mut PortCounters,
+    ) -> usize {
+        self.reap(pool);
+        let count = frames.len().min(self.rings.tx.free());
+        for frame in frames.drain(..count) {
+            if frame.is_empty() {
+                counters.tx_invalid += 1;
+                pool.give(frame);
+                continue;
+            }
+            counters.tx_packets += 1;
+            counters.tx_bytes += frame.len() as u64;
+            // There is room: this side is the only producer.
+            let _ = self.rings.tx.push(frame);
+        }
+        counters.tx_ring_full += frames.len() as u64;
+        self.rings.tx.publish();
+        count
+    }
+
+    /// Kicks until the kernel has taken everything, or takes no more; returns what is left.
+    pub(crate) fn flush(&mut self, pool: &mut Pool, counters: &mut PortCounters) -> usize {
+        let mut idle = 0;
+        let mut pending = self.rings.tx.pending();
+        while pending > 0 && idle < IDLE_KICKS_MAX && self.rings.tx.needs_wakeup() {
+            counters.kicks += 1;
+            match sys::kick_send(self.as_fd()).map_err(|error| error.raw_os_error()) {
+                // EAGAIN: the budget is used up, or the kernel has no memory for the packet now.
+                Ok(()) | Err(Some(libc::EAGAIN | libc::ENOBUFS)) => {}
+                // The kernel took the packet off the ring and the device refused it.
+                Err(Some(libc::EBUSY)) => counters.tx_dropped += 1,
+                // The interface is down or gone: the packets wait in the ring.
+                Err(_) => break,
+            }
+            self.reap(pool);
+            let left = self.rings.tx.pending();
+            idle = if left < pending { 0 } else { idle + 1 };
+            pending = left;
+        }
+        self.reap(pool);
+        pending
+    }
+
+    /// Collects the frames whose packets have left.
+    pub(crate) fn reap(&mut self, pool: &mut Pool) {
+        let mut reaped = false;
+        while let Some(frame) = self.rings.completion.pop() {
+            pool.give(frame);
+            reaped = true;
+        }
+        if reaped {
+            self.rings.completion.release();
+        }
+    }
+
+    /// Adds what the kernel counted for this socket.
+    pub(crate) fn add_statistics(&self, counters: &mut PortCounters) {
+        // Checked when the socket was opened; cannot fail on a bound socket.
+        let Ok(kernel) = sys::statistics(self.as_fd()) else {
+            return;
+        };
+        counters.rx_ring_full += kernel.rx_ring_full;
+        counters.tx_invalid += kernel.tx_invalid_descs;
+        if self.zero_copy {
+            // A driver that finds the fill ring empty has lost nothing yet; the NIC counts misses.
+            counters.rx_oversize += kernel.rx_dropped;
+        } else {
+            // In copy mode `rx_dropped` counts both packets without a frame and long packets,
+            // and each packet without a frame has found the fill ring empty exactly once.
+            let no_frame = kernel.rx_fill_ring_empty_descs;
+            counters.rx_no_frame += no_frame;
+            counters.rx_oversize += kernel.rx_dropped.saturating_sub(no_frame);
+        }
+    }
+}
+
+/// What a socket is to be bound to.
+struct Target<'a> {
+    interface: &'a str,
+    index: u32,
+    queue: u32,
+    options: XdpOptions,
+}
+
+impl Target<'_> {
+    fn bind(
+        &self,
+        umem: &'static Umem,
+        sibling: Option<&OwnedFd>,
+    ) -> Result<(OwnedFd, SocketRings), XskError> {
+        let fd = sys::xdp_socket().map_err(|source| self.socket_error(source))?;
+        if sibling.is_none() {
+            sys::register_umem(fd.as_fd(), umem.memory(), umem.chunk_size() as u32)
+                .map_err(|source| self.register_error(source, umem))?;
+        }
+        let entries = self.options.ring_entries;
+        let sizes = Sizes {
+            fill: entries,
+            completion: entries,
+            rx: entries,
+            tx: entries,
+        };
+        let rings = ring::map_socket(umem, fd.as_fd(), sizes)
+            .map_err(|source| self.error("map the rings of an AF_XDP socket", source))?;
+        // Both only make sending faster; kernels before 6.17 do not know the first.
+        let _ = sys::set_send_budget(fd.as_fd(), SEND_BUDGET_PACKETS);
+        let _ = sys::set_send_buffer(fd.as_fd(), SEND_BUFFER_BYTES);
+        self.bind_patiently(&fd, &self.address(sibling))?;
+        Ok((fd, rings))
+    }
+
+    fn address(&self, sibling: Option<&OwnedFd>) -> libc::sockaddr_xdp {
+        // A socket that shares a UMEM takes over the flags of the one it shares with.
+        let (flags, shared) = match (sibling, self.options.copy) {
+            (Some(sibling), _) => (libc::XDP_SHARED_UMEM, sibling.as_raw_fd() as u32),
+            (None, CopyMode::Auto) => (libc::XDP_USE_NEED_WAKEUP, 0),
+            (None, CopyMode::Copy) => (libc::XDP_USE_NEED_WAKEUP | libc::XDP_COPY, 0),
+            (None, CopyMode::Zero) => (libc::XDP_USE_NEED_WAKEUP | libc::XDP_ZEROCOPY, 0),
+        };
+        libc::sockaddr_xdp {
+            sxdp_family: libc::AF_XDP as u16,
+            sxdp_flags: flags,
+            sxdp_ifindex: self.index,
+            sxdp_queue_id: self.queue,
+            sxdp_shared_umem_fd: shared,
+        }
+    }
+
+    fn bind_patiently(&self, fd: &OwnedFd, address: &libc::sockaddr_xdp) -> Result<(), XskError> {
+        let begin = Instant::now();
+        loop {
+            let Err(source) = sys::bind(fd.as_fd(), address) else {
+                return Ok(());
+            };
+            if source.raw_os_error() != Some(libc::EBUSY) {
+                return Err(self.error("bind an AF_XDP socket", source));
+            }
+            if begin.elapsed() >= BUSY_RETRY_MAX {
+                let interface = self.interface.to_owned();
+                return Err(XskError::QueueBusy {
+                    interface,
+                    queue: self.queue,
+                });
+            }
+            std::thread::sleep(BUSY_RETRY_PAUSE);
+        }
+    }
+
+    fn error(&self, doing: &'static str, source: io::Error) -> XskError {
+        XskError::kernel(doing, self.interface, source)
+    }
+
+    fn socket_error(&self, source: io::Error) -> XskError {
+        match source.raw_os_error() {
+            Some(libc::EPERM) => XskError::Permission {
+                doing: "open an AF_XDP socket",
+                capability: "CAP_NET_RAW",
+            },
+            Some(libc::EAFNOSUPPORT) => XskError::NoAfXdp,
+            _ => self.error("open an AF_XDP socket", source),
+        }
+    }
+
+    fn register_error(&self, source: io::Error, umem: &Umem) -> XskError {
+        match source.raw_os_error() {
+            Some(libc::ENOBUFS | libc::EPERM) => XskError::MemoryLock {
+                mebibytes: umem.memory().len().div_ceil(1 << 20),
+            },
+            _ => self.error("register the packet memory", source),
+        }
+    }
+}

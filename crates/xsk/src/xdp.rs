@@ -1,0 +1,162 @@
+//! One network interface as one worker sees it: the AF_XDP sockets of the queues that are its own.
+//!
+//! Queue `q` belongs to worker `q % workers`. Packets are received from all own queues in turn
+//! and sent through the first one. Does not attach XDP programs: `program` does,
+//! and [`XdpPort::queues`] says what to register there.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::error::XskError;
+use crate::frame::Frame;
+use crate::port::PortCounters;
+use crate::socket::Socket;
+use crate::sys;
+use crate::umem::Pool;
+
+/// How the sockets of a port are made.
+#[derive(Clone, Copy, Debug)]
+pub struct XdpOptions {
+    /// Entries of each of the four rings of a queue, a power of two.
+    ///
+    /// 2048 packets last 0.4 ms at the 5 Mpps that one core can receive on veth; half of it loses
+    /// packets whenever a worker is delayed by one batch of long work. A pool should have about
+    /// three times as many frames per queue: in the fill ring, on their way, and being sent.
+    pub ring_entries: u32,
+    /// Whether the driver is to use the packet memory directly.
+    pub copy: CopyMode,
+}
+
+impl Default for XdpOptions {
+    fn default() -> XdpOptions {
+        XdpOptions {
+            ring_entries: 2048,
+            copy: CopyMode::Auto,
+        }
+    }
+}
+
+/// How packets get from the driver into the packet memory.
+///
+/// Decided by the first socket of a packet memory; the others join it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyMode {
+    /// Directly where the driver can, else by copying.
+    Auto,
+    /// By copying.
+    Copy,
+    /// Directly; opening the port fails where the driver cannot.
+    Zero,
+}
+
+/// The own queues of one interface.
+#[derive(Debug)]
+pub struct XdpPort {
+    sockets: Vec<Socket>,
+    /// Readable when any socket is; only with more than one.
+    any: Option<OwnedFd>,
+    /// The socket that is asked first next time.
+    turn: usize,
+    counters: PortCounters,
+}
+
+impl XdpPort {
+    /// Opens the queues of `interface` that belong to `worker` of `workers`, over the UMEM of
+    /// `pool`, and gives the kernel frames of `pool` to receive into. The interface is one of the
+    /// calling thread's network namespace.
+    ///
+    /// Frames that the kernel holds when the port is dropped are lost to the pool.
+    ///
+    /// # Errors
+    ///
+    /// Any [`XskError`] about sockets; nothing is left behind.
+    ///
+    /// # Panics
+    ///
+    /// When `worker` is not below `workers`.
+    pub fn open(
+        interface: &str,
+        worker: usize,
+        workers: usize,
+        pool: &mut Pool,
+        options: XdpOptions,
+    ) -> Result<XdpPort, XskError> {
+        assert!(worker < workers, "worker {worker} of {workers}");
+        let find = |source| XskError::interface(interface, source);
+        let index = sys::interface_index(interface).map_err(find)?;
+        let queues = sys::interface_queues(interface).map_err(find)? as usize;
+        if queues < workers {
+            return Err(XskError::TooFewQueues {
+                interface: interface.to_owned(),
+                queues,
+                workers,
+            });
+        }
+        let sockets = (worker..queues)
+            .step_by(workers)
+            .map(|queue| Socket::open(interface, index, queue as u32, pool, options))
+            .collect::<Result<Vec<Socket>, XskError>>()?;
+        let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(Socket::as_fd).collect();
+        let any = if fds.len() > 1 {
+            let error = |source| XskError::kernel("watch the sockets", interface, source);
+            Some(sys::any_of(&fds).map_err(error)?)
+        } else {
+            None
+        };
+        Ok(XdpPort {
+            sockets,
+            any,
+            turn: 0,
+            counters: PortCounters::default(),
+        })
+    }
+
+    /// The queues of this port with their sockets, to be registered with the XDP program.
+    pub fn queues(&self) -> impl Iterator<Item = (u32, BorrowedFd<'_>)> {
+        self.sockets
+            .iter()
+            .map(|socket| (socket.queue(), socket.as_fd()))
+    }
+
+    /// Whether every socket uses the packet memory directly.
+    pub fn is_zero_copy(&self) -> bool {
+        self.sockets.iter().all(Socket::is_zero_copy)
+    }
+
+    pub(crate) fn receive(&mut self, pool: &mut Pool, into: &mut Vec<Frame>, max: usize) -> usize {
+        let count = self.sockets.len();
+        // Spent frames first: they may be what the fill rings lack.
+        self.sockets[0].reap(pool);
+        let mut received = 0;
+        for step in 0..count {
+            let at = (self.turn + step) % count;
+            // An equal share of what is left, so that a busy queue cannot starve the others.
+            let share = (max - received).div_ceil(count - step);
+            received += self.sockets[at].receive(pool, into, share, &mut self.counters);
+        }
+        self.turn = (self.turn + 1) % count;
+        received
+    }
+
+    pub(crate) fn send(&mut self, frames: &mut Vec<Frame>, pool: &mut Pool) -> usize {
+        self.sockets[0].send(frames, pool, &mut self.counters)
+    }
+
+    pub(crate) fn flush(&mut self, pool: &mut Pool) -> usize {
+        self.sockets[0].flush(pool, &mut self.counters)
+    }
+
+    pub(crate) fn counters(&self) -> PortCounters {
+        let mut counters = self.counters;
+        self.sockets
+            .iter()
+            .for_each(|socket| socket.add_statistics(&mut counters));
+        counters
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.any {
+            Some(any) => any.as_fd(),
+            None => self.sockets[0].as_fd(),
+        }
+    }
+}
