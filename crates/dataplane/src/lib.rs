@@ -1,1 +1,34 @@
-//! (crate header: what it does, and what it does not do)
+//! The data plane: what happens to a packet between the port it came in by and the port it leaves by.
+//!
+//! Read `worker.rs` first, then the stages in the order in which it names them:
+//!
+//! ```text
+//! receive → parse → classify → open → inspect → seal → route → send
+//! ```
+//!
+//! A stage is a free function over a batch of packets and the current [`view::View`]. A packet that
+//! a stage decides gets a [`verdict::Verdict`], and later stages skip it. The tables that a view is
+//! made of are one file each, and clever ones are tested against a stupid twin.
+//!
+//! The path takes no lock, allocates nothing once warm, and does no I/O but through `xsk` ports.
+//! Configuration, netlink and persistence are `control`'s.
+
+#![deny(unsafe_code)]
+
+pub mod bundles;
+pub mod clock;
+pub mod counters;
+pub mod event;
+pub mod fib;
+pub mod neighbour;
+pub mod nonce;
+pub mod policy;
+pub mod prefix;
+pub mod replay;
+pub mod sa;
+pub mod sad;
+pub mod selector;
+pub mod spd;
+pub mod table;
+pub mod verdict;
+pub mod view;

@@ -1,0 +1,144 @@
+//! What workers tell control while they run: a missing neighbour, a missing SA.
+//!
+//! The channel is bounded and a worker never waits: an event that finds it full is counted and
+//! dropped, as the packet that needs it will come again. The same event is sent at most once per
+//! 100 ms. Nothing here changes a packet's fate.
+
+use std::net::IpAddr;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use wire::flow::Flow;
+
+use crate::counters::Counters;
+use crate::policy::Policy;
+
+/// How long the same thing is not asked for again. The kernel retransmits an ARP request each
+/// second and IKE takes milliseconds at best; shorter only fills the channel.
+pub const REPEAT_NS: u64 = 100_000_000;
+
+/// Events that may wait for control. A burst of new tunnels asks once each.
+const CHANNEL_EVENTS: usize = 4096;
+
+/// Neighbours remembered as asked for, per worker. More unresolved ones at once are asked for more
+/// often than they need be, which is harmless.
+const RECENT: usize = 256;
+
+/// Something that control should do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event {
+    /// A packet needs the link-layer address of a neighbour.
+    NeighbourNeeded {
+        /// Port index.
+        port: u16,
+        /// The neighbour.
+        address: IpAddr,
+    },
+    /// A packet needs the SA of a protect policy (`XFRM_MSG_ACQUIRE`).
+    SaNeeded {
+        /// The policy's index.
+        policy: u32,
+        /// The packet's flow.
+        flow: Flow,
+    },
+}
+
+/// Both ends of the channel: clone the sender for every worker.
+pub fn channel() -> (SyncSender<Event>, Receiver<Event>) {
+    sync_channel(CHANNEL_EVENTS)
+}
+
+/// One worker's end of the channel.
+pub struct EventSink {
+    sender: SyncSender<Event>,
+    recent: Box<[Option<(u16, IpAddr, u64)>; RECENT]>,
+}
+
+impl EventSink {
+    /// A sink into a channel.
+    pub fn new(sender: SyncSender<Event>) -> EventSink {
+        EventSink { sender, recent: Box::new([None; RECENT]) }
+    }
+
+    /// Asks for a neighbour.
+    pub(crate) fn need_neighbour(
+        &mut self,
+        port: u16,
+        address: IpAddr,
+        now_ns: u64,
+        counters: &Counters,
+    ) {
+        let slot = &mut self.recent[recent_slot(port, address)];
+        if let Some((known_port, known_address, asked_ns)) = *slot
+            && (known_port, known_address) == (port, address)
+            && now_ns.saturating_sub(asked_ns) < REPEAT_NS
+        {
+            return;
+        }
+        *slot = Some((port, address, now_ns));
+        self.send(Event::NeighbourNeeded { port, address }, counters);
+    }
+
+    /// Asks for a policy's SA.
+    pub(crate) fn need_sa(
+        &mut self,
+        policy: &Policy,
+        flow: &Flow,
+        now_ns: u64,
+        counters: &Counters,
+    ) {
+        if policy.may_ask(now_ns, REPEAT_NS) {
+            let event = Event::SaNeeded { policy: policy.config().index, flow: *flow };
+            self.send(event, counters);
+        }
+    }
+
+    fn send(&self, event: Event, counters: &Counters) {
+        // Full, or control is gone; either way the packets go on.
+        if self.sender.try_send(event).is_err() {
+            counters.count_event_dropped();
+        }
+    }
+}
+
+/// A weak hash is enough: who provokes collisions gets more events, up to the channel's bound.
+fn recent_slot(port: u16, address: IpAddr) -> usize {
+    let bits = crate::prefix::address_bits(address);
+    let folded = (bits ^ bits >> 64) as u64 ^ u64::from(port) << 48;
+    (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % RECENT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_neighbour_is_asked_for_once_per_interval() {
+        let (sender, receiver) = channel();
+        let counters = Counters::new();
+        let mut sink = EventSink::new(sender);
+        let (a, b) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        for now in [1, 2, 3, REPEAT_NS] {
+            sink.need_neighbour(0, a, now, &counters);
+            sink.need_neighbour(0, b, now, &counters);
+        }
+        assert_eq!(receiver.try_iter().count(), 2);
+        sink.need_neighbour(0, a, REPEAT_NS + 1, &counters);
+        let events: Vec<Event> = receiver.try_iter().collect();
+        assert_eq!(events, [Event::NeighbourNeeded { port: 0, address: a }]);
+    }
+
+    #[test]
+    fn a_full_or_closed_channel_is_counted_and_never_waited_for() {
+        let (sender, receiver) = channel();
+        let counters = Counters::new();
+        let mut sink = EventSink::new(sender);
+        let address = |n: usize| IpAddr::from((n as u32).to_be_bytes());
+        for n in 0..CHANNEL_EVENTS + 10 {
+            sink.need_neighbour(0, address(n), 1, &counters);
+        }
+        assert_eq!(counters.snapshot().events_dropped, 10);
+        drop(receiver);
+        sink.need_neighbour(0, address(1 << 20), 1, &counters);
+        assert_eq!(counters.snapshot().events_dropped, 11);
+    }
+}

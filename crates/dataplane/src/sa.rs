@@ -1,0 +1,311 @@
+//! A security association, as the data plane needs it.
+//!
+//! An [`Sa`] is read-only but for its [`Runtime`]: sequence numbers, IVs, replay window and counters,
+//! all atomic. A changed SA (`XFRM_MSG_UPDSA`) is a new object that shares the old one's runtime, so
+//! nothing is lost or repeated while workers move from one to the other.
+//!
+//! As in XFRM, an SA has no direction of its own. It opens once the SAD holds it, and seals once a
+//! bundle points to it and [`Sa::arm`] gave it IVs. Soft lifetimes, rekeying and timers are
+//! control's business; the hard limits in packets and bytes are enforced here, to the packet.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crypto::Key;
+
+use crate::counters::{Usage, UsageSnapshot};
+use crate::nonce::{IvCounter, NonceSpace};
+use crate::prefix::Family;
+use crate::replay::{Replay, WINDOW_MAX};
+use crate::selector::Selector;
+use crate::verdict::Verdict;
+
+/// UDP encapsulation of ESP (RFC 3948). Laid out for later; the stages do not use it yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpEncapsulation {
+    /// Source port of sealed packets.
+    pub source_port: u16,
+    /// Destination port of sealed packets.
+    pub destination_port: u16,
+}
+
+/// The flags of `xfrm_usersa_info` and `XFRMA_SA_EXTRA_FLAGS` that change packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SaFlags {
+    /// `XFRM_STATE_NOECN`: no congestion mark crosses between inner and outer header.
+    pub no_ecn: bool,
+    /// `XFRM_STATE_DECAP_DSCP`: copy the outer DSCP to the inner header when opening.
+    pub decap_dscp: bool,
+    /// `XFRM_SA_XFLAG_DONT_ENCAP_DSCP`: do not copy the inner DSCP to the outer header.
+    pub dont_encap_dscp: bool,
+    /// `XFRM_STATE_NOPMTUDISC`: never set DF on the outer IPv4 header.
+    pub no_pmtu_discovery: bool,
+}
+
+/// Hard limits; the packet that finds one reached dies, as in `xfrm_state_check_expire`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HardLimits {
+    /// Packets; `u64::MAX` for none.
+    pub packets: u64,
+    /// Bytes of inner packets; `u64::MAX` for none.
+    pub bytes: u64,
+}
+
+impl HardLimits {
+    /// No limit.
+    pub const NONE: HardLimits = HardLimits { packets: u64::MAX, bytes: u64::MAX };
+}
+
+/// Everything control says about an SA: ESP in tunnel mode with AES-GCM and a 16-byte ICV.
+#[derive(Clone)]
+pub struct SaConfig {
+    /// The SPI, host byte order, not zero.
+    pub spi: u32,
+    /// Outer source address.
+    pub source: IpAddr,
+    /// Outer destination address, of the same family.
+    pub destination: IpAddr,
+    /// The number that ties the SA to policies; 0 if none.
+    pub reqid: u32,
+    /// The expanded key, without the salt.
+    pub key: Arc<Key>,
+    /// The last four bytes of the keying material (RFC 4106 §8.1).
+    pub salt: [u8; 4],
+    /// Extended sequence numbers (RFC 4303 §2.2.1).
+    pub extended_sequence: bool,
+    /// Anti-replay window in packets: 0 for off, up to [`WINDOW_MAX`].
+    pub replay_window: u32,
+    /// What the SA may carry; `None` if everything, of either family.
+    pub selector: Option<Selector>,
+    /// Flags that change packets.
+    pub flags: SaFlags,
+    /// UDP encapsulation.
+    pub encapsulation: Option<UdpEncapsulation>,
+    /// Hard limits in packets and bytes.
+    pub limits: HardLimits,
+    /// The last sequence number sent by an earlier life of this SA; 0 for a new one.
+    pub sent: u64,
+    /// The highest sequence number received by an earlier life of this SA; 0 for a new one.
+    pub received: u64,
+    /// When the SA was added, on the data plane's [`Clock`](crate::clock::Clock).
+    pub added_ns: u64,
+}
+
+/// Why an SA cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SaError {
+    /// SPI zero is for local use (RFC 4303 §2.1).
+    #[error("an SPI must not be zero")]
+    SpiZero,
+    /// The ends of the tunnel are of two families.
+    #[error("the tunnel's ends {0} and {1} are of different families")]
+    Families(IpAddr, IpAddr),
+    /// The window is wider than what is kept.
+    #[error("a replay window has at most {WINDOW_MAX} packets, not {0}")]
+    Window(u32),
+    /// A change touched what the shared runtime depends on.
+    #[error("SPI, key, salt, sequence mode and replay window of an SA cannot be changed")]
+    Immutable,
+}
+
+/// Why an SA gives no number to seal with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SealRefusal {
+    /// The last sequence number was sent.
+    SequenceExhausted,
+    /// No IV is left, or none was ever given.
+    NonceExhausted,
+}
+
+/// The part of an SA that packets change.
+struct Runtime {
+    outbound: Outbound,
+    replay: Replay,
+    usage: Usage,
+    errors: ErrorCounters,
+    added_ns: u64,
+}
+
+/// Written by every packet sealed; on cache lines of its own.
+#[repr(align(128))]
+struct Outbound {
+    /// The last sequence number sent.
+    sent: AtomicU64,
+    ivs: IvCounter,
+}
+
+#[derive(Default)]
+struct ErrorCounters {
+    integrity_failed: AtomicU64,
+    replayed: AtomicU64,
+    replay_old: AtomicU64,
+    other: AtomicU64,
+}
+
+/// A security association.
+pub struct Sa {
+    config: SaConfig,
+    sequence_max: u64,
+    runtime: Arc<Runtime>,
+}
+
+/// A reading of everything that packets change in an SA.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SaStats {
+    /// Packets, bytes and times of use, in whichever direction the SA is used.
+    pub usage: UsageSnapshot,
+    /// When the SA was added, on the data plane's clock.
+    pub added_ns: u64,
+    /// The last sequence number sent.
+    pub sent: u64,
+    /// The highest sequence number received.
+    pub received: u64,
+    /// The replay window, laid out as [`Replay::bitmap`] says.
+    pub replay_bitmap: Vec<u32>,
+    /// Packets whose integrity check failed.
+    pub integrity_failed: u64,
+    /// Packets received twice.
+    pub replayed: u64,
+    /// Packets left of the replay window, or numbered zero.
+    pub replay_old: u64,
+    /// Authentic packets that died of something else: padding, inner header, selector, policy.
+    pub other_errors: u64,
+}
+
+impl Sa {
+    /// A new SA.
+    pub fn new(config: SaConfig) -> Result<Sa, SaError> {
+        let runtime = Runtime {
+            outbound: Outbound { sent: AtomicU64::new(config.sent), ivs: IvCounter::unarmed() },
+            replay: Replay::new(config.replay_window, config.extended_sequence, config.received),
+            usage: Usage::default(),
+            errors: ErrorCounters::default(),
+            added_ns: config.added_ns,
+        };
+        Sa::assemble(config, Arc::new(runtime))
+    }
+
+    /// A replacement with other settings that goes on with this one's numbers, window and counters.
+    pub fn with_changes(&self, change: impl FnOnce(&mut SaConfig)) -> Result<Sa, SaError> {
+        let mut config = self.config.clone();
+        change(&mut config);
+        let same = config.spi == self.config.spi
+            && Arc::ptr_eq(&config.key, &self.config.key)
+            && config.salt == self.config.salt
+            && config.extended_sequence == self.config.extended_sequence
+            && config.replay_window == self.config.replay_window;
+        if !same {
+            return Err(SaError::Immutable);
+        }
+        Sa::assemble(config, self.runtime.clone())
+    }
+
+    fn assemble(config: SaConfig, runtime: Arc<Runtime>) -> Result<Sa, SaError> {
+        if config.spi == 0 {
+            return Err(SaError::SpiZero);
+        }
+        if Family::of(config.source) != Family::of(config.destination) {
+            return Err(SaError::Families(config.source, config.destination));
+        }
+        if config.replay_window > WINDOW_MAX {
+            return Err(SaError::Window(config.replay_window));
+        }
+        let sequence_max = if config.extended_sequence { u64::MAX } else { u32::MAX.into() };
+        Ok(Sa { config, sequence_max, runtime })
+    }
+
+    /// Gives the SA initialization vectors, so that it may seal. Once per runtime; again is free.
+    pub fn arm(&self, space: &Arc<NonceSpace>) -> io::Result<()> {
+        self.runtime.outbound.ivs.arm(space)
+    }
+
+    /// The settings.
+    #[inline]
+    pub fn config(&self) -> &SaConfig {
+        &self.config
+    }
+
+    /// The replay window.
+    #[inline]
+    pub fn replay(&self) -> &Replay {
+        &self.runtime.replay
+    }
+
+    /// Whether two objects are versions of the same SA.
+    pub fn same_runtime(&self, other: &Sa) -> bool {
+        Arc::ptr_eq(&self.runtime, &other.runtime)
+    }
+
+    /// Takes the numbers for one packet: sequence number and IV. Neither is ever given again, and
+    /// the sequence stops at its end for good (RFC 4303 §3.3.3: no sender lets it cycle).
+    #[inline]
+    pub fn take_numbers(&self) -> Result<(u64, u64), SealRefusal> {
+        let outbound = &self.runtime.outbound;
+        let mut sent = outbound.sent.load(Relaxed);
+        // Not `fetch_add`, which past the end would wrap around after enough refused packets.
+        let sequence = loop {
+            if sent >= self.sequence_max {
+                return Err(SealRefusal::SequenceExhausted);
+            }
+            match outbound.sent.compare_exchange_weak(sent, sent + 1, Relaxed, Relaxed) {
+                Ok(_) => break sent + 1,
+                Err(seen) => sent = seen,
+            }
+        };
+        let iv = outbound.ivs.take().ok_or(SealRefusal::NonceExhausted)?;
+        Ok((sequence, iv))
+    }
+
+    /// Whether a hard limit is reached.
+    #[inline]
+    pub fn expired(&self) -> bool {
+        let limits = &self.config.limits;
+        // Most SAs have no such limit; they need not read the counters.
+        *limits != HardLimits::NONE
+            && (self.runtime.usage.packets() >= limits.packets
+                || self.runtime.usage.bytes() >= limits.bytes)
+    }
+
+    /// Counts a packet sealed or opened.
+    #[inline]
+    pub(crate) fn count(&self, inner_bytes: usize, now_ns: u64) {
+        self.runtime.usage.count(inner_bytes, now_ns);
+    }
+
+    /// Counts a packet of this SA that died.
+    pub(crate) fn count_error(&self, verdict: Verdict) {
+        let errors = &self.runtime.errors;
+        let counter = match verdict {
+            Verdict::IntegrityFailed => &errors.integrity_failed,
+            Verdict::Replayed => &errors.replayed,
+            Verdict::ReplayOld | Verdict::SequenceZero => &errors.replay_old,
+            _ => &errors.other,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// Reads everything that packets change.
+    pub fn stats(&self) -> SaStats {
+        let runtime = &*self.runtime;
+        SaStats {
+            usage: runtime.usage.snapshot(),
+            added_ns: runtime.added_ns,
+            sent: runtime.outbound.sent.load(Relaxed),
+            received: runtime.replay.top(),
+            replay_bitmap: runtime.replay.bitmap(),
+            integrity_failed: runtime.errors.integrity_failed.load(Relaxed),
+            replayed: runtime.errors.replayed.load(Relaxed),
+            replay_old: runtime.errors.replay_old.load(Relaxed),
+            other_errors: runtime.errors.other.load(Relaxed),
+        }
+    }
+}
+
+impl std::fmt::Debug for Sa {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let SaConfig { spi, source, destination, .. } = &self.config;
+        write!(f, "Sa({spi:#010x} {source} -> {destination})")
+    }
+}

@@ -1,0 +1,57 @@
+//! The inbound SA database: which SA opens a packet.
+//!
+//! Keyed by SPI and outer destination (RFC 4301 §4.1, unicast SAs). Whatever else control knows of
+//! an SA (marks, larval states, outbound SAs) is not here.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::sa::Sa;
+use crate::table::Table;
+
+/// SPI and outer destination.
+type Key = (u32, IpAddr);
+
+/// A version of the inbound SA database. Cloning is cheap; versions share what did not change.
+#[derive(Clone, Default)]
+pub struct Sad {
+    table: Table<Key, Arc<Sa>>,
+}
+
+impl Sad {
+    /// An empty database.
+    pub fn new() -> Sad {
+        Sad::default()
+    }
+
+    /// The SA that a received packet names.
+    #[inline]
+    pub fn get(&self, spi: u32, destination: IpAddr) -> Option<&Arc<Sa>> {
+        self.table.get(&(spi, destination))
+    }
+
+    /// Adds an SA, or replaces the one with its SPI and destination, which is returned.
+    pub fn insert(&mut self, sa: Arc<Sa>) -> Option<Arc<Sa>> {
+        self.table.insert((sa.config().spi, sa.config().destination), sa)
+    }
+
+    /// Removes an SA.
+    pub fn remove(&mut self, spi: u32, destination: IpAddr) -> Option<Arc<Sa>> {
+        self.table.remove(&(spi, destination))
+    }
+
+    /// How many SAs there are.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Every SA, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Sa>> {
+        self.table.iter().map(|(_, sa)| sa)
+    }
+}

@@ -1,0 +1,204 @@
+//! The policy database against a linear search.
+
+use std::net::IpAddr;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::{Action, PolicyConfig};
+use crate::prefix::Prefix;
+use crate::selector::PortMatch;
+
+/// The stupid twin: every policy, asked one after the other.
+#[derive(Default)]
+struct Twin(Vec<Arc<Policy>>);
+
+/// What a look-up found, comparable.
+#[derive(Debug, PartialEq)]
+enum Found {
+    Policy(u32),
+    Default,
+    PortsNeeded,
+}
+
+impl Twin {
+    fn lookup(&self, direction: Direction, flow: &Flow) -> Found {
+        let later = flow.fragment == Fragment::Later;
+        let best = self
+            .0
+            .iter()
+            .filter(|policy| policy.config().direction == direction)
+            .filter(|policy| match later {
+                true => policy.config().selector.matches_without_ports(flow),
+                false => policy.config().selector.matches(flow),
+            })
+            .min_by_key(|policy| policy.rank());
+        match best {
+            None => Found::Default,
+            Some(policy) if later && policy.config().selector.selects_ports() => Found::PortsNeeded,
+            Some(policy) => Found::Policy(policy.config().index),
+        }
+    }
+
+    fn remove(&mut self, index: u32) -> Option<Arc<Policy>> {
+        let place = self.0.iter().position(|policy| policy.config().index == index)?;
+        Some(self.0.remove(place))
+    }
+}
+
+fn found(lookup: Lookup<'_>) -> Found {
+    match lookup {
+        Lookup::Policy(policy) => Found::Policy(policy.config().index),
+        Lookup::Default(_) => Found::Default,
+        Lookup::PortsNeeded => Found::PortsNeeded,
+    }
+}
+
+/// Addresses from a small space, so that prefixes overlap and flows hit them.
+fn address(v6: bool, bits: u8) -> IpAddr {
+    let word = u32::from(bits & 0xf0) << 24 | u32::from(bits & 0x0f);
+    match v6 {
+        false => IpAddr::from(word.to_be_bytes()),
+        true => IpAddr::from((u128::from(word) << 96 | u128::from(bits & 3)).to_be_bytes()),
+    }
+}
+
+fn prefix(v6: bool) -> impl Strategy<Value = Prefix> {
+    let len = prop_oneof![Just(0u8), 1..4u8, Just(28), Just(30), Just(32)];
+    (any::<u8>(), len).prop_map(move |(bits, len)| {
+        let len = if v6 && len == 32 { 128 } else { len };
+        Prefix::new(address(v6, bits), len).unwrap()
+    })
+}
+
+fn port() -> impl Strategy<Value = PortMatch> {
+    prop_oneof![
+        4 => Just(PortMatch::ANY),
+        2 => (0..3u16).prop_map(PortMatch::exactly),
+        1 => (0..4u16).prop_map(|port| PortMatch { port, mask: 0xfffe }),
+    ]
+}
+
+fn selector() -> impl Strategy<Value = Selector> {
+    any::<bool>().prop_flat_map(|v6| {
+        let protocol = prop_oneof![Just(0u8), Just(6), Just(17)];
+        (prefix(v6), prefix(v6), protocol, port(), port()).prop_map(|(s, d, protocol, sp, dp)| {
+            Selector { source: s, destination: d, protocol, source_port: sp, destination_port: dp }
+        })
+    })
+}
+
+fn direction() -> impl Strategy<Value = Direction> {
+    prop::sample::select(&Direction::ALL[..])
+}
+
+fn flow() -> impl Strategy<Value = Flow> {
+    let fragment = prop_oneof![
+        3 => Just(Fragment::Whole),
+        1 => Just(Fragment::First),
+        2 => Just(Fragment::Later),
+    ];
+    let protocol = prop::sample::select(&[1u8, 6, 17][..]);
+    (any::<bool>(), any::<u8>(), any::<u8>(), protocol, 0..4u16, 0..4u16, fragment).prop_map(
+        |(v6, src, dst, protocol, src_port, dst_port, fragment)| {
+            let later = fragment == Fragment::Later;
+            Flow {
+                src: address(v6, src),
+                dst: address(v6, dst),
+                protocol,
+                src_port: if later { 0 } else { src_port },
+                dst_port: if later { 0 } else { dst_port },
+                ttl: 64,
+                tos: 0,
+                header_len: 20,
+                total_len: 100,
+                fragment,
+                has_options: false,
+            }
+        },
+    )
+}
+
+fn policy(
+    index: u32,
+    direction: Direction,
+    selector: Selector,
+    priority: u32,
+    position: u64,
+) -> Arc<Policy> {
+    let action = Action::Bypass;
+    Arc::new(Policy::new(PolicyConfig { index, direction, selector, priority, position, action }))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+    #[test]
+    fn equals_the_linear_search(
+        changes in prop::collection::vec((direction(), selector(), 0..4u32, 0..4u8), 1..120),
+        flows in prop::collection::vec((direction(), flow()), 100),
+    ) {
+        let mut spd = Spd::new();
+        let mut twin = Twin::default();
+        let mut versions = Vec::new();
+        for (n, (dir, selector, priority, what)) in changes.into_iter().enumerate() {
+            let n = n as u32;
+            // One change in four removes the policy added a few steps ago, if it is still there.
+            if what == 0 && let Some(old) = twin.remove(n.saturating_sub(priority * 3 + 1)) {
+                let config = old.config();
+                let removed = spd.remove(config.direction, &config.selector, config.index);
+                prop_assert!(removed.is_some_and(|removed| Arc::ptr_eq(&removed, &old)));
+            } else if what == 1 && let Some(old) = twin.remove(n / 2) {
+                // An update: the same index, selector and position, another priority.
+                let config = old.config().clone();
+                let new = Arc::new(old.with_config(PolicyConfig { priority, ..config }));
+                twin.0.push(new.clone());
+                let replaced = spd.insert(new);
+                prop_assert!(replaced.is_some_and(|replaced| Arc::ptr_eq(&replaced, &old)));
+            } else {
+                let new = policy(n, dir, selector, priority, u64::from(n));
+                twin.0.push(new.clone());
+                prop_assert!(spd.insert(new).is_none());
+            }
+            prop_assert_eq!(spd.len(), twin.0.len());
+            if n % 40 == 20 {
+                versions.push((spd.clone(), Twin(twin.0.clone())));
+            }
+        }
+        versions.push((spd, twin));
+        for (spd, twin) in &versions {
+            prop_assert_eq!(spd.iter().count(), spd.len());
+            for (direction, flow) in &flows {
+                let expected = twin.lookup(*direction, flow);
+                prop_assert_eq!(found(spd.lookup(*direction, flow)), expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn defaults_are_per_direction() {
+    let mut spd = Spd::new();
+    assert!(spd.is_empty());
+    spd.set_default(Direction::Forward, DefaultAction::Block);
+    assert_eq!(spd.default_action(Direction::Forward), DefaultAction::Block);
+    assert_eq!(spd.default_action(Direction::Out), DefaultAction::Accept);
+}
+
+#[test]
+fn many_policies_of_one_shape_are_one_table_and_go_quickly() {
+    let mut spd = Spd::new();
+    let selector = |n: u32| {
+        let host = Prefix::host(IpAddr::from((0x0a00_0000 + n).to_be_bytes()));
+        Selector::between(host, host).unwrap()
+    };
+    for n in 0..50_000 {
+        spd.insert(policy(n, Direction::Out, selector(n), 100, n.into()));
+    }
+    assert_eq!(spd.spaces[Direction::Out as usize][0].len(), 1);
+    // Oldest first: each removal takes the best of the table.
+    for n in 0..50_000 {
+        assert!(spd.remove(Direction::Out, &selector(n), n).is_some());
+    }
+    assert!(spd.is_empty());
+    assert!(spd.spaces[Direction::Out as usize][0].is_empty());
+}

@@ -1,0 +1,209 @@
+//! A hash table whose versions share what they have in common.
+//!
+//! Control clones a table (one reference count), changes the clone, and publishes it while workers
+//! still read the old version. Only the shards that a change touches are copied, and only once per
+//! published version, however many changes fall into them.
+//!
+//! The table is keyed against hash flooding, as its keys come from the wire. It keeps no order, and
+//! does not evict.
+
+use std::hash::{BuildHasher, Hash};
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+
+/// Entries per shard at which the number of shards doubles. Copying a shard of this size takes
+/// a few microseconds; much smaller and the array of shards itself becomes the cost of a change.
+const SHARD_ENTRIES_MAX: usize = 256;
+
+/// The first number of shards, so that an empty table is small.
+const SHARDS_MIN: usize = 1;
+
+type Shard<K, V> = HashTable<(K, V)>;
+
+/// A copy-on-write hash table in shards.
+#[derive(Clone)]
+pub struct Table<K, V> {
+    shards: Arc<Vec<Arc<Shard<K, V>>>>,
+    len: usize,
+    hasher: RandomState,
+}
+
+impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
+    /// An empty table.
+    pub fn new() -> Table<K, V> {
+        Table {
+            shards: Arc::new(vec![Arc::new(Shard::new()); SHARDS_MIN]),
+            len: 0,
+            hasher: RandomState::default(),
+        }
+    }
+
+    /// Entries in the table.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the table has no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The value of a key.
+    #[inline]
+    pub fn get(&self, key: &K) -> Option<&V> {
+        let hash = self.hasher.hash_one(key);
+        let shard = &self.shards[shard_of(hash, self.shards.len())];
+        shard.find(hash, |entry| entry.0 == *key).map(|entry| &entry.1)
+    }
+
+    /// Sets the value of a key; the value it had before.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+        let hash = self.hasher.hash_one(&key);
+        let hasher = self.hasher.clone();
+        let shard = self.shard_mut(hash);
+        if let Some(entry) = shard.find_mut(hash, |entry| entry.0 == key) {
+            return Some(std::mem::replace(&mut entry.1, value));
+        }
+        shard.insert_unique(hash, (key, value), |entry| hasher.hash_one(&entry.0));
+        self.len += 1;
+        if self.len > self.shards.len() * SHARD_ENTRIES_MAX {
+            self.double();
+        }
+        None
+    }
+
+    /// Removes a key; the value it had.
+    pub fn remove(&mut self, key: &K) -> Option<V> {
+        self.get(key)?;
+        let hash = self.hasher.hash_one(key);
+        let shard = self.shard_mut(hash);
+        let entry = shard.find_entry(hash, |entry| entry.0 == *key).ok()?;
+        let ((_, value), _) = entry.remove();
+        self.len -= 1;
+        Some(value)
+    }
+
+    /// The value of a key for change in place, copying its shard if an older version shares it.
+    pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        self.get(key)?;
+        let hash = self.hasher.hash_one(key);
+        let shard = self.shard_mut(hash);
+        shard.find_mut(hash, |entry| entry.0 == *key).map(|entry| &mut entry.1)
+    }
+
+    /// Every entry, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.shards.iter().flat_map(|shard| shard.iter()).map(|(key, value)| (key, value))
+    }
+
+    fn shard_mut(&mut self, hash: u64) -> &mut Shard<K, V> {
+        let index = shard_of(hash, self.shards.len());
+        Arc::make_mut(&mut Arc::make_mut(&mut self.shards)[index])
+    }
+
+    fn double(&mut self) {
+        let count = self.shards.len() * 2;
+        let mut shards: Vec<Shard<K, V>> = (0..count).map(|_| Shard::new()).collect();
+        for (key, value) in self.iter() {
+            let hash = self.hasher.hash_one(key);
+            shards[shard_of(hash, count)].insert_unique(
+                hash,
+                (key.clone(), value.clone()),
+                |entry| self.hasher.hash_one(&entry.0),
+            );
+        }
+        self.shards = Arc::new(shards.into_iter().map(Arc::new).collect());
+    }
+}
+
+impl<K: Hash + Eq + Clone, V: Clone> Default for Table<K, V> {
+    fn default() -> Self {
+        Table::new()
+    }
+}
+
+/// The shard of a hash. `count` is a power of two. Bits 32 and up choose the shard, because the
+/// table inside uses the lowest bits for its bucket and the highest seven for its tags.
+#[inline]
+fn shard_of(hash: u64, count: usize) -> usize {
+    (hash >> 32) as usize & (count - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u16, u32),
+        Remove(u16),
+        Change(u16, u32),
+        Publish,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            8 => (0..2000u16, any::<u32>()).prop_map(|(k, v)| Step::Insert(k, v)),
+            3 => (0..2000u16).prop_map(Step::Remove),
+            1 => (0..2000u16, any::<u32>()).prop_map(|(k, v)| Step::Change(k, v)),
+            1 => Just(Step::Publish),
+        ]
+    }
+
+    fn same(table: &Table<u16, u32>, twin: &HashMap<u16, u32>) {
+        assert_eq!(table.len(), twin.len());
+        assert_eq!(table.is_empty(), twin.is_empty());
+        assert_eq!(table.iter().map(|(k, v)| (*k, *v)).collect::<HashMap<_, _>>(), *twin);
+        for key in 0..2000 {
+            assert_eq!(table.get(&key), twin.get(&key));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn equals_a_plain_map_in_every_version(steps in prop::collection::vec(step(), 1..3000)) {
+            let mut table = Table::new();
+            let mut twin = HashMap::new();
+            let mut versions = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Insert(k, v) => prop_assert_eq!(table.insert(k, v), twin.insert(k, v)),
+                    Step::Remove(k) => prop_assert_eq!(table.remove(&k), twin.remove(&k)),
+                    Step::Change(k, v) => {
+                        let ours = table.get_mut(&k).map(|value| *value = v);
+                        prop_assert_eq!(ours, twin.get_mut(&k).map(|value| *value = v));
+                    }
+                    Step::Publish if versions.len() < 4 => {
+                        versions.push((table.clone(), twin.clone()));
+                    }
+                    Step::Publish => {}
+                }
+            }
+            same(&table, &twin);
+            for (table, twin) in &versions {
+                same(table, twin);
+            }
+        }
+    }
+
+    #[test]
+    fn one_change_copies_one_shard() {
+        let mut table = Table::new();
+        for key in 0..20_000u32 {
+            table.insert(key, key);
+        }
+        let before = table.clone();
+        table.insert(7, 8);
+        let copied = std::iter::zip(before.shards.iter(), table.shards.iter())
+            .filter(|(old, new)| !Arc::ptr_eq(old, new))
+            .count();
+        assert_eq!(copied, 1);
+        assert!(table.shards.len() >= 64);
+        assert_eq!((before.get(&7), table.get(&7)), (Some(&7), Some(&8)));
+    }
+}
