@@ -245,3 +245,208 @@ fn gre_key(transport: &[u8]) -> Option<(u16, u16)> {
         false => Some((0, 0)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Overlay;
+    use crate::ipv6_ext;
+    use core::net::{Ipv4Addr, Ipv6Addr};
+
+    /// An empty UDP datagram marked for expedited forwarding, and two bytes of link padding.
+    const PACKET_BYTES: [u8; 30] = [
+        0x45, 0xb8, 0x00, 0x1c, 0x1c, 0x46, 0x40, 0x00, 0x40, 0x11, 0x61, 0xb0, 0xac, 0x11, 0x00,
+        0x02, 0x08, 0x08, 0x08, 0x08, 0xd4, 0x31, 0x00, 0x35, 0x00, 0x08, 0x00, 0x00, 0xaa, 0xaa,
+    ];
+
+    const A: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+    const B: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
+    const A6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+    const B6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, 2);
+
+    /// An IPv4 packet; `fragment` is the raw field of flags and offset.
+    fn v4(protocol: u8, fragment: u16, options: &[u8], payload: &[u8]) -> Vec<u8> {
+        let total_len = (20 + options.len() + payload.len()) as u16;
+        let mut packet = vec![0; 20];
+        ipv4::Template::new(A, B, protocol, 64)
+            .stamp(total_len, 1, 0, false)
+            .emit(&mut packet)
+            .unwrap();
+        packet[0] += (options.len() / 4) as u8;
+        packet[6..8].copy_from_slice(&fragment.to_be_bytes());
+        packet.extend(options);
+        packet[10..12].fill(0);
+        let checksum = crate::checksum::of(&packet);
+        packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+        packet.extend(payload);
+        packet
+    }
+
+    fn v6(next_header: u8, payload: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0; 40];
+        let template = ipv6::Template::new(A6, B6, next_header, 64);
+        template.stamp(payload.len() as u16, 0, 0).emit(&mut packet).unwrap();
+        packet.extend(payload);
+        packet
+    }
+
+    fn fragment(next_header: u8, offset: u16, more: bool) -> Vec<u8> {
+        let mut bytes = vec![0; 8];
+        ipv6_ext::Fragment::new(next_header, offset, more, 7).emit(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn ports_of(packet: &[u8]) -> Result<(u16, u16), Malformed> {
+        parse(packet).map(|flow| (flow.src_port, flow.dst_port))
+    }
+
+    #[test]
+    fn packet_bytes() {
+        let expected = Flow {
+            src: IpAddr::V4(Ipv4Addr::new(172, 17, 0, 2)),
+            dst: IpAddr::V4(Ipv4Addr::new(8, 8, 8, 8)),
+            protocol: protocol::UDP,
+            src_port: 54321,
+            dst_port: 53,
+            ttl: 64,
+            tos: 0xb8,
+            header_len: 20,
+            total_len: 28,
+            fragment: Fragment::Whole,
+            has_options: false,
+        };
+        assert_eq!(parse(&PACKET_BYTES), Ok(expected));
+        assert!(!expected.is_ipv6());
+        for len in 0..28 {
+            assert_eq!(parse(&PACKET_BYTES[..len]), Err(Malformed::Truncated), "{len}");
+        }
+    }
+
+    #[test]
+    fn ipv6_with_and_without_options() {
+        let flow = parse(&v6(protocol::TCP, &[0, 80, 1, 0])).unwrap();
+        assert_eq!((flow.src, flow.dst), (A6.into(), B6.into()));
+        assert_eq!((flow.src_port, flow.dst_port, flow.header_len), (80, 256, 40));
+        assert!(flow.is_ipv6() && !flow.has_options);
+        let flow = parse(&v6(60, &[17, 0, 1, 4, 0, 0, 0, 0, 0, 80, 1, 0])).unwrap();
+        assert_eq!((flow.protocol, flow.src_port, flow.header_len), (protocol::UDP, 80, 48));
+        assert_eq!((flow.total_len, flow.has_options), (52, true));
+    }
+
+    #[test]
+    fn ports_as_selectors_see_them() {
+        let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+        for number in [6, 17, 33, 132, 136] {
+            assert_eq!(ports_of(&v4(number, 0, &[], &bytes)), Ok((0x0102, 0x0304)), "{number}");
+            assert_eq!(ports_of(&v6(number, &bytes)), Ok((0x0102, 0x0304)), "{number}");
+        }
+        assert_eq!(ports_of(&v4(protocol::ICMP, 0, &[], &bytes)), Ok((1, 2)));
+        assert_eq!(ports_of(&v6(protocol::ICMPV6, &bytes)), Ok((1, 2)));
+        assert_eq!(ports_of(&v6(protocol::MOBILITY, &bytes)), Ok((3, 0)));
+        for number in [protocol::ESP, protocol::AH, protocol::NO_NEXT_HEADER, protocol::IPV4, 255] {
+            assert_eq!(ports_of(&v4(number, 0, &[], &bytes)), Ok((0, 0)), "{number}");
+            assert_eq!(ports_of(&v6(number, &bytes)), Ok((0, 0)), "{number}");
+        }
+    }
+
+    #[test]
+    fn gre_keys() {
+        let gre = |flags, version, len| {
+            let bytes = [flags, version, 8, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+            ports_of(&v4(protocol::GRE, 0, &[], &bytes[..len]))
+        };
+        assert_eq!(gre(0x20, 0, 8), Ok((0x0102, 0x0304)));
+        assert_eq!(gre(0xa0, 0, 12), Ok((0x0506, 0x0708)));
+        assert_eq!(gre(0x80, 0, 4), Ok((0, 0)));
+        assert_eq!(gre(0x20, 1, 4), Ok((0, 0)), "version 1 has no key in this sense");
+        for (flags, len) in [(0, 3), (0x20, 7), (0xa0, 7), (0xa0, 11)] {
+            assert_eq!(gre(flags, 0, len), Err(Malformed::TruncatedTransport), "{flags} {len}");
+        }
+    }
+
+    #[test]
+    fn transport_cut_off() {
+        for (number, len) in [(6, 3), (17, 3), (132, 0), (1, 1), (58, 0), (135, 2)] {
+            let packet = v4(number, 0, &[], &vec![1; len]);
+            assert_eq!(parse(&packet), Err(Malformed::TruncatedTransport), "{number}");
+            let packet = v6(number, &vec![1; len]);
+            assert_eq!(parse(&packet), Err(Malformed::TruncatedTransport), "{number}");
+            let first = v4(number, 0x2000, &[], &vec![1; len]);
+            assert_eq!(parse(&first), Err(Malformed::TinyFragment), "{number}");
+        }
+    }
+
+    #[test]
+    fn fragments_v4() {
+        let part = |fragment| parse(&v4(17, fragment, &[], &[1; 16]));
+        let kind = |fragment| part(fragment).map(|flow| (flow.fragment, flow.src_port));
+        assert_eq!(kind(0x2000), Ok((Fragment::First, 0x0101)));
+        assert_eq!(kind(0x2001), Ok((Fragment::Later, 0)));
+        assert_eq!(kind(0x0001), Ok((Fragment::Later, 0)));
+        assert_eq!(kind(0x4000), Ok((Fragment::Whole, 0x0101)));
+        assert_eq!(kind(0x8000), Ok((Fragment::Whole, 0x0101)), "the reserved flag means nothing");
+        assert_eq!(kind(0x1fff), Err(Malformed::OversizeFragment));
+        // Header, offset and 16 bytes make 65 532, and one offset further 65 540.
+        assert_eq!(kind(8187), Ok((Fragment::Later, 0)));
+        assert_eq!(kind(8188), Err(Malformed::OversizeFragment));
+        assert_eq!(parse(&v4(6, 0x2001, &[], &[1; 16])), Err(Malformed::TinyFragment));
+        assert!(parse(&v4(6, 0x2002, &[], &[1; 16])).is_ok());
+    }
+
+    #[test]
+    fn fragments_v6() {
+        let part = |next_header, offset, more, payload: &[u8]| {
+            let flow = parse(&v6(44, &[&fragment(next_header, offset, more), payload].concat()));
+            flow.map(|flow| (flow.fragment, flow.protocol, flow.src_port, flow.header_len))
+        };
+        assert_eq!(part(17, 0, true, &[1; 8]), Ok((Fragment::First, 17, 0x0101, 48)));
+        assert_eq!(part(17, 8, true, &[1; 8]), Ok((Fragment::Later, 17, 0, 48)));
+        assert_eq!(part(60, 1448, false, &[1; 3]), Ok((Fragment::Later, 60, 0, 48)));
+        assert_eq!(part(17, 0, false, &[1; 8]), Ok((Fragment::Whole, 17, 0x0101, 48)));
+        assert_eq!(part(17, 0, false, &[1; 3]), Err(Malformed::TruncatedTransport));
+        assert_eq!(part(17, 0, true, &[1; 3]), Err(Malformed::TinyFragment));
+        assert_eq!(part(60, 0, true, &[17, 1, 0, 0]), Err(Malformed::TinyFragment));
+        assert_eq!(part(6, 8, false, &[1; 8]), Err(Malformed::TinyFragment));
+        assert_eq!(part(17, 65_528, false, &[1; 8]), Err(Malformed::OversizeFragment));
+        assert!(!parse(&v6(44, &[fragment(59, 0, true), vec![]].concat())).unwrap().has_options);
+    }
+
+    #[test]
+    fn options_v4() {
+        let parse = |options: &[u8]| parse(&v4(17, 0, options, &[1; 8]));
+        let flow = parse(&[148, 4, 0, 0]).unwrap();
+        assert_eq!((flow.header_len, flow.src_port, flow.has_options), (24, 0x0101, true));
+        assert_eq!(parse(&[148, 5, 0, 0]), Err(Malformed::BadOption));
+        assert_eq!(parse(&[1, 131, 7, 4, 10, 0, 0, 1]), Err(Malformed::SourceRoute));
+        assert_eq!(parse(&[1, 137, 7, 4, 10, 0, 0, 1]), Err(Malformed::SourceRoute));
+        assert!(parse(&[1, 131, 7, 8, 10, 0, 0, 1]).is_ok());
+    }
+
+    #[test]
+    fn lengths_and_versions() {
+        assert_eq!(parse(&[]), Err(Malformed::Truncated));
+        assert_eq!(parse(&[0x50; 60]), Err(Malformed::BadVersion));
+        let mut jumbo = v4(17, 0, &[], &[1; 8]);
+        jumbo[2..4].fill(0);
+        assert_eq!(parse(&jumbo), Err(Malformed::BadTotalLength));
+        let mut short_header = v4(17, 0, &[], &[1; 8]);
+        short_header[0] = 0x44;
+        assert_eq!(parse(&short_header), Err(Malformed::BadHeaderLength));
+        let mut jumbo = v6(0, &[17, 0, 0xc2, 4, 0, 1, 0, 0]);
+        assert_eq!(parse(&jumbo), Err(Malformed::Jumbogram));
+        jumbo[5] = 0;
+        assert_eq!(parse(&jumbo), Err(Malformed::Jumbogram));
+        assert_eq!(parse(&v6(59, &[])).unwrap().total_len, 40);
+        assert_eq!(parse(&v6(17, &[])), Err(Malformed::TruncatedTransport));
+        // The largest packet there is, and one byte more.
+        assert_eq!(parse(&v6(59, &[0; 65_495])).unwrap().total_len, 65_535);
+        assert_eq!(parse(&v6(59, &[0; 65_496])), Err(Malformed::BadTotalLength));
+    }
+
+    #[test]
+    fn no_hops_left_is_for_the_forwarder_to_refuse() {
+        let mut packet = v6(17, &[1; 8]);
+        packet[7] = 0;
+        assert_eq!(parse(&packet).unwrap().ttl, 0);
+    }
+}
