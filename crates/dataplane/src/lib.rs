@@ -3,7 +3,7 @@
 //! Read `worker.rs` first, then the stages in the order in which it names them:
 //!
 //! ```text
-//! receive → parse → classify → open → inspect → seal → route → send
+//! receive → parse → classify → open → inspect → hop → seal → route → send
 //! ```
 //!
 //! A stage is a free function over a batch of packets and the current [`view::View`]. A packet that
@@ -14,6 +14,19 @@
 //! Configuration, netlink and persistence are `control`'s.
 
 #![deny(unsafe_code)]
+
+mod batch;
+mod classify;
+mod ecn;
+mod hop;
+mod inspect;
+mod open;
+mod parse;
+mod punt;
+mod receive;
+mod route;
+mod seal;
+mod send;
 
 pub mod bundles;
 pub mod clock;
@@ -32,3 +45,4 @@ pub mod spd;
 pub mod table;
 pub mod verdict;
 pub mod view;
+pub mod worker;

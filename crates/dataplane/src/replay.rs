@@ -52,9 +52,11 @@ impl Replay {
             0 => 0,
             _ => (window.div_ceil(32) as usize + 1).next_power_of_two(),
         };
-        let words: Box<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
+        let words = (0..count).map(|_| AtomicU64::new(0)).collect();
         let replay = Replay { top: AtomicU64::new(top), words, window, extended };
-        replay.mark_up_to(top);
+        if window != 0 {
+            replay.mark_up_to(top);
+        }
         replay
     }
 
@@ -179,6 +181,11 @@ impl Replay {
 
     /// Marks the part of the ring that the window up to `top` covers as received.
     fn mark_up_to(&self, top: u64) {
+        // Whatever lies outside the window is of an older epoch than whatever comes.
+        let before = self.place(top).1.wrapping_sub(1);
+        for word in &self.words {
+            word.store(u64::from(before) << 32, Relaxed);
+        }
         for back in 0..u64::from(self.window).min(top) {
             let (index, epoch, bit) = self.place(top - back);
             let word = self.words[index].load(Relaxed);

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crypto::Key;
+use wire::{ipv4, ipv6, protocol};
 
 use crate::counters::{Usage, UsageSnapshot};
 use crate::nonce::{IvCounter, NonceSpace};
-use crate::prefix::Family;
 use crate::replay::{Replay, WINDOW_MAX};
 use crate::selector::Selector;
 use crate::verdict::Verdict;
@@ -119,6 +119,16 @@ pub enum SealRefusal {
     NonceExhausted,
 }
 
+/// TTL or hop limit of the outer header: what Linux's routes default to.
+const OUTER_TTL: u8 = 64;
+
+/// The outer header, but for what differs from packet to packet.
+#[derive(Clone, Copy)]
+pub(crate) enum OuterTemplate {
+    V4(ipv4::Template),
+    V6(ipv6::Template),
+}
+
 /// The part of an SA that packets change.
 struct Runtime {
     outbound: Outbound,
@@ -147,6 +157,7 @@ struct ErrorCounters {
 /// A security association.
 pub struct Sa {
     config: SaConfig,
+    outer: OuterTemplate,
     sequence_max: u64,
     runtime: Arc<Runtime>,
 }
@@ -206,14 +217,20 @@ impl Sa {
         if config.spi == 0 {
             return Err(SaError::SpiZero);
         }
-        if Family::of(config.source) != Family::of(config.destination) {
-            return Err(SaError::Families(config.source, config.destination));
-        }
+        let outer = match (config.source, config.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => OuterTemplate::V4(
+                ipv4::Template::new(source, destination, protocol::ESP, OUTER_TTL),
+            ),
+            (IpAddr::V6(source), IpAddr::V6(destination)) => OuterTemplate::V6(
+                ipv6::Template::new(source, destination, protocol::ESP, OUTER_TTL),
+            ),
+            (source, destination) => return Err(SaError::Families(source, destination)),
+        };
         if config.replay_window > WINDOW_MAX {
             return Err(SaError::Window(config.replay_window));
         }
         let sequence_max = if config.extended_sequence { u64::MAX } else { u32::MAX.into() };
-        Ok(Sa { config, sequence_max, runtime })
+        Ok(Sa { config, outer, sequence_max, runtime })
     }
 
     /// Gives the SA initialization vectors, so that it may seal. Once per runtime; again is free.
@@ -225,6 +242,11 @@ impl Sa {
     #[inline]
     pub fn config(&self) -> &SaConfig {
         &self.config
+    }
+
+    #[inline]
+    pub(crate) fn outer(&self) -> &OuterTemplate {
+        &self.outer
     }
 
     /// The replay window.

@@ -68,7 +68,7 @@ verdicts! {
     // ---- link layer --------------------------------------------------------------------------
     /// The frame is too short for its Ethernet header.
     EthernetTruncated "ethernet_truncated" Dropped None;
-    /// The frame is addressed to another station.
+    /// The frame is addressed to another station or to a group of stations.
     NotForUs "not_for_us" Dropped None;
     /// The frame carries a VLAN tag, and no VLAN is configured on the port.
     VlanUnknown "vlan_unknown" Dropped None;
@@ -88,12 +88,14 @@ verdicts! {
     IpChecksum "ip_checksum" Dropped None;
     /// The IPv4 options or the chain of IPv6 extension headers break their rules or their limit.
     IpExtensions "ip_extensions" Dropped None;
+    /// A fragment that no sender makes: too short for its headers, or past the largest packet.
+    IpFragment "ip_fragment" Dropped None;
     /// An IPv4 source routing option or IPv6 routing header, which would evade the policy.
     SourceRoute "source_route" Dropped None;
-    /// The source address can be no sender (multicast, loopback, unspecified).
+    /// The source address cannot be forwarded from (multicast, link-local, loopback, unspecified).
     MartianSource "martian_source" Dropped None;
-    /// The destination is multicast, broadcast, loopback or unspecified; only unicast is forwarded.
-    NotUnicast "not_unicast" Dropped None;
+    /// The destination cannot be forwarded to (multicast, broadcast, link-local, loopback, unspecified).
+    MartianDestination "martian_destination" Dropped None;
 
     // ---- for the host --------------------------------------------------------------------------
     /// In clear, for an address of this host: the steering program should have passed it up.
@@ -106,6 +108,8 @@ verdicts! {
     FragmentEsp "fragment_esp" Dropped Some("XfrmInHdrError");
     /// Too short to hold the ESP header, IV, trailer and ICV.
     EspTruncated "esp_truncated" Dropped Some("XfrmInHdrError");
+    /// The ciphertext is not a multiple of four bytes (RFC 4303 §2.4).
+    EspAlignment "esp_alignment" Dropped Some("XfrmInStateProtoError");
     /// No SA has this SPI and destination.
     NoState "no_state" Dropped Some("XfrmInNoStates");
     /// The inbound SA is past its hard lifetime in bytes or packets.

@@ -1,0 +1,88 @@
+//! Type of service across a tunnel: DSCP (RFC 2983, RFC 4301 §5.1.2) and ECN (RFC 6040).
+//!
+//! Only the arithmetic on the eight bits; the headers are changed by `seal` and `open`.
+
+use crate::sa::SaFlags;
+
+const ECN: u8 = 0b11;
+const NOT_ECT: u8 = 0b00;
+const ECT_1: u8 = 0b01;
+const CE: u8 = 0b11;
+
+/// An outer mark of congestion on an inner packet whose sender would not understand it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotCapable;
+
+/// The outer header's byte: normal mode of RFC 6040 §4.1, which copies all of it.
+#[inline]
+pub(crate) fn encapsulate(inner: u8, flags: &SaFlags) -> u8 {
+    let dscp = if flags.dont_encap_dscp { 0 } else { inner & !ECN };
+    let ecn = if flags.no_ecn { NOT_ECT } else { inner & ECN };
+    dscp | ecn
+}
+
+/// The inner header's byte after opening: the table of RFC 6040 §4.2, figure 4.
+#[inline]
+pub(crate) fn decapsulate(inner: u8, outer: u8, flags: &SaFlags) -> Result<u8, NotCapable> {
+    let dscp = if flags.decap_dscp { outer & !ECN } else { inner & !ECN };
+    if flags.no_ecn {
+        return Ok(dscp | inner & ECN);
+    }
+    let ecn = match (inner & ECN, outer & ECN) {
+        (NOT_ECT, CE) => return Err(NotCapable),
+        (NOT_ECT, _) => NOT_ECT,
+        (_, CE) => CE,
+        (CE, _) => CE,
+        (_, ECT_1) => ECT_1,
+        (inner, _) => inner,
+    };
+    Ok(dscp | ecn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ECT_0: u8 = 0b10;
+
+    #[test]
+    fn decapsulation_is_the_table_of_rfc_6040() {
+        // Rows: inner; columns: outer Not-ECT, ECT(0), ECT(1), CE.
+        let outer = [NOT_ECT, ECT_0, ECT_1, CE];
+        let table = [
+            (NOT_ECT, [Ok(NOT_ECT), Ok(NOT_ECT), Ok(NOT_ECT), Err(NotCapable)]),
+            (ECT_0, [Ok(ECT_0), Ok(ECT_0), Ok(ECT_1), Ok(CE)]),
+            (ECT_1, [Ok(ECT_1), Ok(ECT_1), Ok(ECT_1), Ok(CE)]),
+            (CE, [Ok(CE), Ok(CE), Ok(CE), Ok(CE)]),
+        ];
+        let flags = SaFlags::default();
+        for (inner, row) in table {
+            for (outer, expected) in outer.into_iter().zip(row) {
+                assert_eq!(decapsulate(inner, outer, &flags), expected, "{inner:02b} {outer:02b}");
+                // The inner DSCP is kept, whatever the outer one is.
+                let with_dscp = decapsulate(0xb8 | inner, 0x28 | outer, &flags);
+                assert_eq!(with_dscp, expected.map(|ecn| 0xb8 | ecn));
+            }
+        }
+    }
+
+    #[test]
+    fn encapsulation_copies_unless_told_otherwise() {
+        let flags =
+            |dont_encap_dscp, no_ecn| SaFlags { dont_encap_dscp, no_ecn, ..SaFlags::default() };
+        for tos in 0..=u8::MAX {
+            assert_eq!(encapsulate(tos, &flags(false, false)), tos);
+            assert_eq!(encapsulate(tos, &flags(true, false)), tos & 0x03);
+            assert_eq!(encapsulate(tos, &flags(false, true)), tos & 0xfc);
+            assert_eq!(encapsulate(tos, &flags(true, true)), 0);
+        }
+    }
+
+    #[test]
+    fn flags_change_decapsulation() {
+        let no_ecn = SaFlags { no_ecn: true, ..SaFlags::default() };
+        assert_eq!(decapsulate(0xb8, CE, &no_ecn), Ok(0xb8));
+        let decap_dscp = SaFlags { decap_dscp: true, ..SaFlags::default() };
+        assert_eq!(decapsulate(0xb8 | ECT_0, 0x28 | CE, &decap_dscp), Ok(0x28 | CE));
+    }
+}

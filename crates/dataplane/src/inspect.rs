@@ -1,0 +1,137 @@
+//! Fifth stage: was it right for this packet to come in the way it came?
+//!
+//! RFC 4301 §5.2, with the meaning XFRM gives it. A packet out of a tunnel must fit the selector of
+//! the SA that carried it, and the policy that covers it must ask for just such an SA. A packet in
+//! clear must not be covered by a policy that protects. Whoever holds one tunnel's keys can thus
+//! not speak for another's addresses, and nobody can without keys.
+//!
+//! What passes here is forwarded; what goes out, and how, `seal` decides.
+
+use std::net::IpAddr;
+
+use wire::flow::{Flow, Fragment};
+
+use crate::batch::{Batch, Slot, Turn};
+use crate::classify::is_local;
+use crate::policy::{Action, Direction, Policy};
+use crate::punt::punt;
+use crate::sa::Sa;
+use crate::selector::Selector;
+use crate::spd::{DefaultAction, Lookup};
+use crate::verdict::Verdict;
+use crate::view::View;
+
+/// Checks every packet against the policies of the direction it takes.
+pub(crate) fn inspect(batch: &mut Batch<'_>, view: &View, turn: &Turn<'_>) {
+    for slot in batch.undecided() {
+        if let Err(verdict) = inspect_one(slot, view, turn.now_ns) {
+            if let Some(sa) = slot.inbound {
+                sa.count_error(verdict);
+            }
+            slot.decide(verdict);
+        }
+    }
+}
+
+fn inspect_one(slot: &mut Slot<'_>, view: &View, now_ns: u64) -> Result<(), Verdict> {
+    let flow = &slot.flow;
+    check_addresses(flow)?;
+    // Only a packet out of a tunnel can be local here: `classify` ended the others.
+    let for_host = slot.inbound.is_some() && is_local(flow.dst, view);
+    let direction = if for_host { Direction::In } else { Direction::Forward };
+    let found = view.spd.lookup(direction, flow);
+    let policy = match slot.inbound {
+        Some(sa) => inspect_opened(flow, sa, found)?,
+        None => inspect_clear(flow, found)?,
+    };
+    if let Some(policy) = policy {
+        policy.count(slot.frame.len(), now_ns);
+    }
+    if for_host {
+        return Err(punt(true));
+    }
+    Ok(())
+}
+
+/// A packet that came through `sa`; the policy that lets it pass.
+fn inspect_opened<'v>(
+    flow: &Flow,
+    sa: &Sa,
+    found: Lookup<'v>,
+) -> Result<Option<&'v Policy>, Verdict> {
+    if let Some(selector) = &sa.config().selector {
+        check_ports_known(flow, selector)?;
+        if !selector.matches(flow) {
+            return Err(Verdict::SelectorMismatch);
+        }
+    }
+    let policy = match found {
+        Lookup::Policy(policy) => policy,
+        Lookup::PortsNeeded => return Err(Verdict::FragmentOfPortPolicy),
+        Lookup::Default(_) => return Err(Verdict::NoPolicy),
+    };
+    match &policy.config().action {
+        Action::Discard => Err(Verdict::PolicyBlock),
+        Action::Protect { template, .. } if template.accepts(sa) => {
+            check_ports_known(flow, &policy.config().selector)?;
+            Ok(Some(policy))
+        }
+        Action::Protect { .. } | Action::Bypass => Err(Verdict::PolicyMismatch),
+    }
+}
+
+/// A packet that came in clear; the policy that lets it pass, if it was not the default action.
+fn inspect_clear<'v>(flow: &Flow, found: Lookup<'v>) -> Result<Option<&'v Policy>, Verdict> {
+    let policy = match found {
+        Lookup::Policy(policy) => policy,
+        Lookup::PortsNeeded => return Err(Verdict::FragmentOfPortPolicy),
+        Lookup::Default(DefaultAction::Accept) => return Ok(None),
+        Lookup::Default(DefaultAction::Block) => return Err(Verdict::NoPolicy),
+    };
+    match &policy.config().action {
+        Action::Discard => Err(Verdict::PolicyBlock),
+        Action::Protect { template, .. } if !template.optional => Err(Verdict::ClearOfProtected),
+        Action::Protect { .. } | Action::Bypass => {
+            check_ports_known(flow, &policy.config().selector)?;
+            Ok(Some(policy))
+        }
+    }
+}
+
+/// A fragment passes only where ports do not matter (RFC 4301 §7): the first one shows them, but
+/// those that follow could not, and half a packet is of no use.
+#[inline]
+pub(crate) fn check_ports_known(flow: &Flow, selector: &Selector) -> Result<(), Verdict> {
+    if flow.fragment != Fragment::Whole && selector.selects_ports() {
+        return Err(Verdict::FragmentOfPortPolicy);
+    }
+    Ok(())
+}
+
+/// RFC 1812 §5.3.7, RFC 4291 §2.5.2–2.5.6: addresses that a router forwards neither from nor to.
+fn check_addresses(flow: &Flow) -> Result<(), Verdict> {
+    if is_martian(flow.src) {
+        return Err(Verdict::MartianSource);
+    }
+    if is_martian(flow.dst) {
+        return Err(Verdict::MartianDestination);
+    }
+    Ok(())
+}
+
+#[inline]
+fn is_martian(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let first = v4.octets()[0];
+            // 0/8 "this network", 127/8 loopback, 224/4 multicast, 240/4 reserved and broadcast.
+            first == 0 || first == 127 || first >= 224 || v4.is_link_local()
+        }
+        IpAddr::V6(v6) => {
+            v6.is_multicast()
+                || v6.is_unspecified()
+                || v6.is_loopback()
+                || v6.is_unicast_link_local()
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Seventh stage: the outbound policy, and ESP where it asks for it.
+//!
+//! First pass: every packet's policy, and its SA. Second pass, for each packet with an SA
+//! (RFC 4303 §3.3):
+//!
+//! 1. see that the frame has room, so that no number is taken in vain;
+//! 2. take a sequence number and an IV, which nobody gets again;
+//! 3. append padding and trailer, put ESP header and IV in front;
+//! 4. encrypt, and append the ICV;
+//! 5. put the outer IP header in front.
+//!
+//! Packets without a protect policy leave in clear. Routes are not looked at.
+
+use wire::esp::{self, ESP_HEADER_LEN, GCM_IV_LEN, ICV_LEN, TRAILER_LEN};
+use wire::{Overlay, ipv4, ipv6, protocol};
+use xsk::Frame;
+
+use crate::batch::{Batch, Slot, Turn};
+use crate::ecn;
+use crate::inspect::check_ports_known;
+use crate::policy::{Action, Direction, Policy};
+use crate::sa::{OuterTemplate, Sa, SealRefusal};
+use crate::spd::{DefaultAction, Lookup};
+use crate::verdict::Verdict;
+use crate::view::View;
+
+/// Bytes in front of the plaintext.
+const PREFIX_LEN: usize = ESP_HEADER_LEN + GCM_IV_LEN;
+
+/// Applies the outbound policy to every packet, and seals those that are to be protected.
+pub(crate) fn seal<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<'_>) {
+    for slot in batch.undecided() {
+        if let Err(verdict) = choose_one(slot, view, turn) {
+            slot.decide(verdict);
+        }
+    }
+    for slot in batch.undecided() {
+        let Some(sa) = slot.outbound else { continue };
+        if let Err(verdict) = seal_one(slot, sa, turn.now_ns) {
+            sa.count_error(verdict);
+            slot.decide(verdict);
+        }
+    }
+}
+
+/// The first pass: sets the SA of a packet that must be sealed.
+fn choose_one<'v>(slot: &mut Slot<'v>, view: &'v View, turn: &mut Turn<'_>) -> Result<(), Verdict> {
+    let flow = &slot.flow;
+    let policy = match view.spd.lookup(Direction::Out, flow) {
+        Lookup::Policy(policy) => policy,
+        Lookup::PortsNeeded => return Err(Verdict::FragmentOfPortPolicy),
+        Lookup::Default(DefaultAction::Accept) => return Ok(()),
+        Lookup::Default(DefaultAction::Block) => return Err(Verdict::OutPolicyBlock),
+    };
+    check_ports_known(flow, &policy.config().selector)?;
+    match policy.config().action {
+        Action::Discard => return Err(Verdict::OutPolicyBlock),
+        Action::Bypass => {}
+        Action::Protect { template, bundle } => {
+            let sa = bundle.and_then(|slot| view.bundles.get(slot)).map(|sa| &**sa);
+            match sa.filter(|sa| carries(sa, slot)) {
+                Some(sa) => slot.outbound = Some(sa),
+                None if template.optional => {}
+                None => return Err(missing_sa(policy, slot, turn)),
+            }
+        }
+    }
+    policy.count(slot.frame.len(), turn.now_ns);
+    Ok(())
+}
+
+/// Whether the SA's own selector admits the packet.
+#[inline]
+fn carries(sa: &Sa, slot: &Slot<'_>) -> bool {
+    sa.config().selector.is_none_or(|selector| selector.matches(&slot.flow))
+}
+
+#[cold]
+fn missing_sa(policy: &Policy, slot: &Slot<'_>, turn: &mut Turn<'_>) -> Verdict {
+    turn.events.need_sa(policy, &slot.flow, turn.now_ns, turn.counters);
+    Verdict::NoSa
+}
+
+fn seal_one(slot: &mut Slot<'_>, sa: &Sa, now_ns: u64) -> Result<(), Verdict> {
+    if sa.expired() {
+        return Err(Verdict::OutSaExpired);
+    }
+    // 1. Room, in front and behind.
+    let frame = &mut slot.frame;
+    let inner_len = frame.len();
+    let tail_len = esp::pad_len(inner_len) + TRAILER_LEN;
+    let outer_len = match sa.outer() {
+        OuterTemplate::V4(_) => ipv4::HEADER_LEN,
+        OuterTemplate::V6(_) => ipv6::HEADER_LEN,
+    };
+    if frame.headroom() < outer_len + PREFIX_LEN || frame.tailroom() < tail_len + ICV_LEN {
+        return Err(Verdict::NoRoom);
+    }
+    let inner = InnerHeader::read(frame, slot.flow.is_ipv6(), slot.flow.tos);
+    // 2. Numbers.
+    let (sequence, iv) = sa.take_numbers().map_err(|refusal| match refusal {
+        SealRefusal::SequenceExhausted => Verdict::SequenceExhausted,
+        SealRefusal::NonceExhausted => Verdict::NonceExhausted,
+    })?;
+    // 3. and 4. The ESP packet.
+    let next_header = if inner.is_v6 { protocol::IPV6 } else { protocol::IPV4 };
+    encrypt(frame, sa, sequence, iv.to_be_bytes(), next_header).ok_or(Verdict::NoRoom)?;
+    // 5. The outer header.
+    put_outer(frame, sa, sequence, &inner).ok_or(Verdict::NoRoom)?;
+    sa.count(inner_len, now_ns);
+    Ok(())
+}
+
+/// Steps 3 and 4; `None` only if there is no room, which step 1 excluded.
+fn encrypt(
+    frame: &mut Frame,
+    sa: &Sa,
+    sequence: u64,
+    iv: [u8; GCM_IV_LEN],
+    next_header: u8,
+) -> Option<()> {
+    let config = sa.config();
+    let tail_len = esp::pad_len(frame.len()) + TRAILER_LEN;
+    let tail = frame.push_back(tail_len + ICV_LEN)?;
+    esp::write_trailer(&mut tail[..tail_len], next_header).ok()?;
+    let prefix = frame.push_front(PREFIX_LEN)?;
+    let rest = esp::Header::new(config.spi, sequence as u32).emit(prefix).ok()?;
+    rest.copy_from_slice(&iv);
+
+    let (_, sealed) = frame.bytes_mut().split_at_mut(PREFIX_LEN);
+    let (data, icv) = sealed.split_last_chunk_mut::<ICV_LEN>()?;
+    let nonce = esp::gcm_nonce(config.salt, iv);
+    if config.extended_sequence {
+        config.key.seal(&nonce, &esp::aad_esn(config.spi, sequence), data, icv);
+    } else {
+        config.key.seal(&nonce, &esp::aad(config.spi, sequence as u32), data, icv);
+    }
+    Some(())
+}
+
+/// What the outer header takes over from the inner one, read before it is encrypted.
+struct InnerHeader {
+    is_v6: bool,
+    tos: u8,
+    /// IPv6 is never fragmented by routers, which Linux maps to DF.
+    dont_fragment: bool,
+    /// The flow label of IPv6, or 0.
+    flow_label: u32,
+}
+
+impl InnerHeader {
+    fn read(frame: &Frame, is_v6: bool, tos: u8) -> InnerHeader {
+        let bytes = frame.bytes();
+        let (dont_fragment, flow_label) = match is_v6 {
+            true => (true, ipv6::Header::over(bytes).map_or(0, |(inner, _)| inner.flow_label())),
+            false => (ipv4::Header::over(bytes).is_ok_and(|(inner, _)| inner.dont_fragment()), 0),
+        };
+        InnerHeader { is_v6, tos, dont_fragment, flow_label }
+    }
+}
+
+/// Step 5; `None` only if there is no room, which step 1 excluded.
+fn put_outer(frame: &mut Frame, sa: &Sa, sequence: u64, inner: &InnerHeader) -> Option<()> {
+    let flags = &sa.config().flags;
+    let tos = ecn::encapsulate(inner.tos, flags);
+    let esp_len = frame.len();
+    match sa.outer() {
+        OuterTemplate::V4(template) => {
+            let total_len = u16::try_from(ipv4::HEADER_LEN + esp_len).ok()?;
+            let dont_fragment = inner.dont_fragment && !flags.no_pmtu_discovery;
+            // RFC 6864 §4: only a packet that may be fragmented needs an identification, which
+            // must not repeat soon; the sequence number does so after 65 536 packets.
+            let id = if dont_fragment { 0 } else { sequence as u16 };
+            let header = template.stamp(total_len, id, tos, dont_fragment);
+            header.emit(frame.push_front(ipv4::HEADER_LEN)?).ok()?;
+        }
+        OuterTemplate::V6(template) => {
+            let header = template.stamp(u16::try_from(esp_len).ok()?, tos, inner.flow_label);
+            header.emit(frame.push_front(ipv6::HEADER_LEN)?).ok()?;
+        }
+    }
+    Some(())
+}

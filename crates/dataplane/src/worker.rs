@@ -1,0 +1,212 @@
+//! A worker: one thread, one core, the whole path from port to port.
+//!
+//! [`Worker::turn`] is the table of contents of this crate. A worker shares nothing with another but
+//! what the current view holds, and waits for nobody. It does not choose which packets come to it;
+//! the steering program does.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use xsk::{Frame, Pool, Port};
+
+use crate::batch::{BATCH_PACKETS, BatchMemory, Turn};
+use crate::classify::classify;
+use crate::clock::Clock;
+use crate::counters::Counters;
+use crate::event::{Event, EventSink};
+use crate::hop::hop;
+use crate::inspect::inspect;
+use crate::open::open;
+use crate::parse::parse;
+use crate::receive::receive;
+use crate::route::route;
+use crate::seal::seal;
+use crate::send::{Queue, send};
+use crate::view::Reader;
+
+/// Empty turns before a worker sleeps. One takes about 100 ns, so this is some 50 µs: the gap
+/// between packets at 20 000 per second. Shorter pays a wake-up (5 µs) per packet at such rates,
+/// longer burns an idle core.
+const EMPTY_TURNS_MAX: u32 = 500;
+
+/// Longest sleep. A sleeping worker still has to let go of old views, so this bounds how long
+/// control keeps them; it also bounds how late a stop is noticed.
+const SLEEP_MAX: Duration = Duration::from_millis(10);
+
+/// Turns that a stopping worker spends on packets under way, each followed by a short pause.
+const DRAIN_TURNS_MAX: u32 = 100;
+
+/// How long it pauses: all of them together are 100 ms, far more than a full transmit ring needs.
+const DRAIN_PAUSE: Duration = Duration::from_millis(1);
+
+/// What a worker is made of.
+pub struct WorkerParts {
+    /// Its number, from 0.
+    pub id: usize,
+    /// The CPU to run on; `None` leaves that to the kernel.
+    pub cpu: Option<usize>,
+    /// The ports, in the order of [`View::ports`](crate::view::View::ports).
+    pub ports: Vec<Port>,
+    /// The frames.
+    pub pool: Pool,
+    /// The views.
+    pub reader: Reader,
+    /// Where events go.
+    pub events: SyncSender<Event>,
+    /// The data plane's clock.
+    pub clock: Clock,
+}
+
+/// One worker of the data plane.
+pub struct Worker {
+    id: usize,
+    cpu: Option<usize>,
+    ports: Vec<Port>,
+    queues: Vec<Queue>,
+    pool: Pool,
+    reader: Reader,
+    events: EventSink,
+    clock: Clock,
+    counters: Arc<Counters>,
+    batch: BatchMemory,
+    inbox: Vec<Frame>,
+}
+
+impl Worker {
+    /// A worker that has not run yet. All memory it will ever use is allocated here.
+    pub fn new(parts: WorkerParts) -> Worker {
+        Worker {
+            id: parts.id,
+            cpu: parts.cpu,
+            queues: parts.ports.iter().map(|_| Queue::new()).collect(),
+            ports: parts.ports,
+            pool: parts.pool,
+            reader: parts.reader,
+            events: EventSink::new(parts.events),
+            clock: parts.clock,
+            counters: Arc::default(),
+            batch: BatchMemory::new(),
+            inbox: Vec::with_capacity(BATCH_PACKETS),
+        }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> usize {
+        self.id
+    }
+
+    /// Its counters, for control to read while it runs.
+    pub fn counters(&self) -> Arc<Counters> {
+        self.counters.clone()
+    }
+
+    /// Its ports, for their counters.
+    pub fn ports(&self) -> &[Port] {
+        &self.ports
+    }
+
+    /// Its free frames.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// As [`pool`](Worker::pool), for a caller that feeds the ports from the same frames.
+    pub fn pool_mut(&mut self) -> &mut Pool {
+        &mut self.pool
+    }
+
+    /// Packets that are decided but not sent, and therefore not counted yet.
+    pub fn waiting(&self) -> usize {
+        self.queues.iter().map(Queue::len).sum()
+    }
+
+    /// One turn: a batch of packets, from the ports to the ports. The number received.
+    pub fn turn(&mut self) -> usize {
+        let view = self.reader.enter();
+        let (ports, pool) = (&mut self.ports[..], &mut self.pool);
+        let now_ns = self.clock.now_ns();
+        let turn = &mut Turn { now_ns, counters: &self.counters, events: &mut self.events };
+        let batch = &mut self.batch.begin();
+
+        let received = receive(batch, ports, pool, &mut self.inbox, turn);
+        parse(batch, view);
+        classify(batch, view);
+        open(batch, turn);
+        inspect(batch, view, turn);
+        hop(batch);
+        seal(batch, view, turn);
+        route(batch, view, turn);
+        send(batch, ports, &mut self.queues, pool, turn);
+
+        self.batch.end(std::mem::take(batch));
+        self.counters.count_turn(received);
+        received
+    }
+
+    /// Runs until `stop` is set, then sends what is under way and returns.
+    ///
+    /// # Errors
+    /// If the thread cannot be bound to its CPU, or waiting for packets fails.
+    pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        if let Some(cpu) = self.cpu {
+            let mut cpus = CpuSet::new();
+            cpus.set(cpu);
+            sched_setaffinity(None, &cpus)?;
+        }
+        let mut empty_turns = 0;
+        while !stop.load(Relaxed) {
+            if self.turn() != 0 {
+                empty_turns = 0;
+            } else if empty_turns < EMPTY_TURNS_MAX {
+                empty_turns += 1;
+                std::hint::spin_loop();
+            } else {
+                self.sleep()?;
+            }
+        }
+        self.drain();
+        Ok(())
+    }
+
+    /// Waits for a packet on any port, or until something else is due.
+    fn sleep(&mut self) -> io::Result<()> {
+        self.counters.count_sleep();
+        let idle = self.queues.iter().all(Queue::is_idle);
+        let has_fds = self.ports.iter().all(|port| port.as_fd().is_some());
+        if !idle || !has_fds || self.ports.is_empty() {
+            // Something to send, or a port that only polling serves: do not stay away for long.
+            std::thread::sleep(Duration::from_micros(50));
+            return Ok(());
+        }
+        // A handful of descriptors, collected only on the way to sleep.
+        let fds = self.ports.iter().filter_map(Port::as_fd);
+        let mut fds: Vec<PollFd<'_>> =
+            fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let timeout = Timespec { tv_sec: 0, tv_nsec: SLEEP_MAX.as_nanos() as i64 };
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sends what waits, for a bounded time, and gives up the rest. Receives nothing more.
+    fn drain(&mut self) {
+        for _ in 0..DRAIN_TURNS_MAX {
+            for (queue, port) in self.queues.iter_mut().zip(&mut self.ports) {
+                queue.drain(port, &mut self.pool, &self.counters);
+            }
+            if self.queues.iter().all(Queue::is_idle) {
+                return;
+            }
+            std::thread::sleep(DRAIN_PAUSE);
+        }
+        for queue in &mut self.queues {
+            queue.discard(&mut self.pool, &self.counters);
+        }
+    }
+}
