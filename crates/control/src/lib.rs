@@ -1,1 +1,22 @@
-//! (crate header: what it does, and what it does not do)
+//! The control plane of one gateway: what it is told (configuration, XFRM requests), what it learns
+//! (routes, neighbours, links) and what it tells (`show`).
+//!
+//! Everything here may allocate, wait and take a lock; nothing here touches a packet. The data
+//! plane sees only the immutable views that this crate publishes.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`config`] | TOML text to a checked configuration |
+//! | [`instance`] | run directory, lock, epoch of one instance |
+//! | [`route_feed`] | the kernel's links, addresses, routes and neighbours, live |
+//! | [`api`] | the socket behind `peregrine show` |
+//! | [`cpu`], [`signal`] | cores and stop signals |
+
+#![forbid(unsafe_code)]
+
+pub mod api;
+pub mod config;
+pub mod cpu;
+pub mod instance;
+pub mod route_feed;
+pub mod signal;

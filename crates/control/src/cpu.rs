@@ -1,0 +1,86 @@
+//! Cores: which exist, which this process may use, and pinning a worker to one.
+//!
+//! This module does not choose cores; the operator does, in the configuration.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// The highest core number believed in a list: far above the kernel's largest NR_CPUS (8192), so
+/// that a damaged list cannot ask for memory.
+const LISTED_CORE_MAX: usize = 65_535;
+
+/// The cores that are online.
+pub fn online() -> io::Result<BTreeSet<usize>> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
+    parse_list(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// The cores that the calling thread may run on.
+pub fn allowed() -> io::Result<BTreeSet<usize>> {
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
+}
+
+/// Pins the calling thread to one core.
+///
+/// # Errors
+/// `InvalidInput` when the number is beyond the kernel's CPU set; the kernel's `EINVAL` when the
+/// core is offline or outside the cgroup's cpuset.
+pub fn pin(core: usize) -> io::Result<()> {
+    if core >= CpuSet::MAX_CPU {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    let mut set = CpuSet::new();
+    set.set(core);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// The kernel's list format (`0-3,8`), as in Documentation/admin-guide/cputopology.rst.
+fn parse_list(text: &str) -> Option<BTreeSet<usize>> {
+    let mut cores = BTreeSet::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if last > LISTED_CORE_MAX {
+            return None;
+        }
+        cores.extend(first..=last);
+    }
+    Some(cores)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_lists_are_read() {
+        let cores = |text| parse_list(text).map(|c| c.into_iter().collect::<Vec<_>>());
+        assert_eq!(cores("0\n"), Some(vec![0]));
+        assert_eq!(cores("0-2,5,7-8\n"), Some(vec![0, 1, 2, 5, 7, 8]));
+        assert_eq!(cores(""), Some(vec![]));
+        assert_eq!(cores("0-99999999999"), None);
+        assert_eq!(cores("a"), None);
+        assert_eq!(cores("1-"), None);
+    }
+
+    #[test]
+    fn a_thread_is_pinned_to_the_core_asked_for() {
+        std::thread::spawn(|| {
+            let core = *allowed().unwrap().last().unwrap();
+            assert!(online().unwrap().contains(&core));
+            pin(core).unwrap();
+            assert_eq!(allowed().unwrap(), BTreeSet::from([core]));
+            assert_eq!(rustix::thread::sched_getcpu(), core);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_core_beyond_the_set_is_refused() {
+        assert_eq!(pin(CpuSet::MAX_CPU).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}

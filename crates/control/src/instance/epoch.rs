@@ -1,0 +1,88 @@
+//! The epoch: the sixteen bits that keep nonces of different runs apart.
+//!
+//! The explicit IV of GCM is `epoch ‖ counter`. Whatever a crash lost of the counters, packets of
+//! two runs cannot share a nonce as long as the runs do not share an epoch, so an epoch is on disk
+//! before it is used and is never given out twice. This file does not build nonces.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::{InstanceError, make_private};
+
+const EPOCH_FILE: &str = "epoch";
+const EPOCH_FILE_NEW: &str = "epoch.new";
+/// Beyond this the file cannot be an epoch file ("epoch 65535\n" has 12 bytes).
+const EPOCH_BYTES_MAX: u64 = 64;
+
+/// A number from 1 to 65 535 that no earlier run of this instance has had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Epoch(u16);
+
+impl Epoch {
+    /// Takes the next epoch of an instance. It is on disk when this returns. The first is 1.
+    ///
+    /// 1. Make the state directory, private, and lock it against another claim.
+    /// 2. Read the last epoch; without a file it is 0.
+    /// 3. Write the next one into a new file, and the file to disk.
+    /// 4. Put the new file in the place of the old, and the directory to disk.
+    ///
+    /// # Errors
+    /// The file is garbled, all epochs are used, or the disk fails. The data plane must not
+    /// encrypt.
+    pub fn claim(state_dir: &Path, name: &str) -> Result<Self, InstanceError> {
+        let above = DirBuilder::new().recursive(true).mode(0o755).create(state_dir);
+        above.map_err(InstanceError::file("make directory", state_dir))?;
+        let directory = state_dir.join(name);
+        make_private(&directory)?;
+        let failed = InstanceError::file("lock", &directory);
+        let handle = File::open(&directory).map_err(&failed)?;
+        flock(&handle, FlockOperation::LockExclusive).map_err(|e| failed(e.into()))?;
+
+        let path = directory.join(EPOCH_FILE);
+        let last = read_last(&path)?;
+        let used_up = || InstanceError::EpochsUsedUp { path: path.clone() };
+        let next = last.checked_add(1).ok_or_else(used_up)?;
+
+        let new = directory.join(EPOCH_FILE_NEW);
+        write_new(&new, next).map_err(InstanceError::file("write", &new))?;
+        let moved = std::fs::rename(&new, &path).and_then(|()| handle.sync_all());
+        moved.map_err(InstanceError::file("replace", &path))?;
+        Ok(Self(next))
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn get(self) -> u16 {
+        self.0
+    }
+}
+
+fn read_last(path: &Path) -> Result<u16, InstanceError> {
+    let failed = InstanceError::file("read", path);
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut bytes = Vec::new();
+    file.take(EPOCH_BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let number = text.strip_prefix("epoch ").and_then(|rest| rest.strip_suffix('\n'));
+    // Nothing but digits: `parse` alone would take "+7".
+    let digits = number.filter(|n| n.bytes().all(|b| b.is_ascii_digit()));
+    match digits.and_then(|n| n.parse().ok()).filter(|&epoch| epoch > 0) {
+        Some(epoch) => Ok(epoch),
+        None => Err(InstanceError::EpochGarbled { path: path.into(), found: text.into_owned() }),
+    }
+}
+
+fn write_new(path: &Path, epoch: u16) -> io::Result<()> {
+    super::remove_if_there(path)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    writeln!(file, "epoch {epoch}")?;
+    file.sync_all()
+}

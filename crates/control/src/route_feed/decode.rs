@@ -1,0 +1,367 @@
+//! From rtnetlink messages to events, and from wishes to rtnetlink requests.
+//!
+//! What the gateway does not follow is left out here: bridge tables, proxy and multicast-routing
+//! entries, cached routes, tables other than local, main and default. Routes for one type of
+//! service or one source prefix are left out too: without them the destination's other routes
+//! apply, which is what packets without that mark or source get. A route whose way out only the
+//! kernel can take (a tunnel encapsulation, an unexpanded next-hop object) stays, as
+//! [`RouteKind::KernelOnly`]: leaving it out would send its packets by a less specific route.
+
+use std::io;
+use std::net::IpAddr;
+
+use dataplane::prefix::{Family, Prefix};
+use netlink_packet_core::{
+    Emitable, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkBuffer,
+    ParseableParametrized,
+};
+use netlink_packet_route::address::AddressMessage;
+use netlink_packet_route::link::{
+    InfoData, InfoVlan, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage,
+};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage,
+    NeighbourState as NudState,
+};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteNextHop,
+    RouteNextHopFlags, RouteType, RouteVia,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage, address::AddressAttribute};
+use wire::ethernet::MacAddr;
+
+use super::kernel::{Event, Kind};
+use super::model::{Address, Link, Neighbour, NeighbourState, NextHop, Route, RouteKind, Table};
+use super::socket::NetlinkSocket;
+use super::table::Placement;
+
+/// What one message means.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Decoded {
+    /// News.
+    Event(Event),
+    /// Something that is not followed.
+    Irrelevant,
+    /// Not understood: a message that this version of the codec cannot read.
+    Garbled,
+}
+
+/// Reads one message.
+pub(super) fn decode(message: &NetlinkBuffer<&[u8]>, dump: bool) -> Decoded {
+    let kind = message.message_type();
+    let Ok(parsed) = RouteNetlinkMessage::parse_with_param(message.payload(), kind) else {
+        return Decoded::Garbled;
+    };
+    let event = match parsed {
+        RouteNetlinkMessage::NewLink(m) => link(m).map(Event::Link),
+        RouteNetlinkMessage::DelLink(m) => link(m).map(|link| Event::LinkGone(link.ifindex)),
+        RouteNetlinkMessage::NewAddress(m) => address(&m).map(Event::Address),
+        RouteNetlinkMessage::DelAddress(m) => address(&m).map(Event::AddressGone),
+        RouteNetlinkMessage::NewRoute(m) => {
+            let placement = if dump { Placement::Append } else { placement(message.flags()) };
+            route(&m).map(|route| Event::Route(route, placement))
+        }
+        RouteNetlinkMessage::DelRoute(m) => route(&m).map(Event::RouteGone),
+        RouteNetlinkMessage::NewNeighbour(m) => neighbour(&m).map(Event::Neighbour),
+        RouteNetlinkMessage::DelNeighbour(m) => {
+            neighbour(&m).map(|n| Event::NeighbourGone(n.ifindex, n.address))
+        }
+        _ => None,
+    };
+    event.map_or(Decoded::Irrelevant, Decoded::Event)
+}
+
+/// Asks for all things of a kind; the sequence number of the answers.
+pub(super) fn request_dump(socket: &mut NetlinkSocket, kind: Kind) -> io::Result<u32> {
+    let message = match kind {
+        Kind::Links => {
+            let mut message = LinkMessage::default();
+            // Counters make up most of a link's message, and nobody here reads them.
+            let mask = LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]);
+            message.attributes.push(mask);
+            RouteNetlinkMessage::GetLink(message)
+        }
+        Kind::Addresses => RouteNetlinkMessage::GetAddress(AddressMessage::default()),
+        Kind::Routes => RouteNetlinkMessage::GetRoute(RouteMessage::default()),
+        Kind::Neighbours => RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()),
+    };
+    send(socket, &message, NLM_F_REQUEST | NLM_F_DUMP)
+}
+
+/// Makes the kernel resolve a neighbour, or confirm one that has not been confirmed lately:
+/// NTF_USE means "as if a packet were about to be sent to it" (neigh_event_send).
+pub(super) fn request_resolution(
+    socket: &mut NetlinkSocket,
+    ifindex: u32,
+    address: IpAddr,
+) -> io::Result<u32> {
+    let mut message = NeighbourMessage::default();
+    message.header.family = match Family::of(address) {
+        Family::V4 => AddressFamily::Inet,
+        Family::V6 => AddressFamily::Inet6,
+    };
+    message.header.ifindex = ifindex;
+    message.header.state = NudState::None;
+    message.header.flags = NeighbourFlags::Use;
+    message.attributes.push(NeighbourAttribute::Destination(address.into()));
+    send(socket, &RouteNetlinkMessage::NewNeighbour(message), NLM_F_REQUEST | NLM_F_CREATE)
+}
+
+fn send(socket: &mut NetlinkSocket, message: &RouteNetlinkMessage, flags: u16) -> io::Result<u32> {
+    let mut payload = vec![0; message.buffer_len()];
+    message.emit(&mut payload);
+    socket.send(message.message_type(), flags, &payload)
+}
+
+fn placement(flags: u16) -> Placement {
+    if flags & NLM_F_REPLACE != 0 {
+        Placement::Replace
+    } else if flags & NLM_F_APPEND != 0 {
+        Placement::Append
+    } else {
+        Placement::Prepend
+    }
+}
+
+fn link(message: LinkMessage) -> Option<Link> {
+    // Bridge ports are told about a second time under their own family.
+    if message.header.interface_family != AddressFamily::Unspec {
+        return None;
+    }
+    let flags = message.header.flags;
+    let mut link = Link {
+        ifindex: message.header.index,
+        name: String::new(),
+        kind: None,
+        mac: None,
+        mtu: 0,
+        up: flags.contains(LinkFlags::Up),
+        carrier: flags.contains(LinkFlags::LowerUp),
+        parent: None,
+        vlan: None,
+        master: None,
+        rx_queues: 1,
+    };
+    let mut elsewhere = false;
+    for attribute in message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name = name,
+            LinkAttribute::Address(bytes) => link.mac = mac(&bytes),
+            LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+            LinkAttribute::Link(parent) => link.parent = Some(parent).filter(|&p| p != 0),
+            LinkAttribute::LinkNetNsId(_) => elsewhere = true,
+            LinkAttribute::Controller(master) => link.master = Some(master).filter(|&m| m != 0),
+            LinkAttribute::NumRxQueues(queues) => link.rx_queues = queues,
+            LinkAttribute::LinkInfo(infos) => link_info(&infos, &mut link),
+            _ => {}
+        }
+    }
+    if elsewhere {
+        // The parent's index counts in another namespace, where it may be a number in use here.
+        link.parent = None;
+    }
+    Some(link)
+}
+
+fn link_info(infos: &[LinkInfo], link: &mut Link) {
+    for info in infos {
+        match info {
+            LinkInfo::Kind(kind) => link.kind = Some(kind.to_string()),
+            LinkInfo::Data(InfoData::Vlan(vlan)) => {
+                let tag = |info: &InfoVlan| match info {
+                    InfoVlan::Id(id) => Some(*id),
+                    _ => None,
+                };
+                link.vlan = vlan.iter().find_map(tag);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn mac(bytes: &[u8]) -> Option<MacAddr> {
+    bytes.try_into().ok().map(MacAddr)
+}
+
+fn address(message: &AddressMessage) -> Option<Address> {
+    let (mut local, mut any) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            // On a point-to-point link IFA_ADDRESS is the peer, and IFA_LOCAL is the host.
+            AddressAttribute::Local(address) => local = Some(*address),
+            AddressAttribute::Address(address) => any = Some(*address),
+            _ => {}
+        }
+    }
+    Some(Address {
+        ifindex: message.header.index,
+        address: local.or(any)?,
+        prefix_length: message.header.prefix_len,
+    })
+}
+
+fn route(message: &RouteMessage) -> Option<Route> {
+    let header = &message.header;
+    let family = family(header.address_family)?;
+    let special = header.tos != 0 || header.source_prefix_length != 0;
+    if special || header.flags.contains(RouteFlags::Cloned) {
+        return None;
+    }
+    let mut table = u32::from(header.table);
+    let mut destination = Prefix::any(family).address();
+    let mut parts = Parts::default();
+    let (mut metric, mut source, mut mtu) = (0, None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Table(number) => table = *number,
+            RouteAttribute::Destination(address) => destination = ip(address)?,
+            RouteAttribute::Priority(priority) => metric = *priority,
+            RouteAttribute::PrefSource(address) => source = ip(address),
+            RouteAttribute::Metrics(metrics) => mtu = mtu_of(metrics),
+            other => parts.take(other),
+        }
+    }
+    let prefix = Prefix::new(destination, header.destination_prefix_length)?;
+    let dead = header.flags.contains(RouteFlags::Dead);
+    let hops = parts.hops(dead);
+    Some(Route {
+        table: Table::from_number(table)?,
+        prefix,
+        metric,
+        kind: route_kind(header.kind, &parts, &hops)?,
+        hops,
+        preferred_source: source,
+        mtu,
+        protocol: header.protocol.into(),
+    })
+}
+
+/// The attributes that make up the ways out of a route.
+#[derive(Default)]
+struct Parts {
+    gateway: Option<IpAddr>,
+    ifindex: Option<u32>,
+    multipath: Vec<NextHop>,
+    encapsulated: bool,
+    object: bool,
+}
+
+impl Parts {
+    fn take(&mut self, attribute: &RouteAttribute) {
+        match attribute {
+            RouteAttribute::Gateway(address) => self.gateway = ip(address),
+            RouteAttribute::Via(RouteVia::Inet(v4)) => self.gateway = Some((*v4).into()),
+            RouteAttribute::Via(RouteVia::Inet6(v6)) => self.gateway = Some((*v6).into()),
+            RouteAttribute::Oif(ifindex) => self.ifindex = Some(*ifindex),
+            RouteAttribute::MultiPath(hops) => {
+                self.multipath = hops.iter().map(|hop| self.hop(hop)).collect();
+            }
+            RouteAttribute::EncapType(_) | RouteAttribute::Encap(_) => self.encapsulated = true,
+            RouteAttribute::NhId(_) => self.object = true,
+            _ => {}
+        }
+    }
+
+    fn hop(&mut self, hop: &RouteNextHop) -> NextHop {
+        let mut inner = Self::default();
+        hop.attributes.iter().for_each(|attribute| inner.take(attribute));
+        self.encapsulated |= inner.encapsulated;
+        NextHop {
+            gateway: inner.gateway,
+            ifindex: hop.interface_index,
+            weight: u16::from(hop.hops) + 1,
+            dead: hop.flags.contains(RouteNextHopFlags::Dead),
+        }
+    }
+
+    fn hops(&self, dead: bool) -> Vec<NextHop> {
+        if !self.multipath.is_empty() {
+            return self.multipath.clone();
+        }
+        let hop = |ifindex| NextHop { gateway: self.gateway, ifindex, weight: 1, dead };
+        self.ifindex.map(hop).into_iter().collect()
+    }
+}
+
+fn route_kind(kind: RouteType, parts: &Parts, hops: &[NextHop]) -> Option<RouteKind> {
+    Some(match kind {
+        RouteType::Unicast if parts.encapsulated => RouteKind::KernelOnly("tunnel encapsulation"),
+        RouteType::Unicast if hops.is_empty() && parts.object => {
+            RouteKind::KernelOnly("next-hop object (sysctl net.ipv4.nexthop_compat_mode is 0)")
+        }
+        RouteType::Unicast if hops.is_empty() => RouteKind::KernelOnly("no interface"),
+        RouteType::Unicast => RouteKind::Unicast,
+        RouteType::Local | RouteType::Anycast => RouteKind::Local,
+        RouteType::Broadcast => RouteKind::Broadcast,
+        RouteType::Multicast => RouteKind::Multicast,
+        RouteType::BlackHole => RouteKind::Blackhole,
+        RouteType::Unreachable => RouteKind::Unreachable,
+        RouteType::Prohibit => RouteKind::Prohibit,
+        RouteType::Throw => RouteKind::Throw,
+        // NAT and external resolution are not in any kernel of this century.
+        _ => return None,
+    })
+}
+
+fn mtu_of(metrics: &[RouteMetric]) -> Option<u32> {
+    metrics.iter().find_map(|metric| match metric {
+        RouteMetric::Mtu(mtu) => Some(*mtu),
+        _ => None,
+    })
+}
+
+fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
+    family(message.header.family)?;
+    if message.header.flags.contains(NeighbourFlags::Proxy) {
+        return None;
+    }
+    let (mut address, mut hardware) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => {
+                address = Some(IpAddr::V4(*v4));
+            }
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => {
+                address = Some(IpAddr::V6(*v6));
+            }
+            NeighbourAttribute::LinkLayerAddress(bytes) => hardware = mac(bytes),
+            _ => {}
+        }
+    }
+    Some(Neighbour {
+        ifindex: message.header.ifindex,
+        address: address?,
+        mac: hardware,
+        state: neighbour_state(message.header.state),
+    })
+}
+
+fn neighbour_state(state: NudState) -> NeighbourState {
+    match state {
+        NudState::Incomplete => NeighbourState::Incomplete,
+        NudState::Reachable => NeighbourState::Reachable,
+        NudState::Stale => NeighbourState::Stale,
+        NudState::Delay => NeighbourState::Delay,
+        NudState::Probe => NeighbourState::Probe,
+        NudState::Failed => NeighbourState::Failed,
+        NudState::Noarp => NeighbourState::NoArp,
+        NudState::Permanent => NeighbourState::Permanent,
+        _ => NeighbourState::None,
+    }
+}
+
+fn family(family: AddressFamily) -> Option<Family> {
+    match family {
+        AddressFamily::Inet => Some(Family::V4),
+        AddressFamily::Inet6 => Some(Family::V6),
+        _ => None,
+    }
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(v4) => Some((*v4).into()),
+        RouteAddress::Inet6(v6) => Some((*v6).into()),
+        _ => None,
+    }
+}

@@ -1,0 +1,264 @@
+//! The network as the kernel has it, kept up to date event by event.
+//!
+//! Pure: no socket and no clock. What to do when an event does not fit is decided by the caller;
+//! this file only says that it is in doubt.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use dataplane::prefix::Prefix;
+
+use super::model::{Address, Link, Neighbour, Route};
+use super::table::{Effect, Placement, RouteTable};
+
+/// The four kinds of things that the kernel tells about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// Interfaces.
+    Links,
+    /// Addresses of this host.
+    Addresses,
+    /// Routes.
+    Routes,
+    /// Neighbours.
+    Neighbours,
+}
+
+impl Kind {
+    /// All of them, in the order in which they are read: later ones refer to earlier ones.
+    pub const ALL: [Self; 4] = [Self::Links, Self::Addresses, Self::Routes, Self::Neighbours];
+}
+
+/// One piece of news from the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A link is new or different.
+    Link(Link),
+    /// A link is gone.
+    LinkGone(u32),
+    /// An address is new.
+    Address(Address),
+    /// An address is gone.
+    AddressGone(Address),
+    /// A route is new or different.
+    Route(Route, Placement),
+    /// A route, or some of its hops, is gone.
+    RouteGone(Route),
+    /// A neighbour is new or different.
+    Neighbour(Neighbour),
+    /// A neighbour is gone.
+    NeighbourGone(u32, IpAddr),
+}
+
+impl Event {
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Self::Link(_) | Self::LinkGone(_) => Kind::Links,
+            Self::Address(_) | Self::AddressGone(_) => Kind::Addresses,
+            Self::Route(..) | Self::RouteGone(_) => Kind::Routes,
+            Self::Neighbour(_) | Self::NeighbourGone(..) => Kind::Neighbours,
+        }
+    }
+}
+
+/// What is different now. A change names the thing; its present state is in the [`Kernel`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// The link of this index.
+    Link(u32),
+    /// This address.
+    Address(Address),
+    /// The routes for this prefix, in any table.
+    Route(Prefix),
+    /// The neighbour behind this interface.
+    Neighbour(u32, IpAddr),
+}
+
+/// The network as the kernel has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kernel {
+    links: BTreeMap<u32, Link>,
+    addresses: BTreeSet<Address>,
+    routes: RouteTable,
+    neighbours: HashMap<(u32, IpAddr), Neighbour>,
+}
+
+impl Kernel {
+    /// Every link, by index.
+    pub fn links(&self) -> impl Iterator<Item = &Link> {
+        self.links.values()
+    }
+
+    /// The link of an index.
+    #[must_use]
+    pub fn link(&self, ifindex: u32) -> Option<&Link> {
+        self.links.get(&ifindex)
+    }
+
+    /// The link of a name.
+    #[must_use]
+    pub fn link_named(&self, name: &str) -> Option<&Link> {
+        self.links.values().find(|link| link.name == name)
+    }
+
+    /// Every address of this host.
+    pub fn addresses(&self) -> impl Iterator<Item = &Address> {
+        self.addresses.iter()
+    }
+
+    /// Every neighbour, in no order.
+    pub fn neighbours(&self) -> impl Iterator<Item = &Neighbour> {
+        self.neighbours.values()
+    }
+
+    /// The neighbour of an address behind an interface.
+    #[must_use]
+    pub fn neighbour(&self, ifindex: u32, address: IpAddr) -> Option<&Neighbour> {
+        self.neighbours.get(&(ifindex, address))
+    }
+
+    /// Every route of the followed tables, also those that no packet takes now; in no order.
+    pub fn routes(&self) -> impl Iterator<Item = &Route> {
+        self.routes.all()
+    }
+
+    /// How many routes there are.
+    #[must_use]
+    pub fn route_count(&self) -> usize {
+        self.routes.len()
+    }
+
+    /// One route per prefix, such that the longest match among them is what the kernel would choose
+    /// (tables, metrics and dead hops resolved). Linear in the number of routes.
+    #[must_use]
+    pub fn selected_routes(&self) -> Vec<&Route> {
+        self.routes.selected()
+    }
+
+    /// The route that the kernel would choose for an address, by asking every prefix length of
+    /// every table: slow, for people and tests. A `throw` in the last table gives `None`.
+    #[must_use]
+    pub fn lookup(&self, address: IpAddr) -> Option<&Route> {
+        self.routes.lookup(address)
+    }
+
+    /// Takes in one event and tells what changed. True when the routes are in doubt and must be
+    /// read again: because the event does not fit, or because the kernel is known to change routes
+    /// without telling. IPv4 routes go silently with their interface (fib_sync_down_dev), their
+    /// hops come back to life silently (fib_sync_up), and routes that name a removed address as
+    /// source go silently with it.
+    #[must_use]
+    pub fn apply(&mut self, event: Event, changes: &mut Vec<Change>) -> bool {
+        match event {
+            Event::Link(link) => self.apply_link(link, changes),
+            Event::LinkGone(ifindex) => self.apply_link_gone(ifindex, changes),
+            Event::Address(address) => {
+                if self.addresses.insert(address) {
+                    changes.push(Change::Address(address));
+                }
+                false
+            }
+            Event::AddressGone(address) => {
+                let known = self.addresses.remove(&address);
+                if known {
+                    changes.push(Change::Address(address));
+                }
+                known && address.address.is_ipv4()
+            }
+            Event::Route(route, placement) => {
+                let prefix = route.prefix;
+                route_effect(self.routes.insert(route, placement), prefix, changes)
+            }
+            Event::RouteGone(route) => {
+                route_effect(self.routes.remove(&route), route.prefix, changes)
+            }
+            Event::Neighbour(neighbour) => {
+                let key = (neighbour.ifindex, neighbour.address);
+                if self.neighbours.insert(key, neighbour) != Some(neighbour) {
+                    changes.push(Change::Neighbour(key.0, key.1));
+                }
+                false
+            }
+            Event::NeighbourGone(ifindex, address) => {
+                if self.neighbours.remove(&(ifindex, address)).is_some() {
+                    changes.push(Change::Neighbour(ifindex, address));
+                }
+                false
+            }
+        }
+    }
+
+    fn apply_link(&mut self, link: Link, changes: &mut Vec<Change>) -> bool {
+        let ifindex = link.ifindex;
+        let before = self.links.get(&ifindex);
+        if before == Some(&link) {
+            return false;
+        }
+        let health = |link: &Link| (link.up, link.carrier);
+        let routes_in_doubt = before.is_some_and(|before| health(before) != health(&link));
+        self.links.insert(ifindex, link);
+        changes.push(Change::Link(ifindex));
+        routes_in_doubt
+    }
+
+    fn apply_link_gone(&mut self, ifindex: u32, changes: &mut Vec<Change>) -> bool {
+        if self.links.remove(&ifindex).is_none() {
+            return false;
+        }
+        changes.push(Change::Link(ifindex));
+        // The kernel tells about each of these too, before or after; the order must not matter.
+        self.addresses.retain(|address| {
+            let stays = address.ifindex != ifindex;
+            if !stays {
+                changes.push(Change::Address(*address));
+            }
+            stays
+        });
+        self.neighbours.retain(|key, _| {
+            let stays = key.0 != ifindex;
+            if !stays {
+                changes.push(Change::Neighbour(key.0, key.1));
+            }
+            stays
+        });
+        true
+    }
+
+    /// Puts what was read afresh in the place of what was known of one kind, and tells the
+    /// difference.
+    pub(super) fn replace(&mut self, kind: Kind, fresh: &mut Self, changes: &mut Vec<Change>) {
+        match kind {
+            Kind::Links => {
+                let (old, new) = (&self.links, &fresh.links);
+                let differs = |i: &&u32| old.get(*i) != new.get(*i);
+                let indexes: BTreeSet<&u32> = old.keys().chain(new.keys()).collect();
+                changes.extend(indexes.into_iter().filter(differs).map(|&i| Change::Link(i)));
+                std::mem::swap(&mut self.links, &mut fresh.links);
+            }
+            Kind::Addresses => {
+                let difference = self.addresses.symmetric_difference(&fresh.addresses);
+                changes.extend(difference.map(|&address| Change::Address(address)));
+                std::mem::swap(&mut self.addresses, &mut fresh.addresses);
+            }
+            Kind::Routes => {
+                let difference = self.routes.difference(&fresh.routes);
+                changes.extend(difference.into_iter().map(Change::Route));
+                std::mem::swap(&mut self.routes, &mut fresh.routes);
+            }
+            Kind::Neighbours => {
+                let (old, new) = (&self.neighbours, &fresh.neighbours);
+                let keys = old.keys().chain(new.keys().filter(|key| !old.contains_key(key)));
+                let differs = keys.filter(|key| old.get(key) != new.get(key));
+                changes.extend(differs.map(|key| Change::Neighbour(key.0, key.1)));
+                std::mem::swap(&mut self.neighbours, &mut fresh.neighbours);
+            }
+        }
+    }
+}
+
+fn route_effect(effect: Effect, prefix: Prefix, changes: &mut Vec<Change>) -> bool {
+    if effect != Effect::None {
+        changes.push(Change::Route(prefix));
+    }
+    effect == Effect::Doubtful
+}

@@ -1,0 +1,158 @@
+//! Keeps a [`Kernel`] equal to the kernel's own tables although events get lost.
+//!
+//! The plan:
+//!
+//! 1. Each kind of thing is read by a dump, one kind at a time. Events that arrive during the dump
+//!    are applied to what is known *and* to what is being read: events and dump parts come through
+//!    one socket in the order in which the kernel made them, so at the end of the dump what was
+//!    read is complete. It then takes the place of what was known, and the differences are told.
+//! 2. When events were lost (the socket's buffer overran), everything is read again, but not before
+//!    the socket has been seen empty: until then the kernel goes on losing events in silence.
+//! 3. When an event leaves the routes in doubt, the routes are read again.
+//! 4. A dump that the kernel calls interrupted may lack entries and is repeated, a few times: under
+//!    steady change it would be interrupted for ever, and the events fill most of the gaps.
+//!
+//! Pure: it is told what was read and says what to ask for.
+
+use super::kernel::{Change, Event, Kernel, Kind};
+
+/// How often an interrupted dump is repeated before its result is taken as it is.
+const REPEATS_MAX: u32 = 3;
+
+/// The replica and what it still has to read.
+#[derive(Debug, Default)]
+pub(super) struct Replica {
+    kernel: Kernel,
+    /// The kinds to be read, once each.
+    wanted: Vec<Kind>,
+    reading: Option<Reading>,
+    overrun: bool,
+    /// How often in a row the last dumps of each kind had to be repeated.
+    repeats: [u32; Kind::ALL.len()],
+}
+
+/// A dump under way.
+#[derive(Debug)]
+struct Reading {
+    kind: Kind,
+    fresh: Kernel,
+    interrupted: bool,
+    /// Events were lost meanwhile, or the dump broke off: its result counts for nothing.
+    spoilt: bool,
+}
+
+impl Replica {
+    /// A replica that knows nothing and wants to read everything.
+    pub(super) fn new() -> Self {
+        Self { wanted: Kind::ALL.to_vec(), ..Self::default() }
+    }
+
+    pub(super) fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    /// Whether everything has been read and nothing is in doubt.
+    pub(super) fn settled(&self) -> bool {
+        self.wanted.is_empty() && self.reading.is_none() && !self.overrun
+    }
+
+    /// The kind to ask for next. The caller sends the request and reports it by
+    /// [`begin`](Self::begin).
+    pub(super) fn next(&self) -> Option<Kind> {
+        if self.reading.is_some() || self.overrun { None } else { self.wanted.first().copied() }
+    }
+
+    /// A dump of a kind was asked for.
+    pub(super) fn begin(&mut self, kind: Kind) {
+        self.wanted.retain(|&wanted| wanted != kind);
+        let fresh = Kernel::default();
+        self.reading = Some(Reading { kind, fresh, interrupted: false, spoilt: false });
+    }
+
+    /// An event came.
+    pub(super) fn event(&mut self, event: Event, changes: &mut Vec<Change>) {
+        if let Some(reading) = self.reading.as_mut().filter(|r| r.kind == event.kind()) {
+            // Doubts about what is being read are normal: it is not complete. They are about what
+            // is known only if they also arise there.
+            let _ = reading.fresh.apply(event.clone(), &mut Vec::new());
+        }
+        let reading_routes = self.reading.as_ref().is_some_and(|r| r.kind == Kind::Routes);
+        let link_or_address = event.kind() != Kind::Routes;
+        // A misfit route event during a read of the routes is settled by that read. The silent
+        // changes that follow a link or an address are not: they may be behind the dump already.
+        if self.kernel.apply(event, changes) && (!reading_routes || link_or_address) {
+            self.want(Kind::Routes);
+        }
+    }
+
+    /// An entry of the dump under way came.
+    pub(super) fn entry(&mut self, event: Event) {
+        if let Some(reading) = self.reading.as_mut().filter(|r| r.kind == event.kind()) {
+            let _ = reading.fresh.apply(event, &mut Vec::new());
+        }
+    }
+
+    /// A part of the dump under way says that the table changed while it was read.
+    pub(super) fn interrupted(&mut self) {
+        if let Some(reading) = &mut self.reading {
+            reading.interrupted = true;
+        }
+    }
+
+    /// The dump under way broke off. False when it did so too often in a row: give up.
+    #[must_use]
+    pub(super) fn failed(&mut self) -> bool {
+        self.reading.take().is_none_or(|reading| self.repeat(reading.kind))
+    }
+
+    /// The dump under way is at its end.
+    pub(super) fn end(&mut self, changes: &mut Vec<Change>) {
+        let Some(mut reading) = self.reading.take() else {
+            return;
+        };
+        if reading.spoilt {
+            self.want(reading.kind);
+        } else if !reading.interrupted || !self.repeat(reading.kind) {
+            self.repeats[reading.kind as usize] = 0;
+            self.kernel.replace(reading.kind, &mut reading.fresh, changes);
+        }
+    }
+
+    /// Wants a kind again, unless that happened too often in a row.
+    fn repeat(&mut self, kind: Kind) -> bool {
+        let repeats = &mut self.repeats[kind as usize];
+        *repeats += 1;
+        let again = *repeats <= REPEATS_MAX;
+        if again {
+            self.want(kind);
+        }
+        again
+    }
+
+    /// Events were lost.
+    pub(super) fn overrun(&mut self) {
+        self.overrun = true;
+        if let Some(reading) = &mut self.reading {
+            reading.spoilt = true;
+        }
+    }
+
+    /// The socket was seen empty.
+    pub(super) fn empty(&mut self) {
+        if std::mem::take(&mut self.overrun) {
+            self.want_all();
+        }
+    }
+
+    /// Read everything again.
+    pub(super) fn want_all(&mut self) {
+        Kind::ALL.into_iter().for_each(|kind| self.want(kind));
+    }
+
+    fn want(&mut self, kind: Kind) {
+        if !self.wanted.contains(&kind) {
+            self.wanted.push(kind);
+            self.wanted.sort_unstable();
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! A netlink socket that does not block: requests out, datagrams in.
+//!
+//! It knows the netlink header and nothing about what is inside a message.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use netlink_packet_core::{ErrorBuffer, NLMSG_ERROR, NetlinkBuffer};
+use netlink_sys::{Socket, SocketAddr};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
+/// Bytes of `struct nlmsghdr`.
+const HEADER_BYTES: usize = 16;
+/// The largest datagram taken in one piece. The kernel builds dump parts of at most 32 KiB; a
+/// single event is larger only for a route with thousands of next hops, which then is read again by
+/// a dump.
+const DATAGRAM_BYTES_MAX: usize = 128 << 10;
+/// Bytes of events that wait in the kernel while the control thread does something else: 5000 route
+/// events take about 4 MiB there. More only delays the overrun, which is handled anyway.
+const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
+/// How long one request may take that is waited for. The kernel answers in microseconds; the limit
+/// only keeps a broken machine from hanging the program.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The socket.
+#[derive(Debug)]
+pub(crate) struct NetlinkSocket {
+    socket: Socket,
+    buffer: Vec<u8>,
+    sequence: u32,
+}
+
+/// What one read gave.
+pub(crate) enum Received<'a> {
+    /// Messages from the kernel, one after the other.
+    Datagram(&'a [u8]),
+    /// Nothing waits.
+    Empty,
+    /// Events were lost (the receive buffer was full, or a datagram was cut).
+    Overrun,
+}
+
+impl NetlinkSocket {
+    /// Opens a socket of a protocol and joins the multicast groups of a mask (group *n* is bit
+    /// *n*-1).
+    pub(crate) fn open(protocol: isize, groups: u32) -> io::Result<Self> {
+        let mut socket = Socket::new(protocol)?;
+        socket.set_non_blocking(true)?;
+        // Needs CAP_NET_ADMIN; without it (probing as a user) the default size has to do.
+        let forced =
+            rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER_BYTES);
+        if forced.is_err() {
+            rustix::net::sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES)?;
+        }
+        socket.bind(&SocketAddr::new(0, groups))?;
+        Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM_BYTES_MAX), sequence: 0 })
+    }
+
+    /// Makes the receive buffer small, so that a test can overrun it.
+    #[cfg(test)]
+    pub(crate) fn shrink_receive_buffer(&self, bytes: usize) {
+        rustix::net::sockopt::set_socket_recv_buffer_size(&self.socket, bytes).unwrap();
+    }
+
+    /// Sends one request; the sequence number that its answers carry.
+    pub(crate) fn send(&mut self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<u32> {
+        self.sequence = self.sequence.wrapping_add(1).max(1);
+        let length = HEADER_BYTES + payload.len();
+        let mut bytes = vec![0; length.next_multiple_of(4)];
+        let mut header = NetlinkBuffer::new(&mut bytes[..]);
+        header.set_length(u32::try_from(length).map_err(io::Error::other)?);
+        header.set_message_type(kind);
+        header.set_flags(flags);
+        header.set_sequence_number(self.sequence);
+        header.set_port_number(0);
+        bytes[HEADER_BYTES..length].copy_from_slice(payload);
+        self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0)?;
+        Ok(self.sequence)
+    }
+
+    /// Reads one datagram. Datagrams that do not come from the kernel are skipped: any process may
+    /// send to a netlink socket's port.
+    pub(crate) fn receive(&mut self) -> io::Result<Received<'_>> {
+        loop {
+            self.buffer.clear();
+            let truncate = RecvFlags::TRUNC.bits().cast_signed();
+            let (length, sender) = match self.socket.recv_from(&mut self.buffer, truncate) {
+                Ok(received) => received,
+                Err(error) => match Errno::from_io_error(&error) {
+                    Some(Errno::AGAIN) => return Ok(Received::Empty),
+                    Some(Errno::NOBUFS) => return Ok(Received::Overrun),
+                    Some(Errno::INTR) => continue,
+                    _ => return Err(error),
+                },
+            };
+            if sender.port_number() != 0 {
+                continue;
+            }
+            if length > self.buffer.len() {
+                return Ok(Received::Overrun);
+            }
+            return Ok(Received::Datagram(&self.buffer));
+        }
+    }
+
+    /// Waits for the reply of one type to one request; its payload.
+    pub(crate) fn reply(&mut self, sequence: u32, kind: u16) -> io::Result<Vec<u8>> {
+        let deadline = Instant::now() + REPLY_TIMEOUT;
+        loop {
+            match self.receive()? {
+                Received::Empty => self.wait(deadline)?,
+                Received::Overrun => return Err(Errno::NOBUFS.into()),
+                Received::Datagram(datagram) => {
+                    for message in messages(datagram).filter(|m| m.sequence_number() == sequence) {
+                        if message.message_type() == NLMSG_ERROR {
+                            return Err(error_of(message.payload()).unwrap_or_else(unexpected));
+                        }
+                        if message.message_type() == kind {
+                            return Ok(message.payload().to_vec());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until something can be read.
+    pub(crate) fn wait(&self, deadline: Instant) -> io::Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let limit = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&limit)) {
+            Ok(0) => Err(io::Error::from(io::ErrorKind::TimedOut)),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl AsFd for NetlinkSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The messages of one datagram, up to the first that is not whole.
+pub(crate) fn messages(datagram: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&[u8]>> {
+    let mut rest = datagram;
+    std::iter::from_fn(move || {
+        let message = NetlinkBuffer::new_checked(rest).ok()?;
+        let length = message.length() as usize;
+        let whole = rest.get(..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        NetlinkBuffer::new_checked(whole).ok()
+    })
+}
+
+/// The error that an NLMSG_ERROR payload carries; `None` for an acknowledgement.
+pub(crate) fn error_of(payload: &[u8]) -> Option<io::Error> {
+    let buffer = ErrorBuffer::new_checked(payload).ok()?;
+    buffer.code().map(|code| io::Error::from_raw_os_error(code.get().saturating_neg()))
+}
+
+fn unexpected() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the kernel acknowledged a request without a reply")
+}

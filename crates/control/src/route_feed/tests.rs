@@ -1,0 +1,1 @@
+//! Tests of `route_feed`.
