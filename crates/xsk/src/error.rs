@@ -29,11 +29,16 @@ pub enum XskError {
     )]
     NoAfXdp,
     /// The interface takes no XDP program in any mode.
-    #[error("interface {interface} accepts no XDP program, neither native nor generic: {source}")]
+    #[error(
+        "interface {interface} accepts no XDP program, native ({native}) or generic ({source}): \
+         use another interface, or a kernel with CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL"
+    )]
     NoXdp {
         /// The interface.
         interface: String,
-        /// The kernel's answer.
+        /// The driver's answer.
+        native: io::Error,
+        /// The network stack's answer.
         source: io::Error,
     },
     /// Another socket holds the queue.
@@ -107,23 +112,12 @@ impl XskError {
     pub(crate) fn interface(name: &str, source: io::Error) -> XskError {
         if source.raw_os_error() == Some(libc::ENODEV) {
             let present = crate::sys::interface_names().join(", ");
-            return XskError::NoInterface {
-                name: name.to_owned(),
-                present,
-            };
+            return XskError::NoInterface { name: name.to_owned(), present };
         }
-        XskError::Kernel {
-            doing: "look up the interface",
-            interface: name.to_owned(),
-            source,
-        }
+        XskError::Kernel { doing: "look up the interface", interface: name.to_owned(), source }
     }
 
     pub(crate) fn kernel(doing: &'static str, interface: &str, source: io::Error) -> XskError {
-        XskError::Kernel {
-            doing,
-            interface: interface.to_owned(),
-            source,
-        }
+        XskError::Kernel { doing, interface: interface.to_owned(), source }
     }
 }

@@ -40,12 +40,7 @@ impl Frame {
     /// nor the kernel holds that chunk. `start + len <= size`.
     pub(crate) unsafe fn new(chunk: NonNull<u8>, size: u16, start: u16, len: u16) -> Frame {
         debug_assert!(usize::from(start) + usize::from(len) <= usize::from(size));
-        Frame {
-            chunk,
-            start,
-            len,
-            size,
-        }
+        Frame { chunk, start, len, size }
     }
 
     pub(crate) fn chunk(&self) -> NonNull<u8> {
@@ -153,22 +148,13 @@ impl Frame {
         let start = self.headroom().checked_sub(8)?;
         // SAFETY: `start + 8 <= self.start <= size`, so the bytes lie inside the chunk; the
         // unaligned read has no requirement of its own.
-        Some(unsafe {
-            self.chunk
-                .as_ptr()
-                .add(start)
-                .cast::<u64>()
-                .read_unaligned()
-        })
+        Some(unsafe { self.chunk.as_ptr().add(start).cast::<u64>().read_unaligned() })
     }
 
     /// Asks the CPU to load the cache line at `offset` of the packet; never faults.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
-        let line = self
-            .chunk
-            .as_ptr()
-            .wrapping_add(usize::from(self.start).wrapping_add(offset));
+        let line = self.chunk.as_ptr().wrapping_add(usize::from(self.start).wrapping_add(offset));
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a prefetch has no effect but on the cache, whatever the address.
         unsafe {

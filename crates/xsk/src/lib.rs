@@ -16,9 +16,12 @@ pub mod frame;
 pub mod memory;
 pub mod pcap;
 pub mod port;
+pub mod program;
 #[allow(unsafe_code)]
 pub mod ring;
+pub mod sink;
 mod socket;
+pub mod steer;
 #[allow(unsafe_code)]
 mod sys;
 #[allow(unsafe_code)]
@@ -30,5 +33,8 @@ pub use frame::{Frame, HEADROOM};
 pub use memory::{MemoryEnd, MemoryPort};
 pub use pcap::PcapPort;
 pub use port::{CounterKind, Port, PortCounter, PortCounters};
+pub use program::{AttachMode, remove_stale};
+pub use sink::Sink;
+pub use steer::Steer;
 pub use umem::{Pool, Umem};
 pub use xdp::{CopyMode, XdpOptions, XdpPort};

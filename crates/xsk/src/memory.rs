@@ -43,18 +43,8 @@ impl MemoryPort {
     pub fn pair(umem: &'static Umem, entries: u32) -> io::Result<(MemoryPort, MemoryEnd)> {
         let (inject, receive) = ring::in_memory(umem, entries)?;
         let (send, collect) = ring::in_memory(umem, entries)?;
-        let port = MemoryPort {
-            rx: receive,
-            tx: send,
-            counters: PortCounters::default(),
-        };
-        Ok((
-            port,
-            MemoryEnd {
-                tx: inject,
-                rx: collect,
-            },
-        ))
+        let port = MemoryPort { rx: receive, tx: send, counters: PortCounters::default() };
+        Ok((port, MemoryEnd { tx: inject, rx: collect }))
     }
 
     pub(crate) fn receive(&mut self, into: &mut Vec<Frame>, max: usize) -> usize {
@@ -125,11 +115,7 @@ impl MemoryEnd {
             }
             None => false,
         };
-        let rejected = if fits {
-            self.inject(frame).err()
-        } else {
-            Some(frame)
-        };
+        let rejected = if fits { self.inject(frame).err() } else { Some(frame) };
         match rejected {
             Some(frame) => {
                 pool.give(frame);
@@ -169,14 +155,8 @@ mod tests {
         for mark in 0..8u8 {
             assert!(end.inject_bytes(&mut pool, &[mark; 60]));
         }
-        assert!(
-            !end.inject_bytes(&mut pool, &[9; 60]),
-            "the ring holds eight"
-        );
-        assert!(
-            !end.inject_bytes(&mut pool, &[9; 1793]),
-            "longer than a chunk"
-        );
+        assert!(!end.inject_bytes(&mut pool, &[9; 60]), "the ring holds eight");
+        assert!(!end.inject_bytes(&mut pool, &[9; 1793]), "longer than a chunk");
         assert_eq!(pool.free(), 8);
 
         let mut batch = Vec::new();

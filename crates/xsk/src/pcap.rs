@@ -43,11 +43,7 @@ impl PcapPort {
     pub fn open(source: Option<&Path>, sink: Option<&Path>) -> io::Result<PcapPort> {
         let source = source.map(Source::open).transpose()?;
         let sink = sink.map(create).transpose()?;
-        Ok(PcapPort {
-            source,
-            sink,
-            counters: PortCounters::default(),
-        })
+        Ok(PcapPort { source, sink, counters: PortCounters::default() })
     }
 
     pub(crate) fn receive(&mut self, pool: &mut Pool, into: &mut Vec<Frame>, max: usize) -> usize {
@@ -80,9 +76,7 @@ impl PcapPort {
 
     pub(crate) fn send(&mut self, frames: &mut Vec<Frame>, pool: &mut Pool) -> usize {
         let count = frames.len();
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         for frame in frames.drain(..) {
             let len = frame.len() as u32;
             let head = [now.as_secs() as u32, now.subsec_nanos(), len, len];
@@ -116,11 +110,7 @@ impl PcapPort {
 fn create(path: &Path) -> io::Result<BufWriter<File>> {
     let mut file = BufWriter::new(File::create(path)?);
     // Version 2.4, no time zone, no accuracy, snapshot length.
-    let version = if cfg!(target_endian = "little") {
-        4 << 16 | 2
-    } else {
-        2 << 16 | 4
-    };
+    let version = if cfg!(target_endian = "little") { 4 << 16 | 2 } else { 2 << 16 | 4 };
     let head = [MAGICS[1], version, 0, 0, 0xffff, ETHERNET];
     file.write_all(head.map(u32::to_ne_bytes).as_flattened())?;
     Ok(file)
@@ -152,11 +142,7 @@ impl Source {
     }
 
     fn number(&self, bytes: [u8; 4]) -> u32 {
-        if self.big_endian {
-            u32::from_be_bytes(bytes)
-        } else {
-            u32::from_le_bytes(bytes)
-        }
+        if self.big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
     }
 
     fn read(&mut self, frame: &mut Frame) -> io::Result<Record> {
@@ -169,24 +155,13 @@ impl Source {
         if captured > RECORD_LEN_MAX {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let room = if captured == original {
-            frame.push_back(captured as usize)
-        } else {
-            None
-        };
+        let room = if captured == original { frame.push_back(captured as usize) } else { None };
         if let Some(room) = room {
             self.file.read_exact(room)?;
             return Ok(Record::Packet);
         }
-        io::copy(
-            &mut (&mut self.file).take(u64::from(captured)),
-            &mut io::sink(),
-        )?;
-        Ok(if captured == original {
-            Record::Oversize
-        } else {
-            Record::Cut
-        })
+        io::copy(&mut (&mut self.file).take(u64::from(captured)), &mut io::sink())?;
+        Ok(if captured == original { Record::Oversize } else { Record::Cut })
     }
 }
 
@@ -207,16 +182,10 @@ mod tests {
             assert_eq!(port.send(&mut vec![frame], &mut pool), 1);
         }
         port.flush();
-        assert_eq!(
-            (port.counters().tx_packets, port.counters().tx_bytes),
-            (6, 2100)
-        );
+        assert_eq!((port.counters().tx_packets, port.counters().tx_bytes), (6, 2100));
 
         // A record longer than a chunk, one that was cut by the capture, one that ends too early.
-        let mut file = std::fs::OpenOptions::new()
-            .append(true)
-            .open(&path)
-            .unwrap();
+        let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
         for (captured, original, present) in [(2000u32, 2000u32, 2000), (64, 1500, 64), (60, 60, 7)]
         {
             let head = [0, 0, captured, original].map(u32::to_ne_bytes);
@@ -226,11 +195,7 @@ mod tests {
         let mut port = PcapPort::open(Some(&path), None).unwrap();
         let mut batch = Vec::new();
         assert_eq!(port.receive(&mut pool, &mut batch, 3), 3);
-        assert_eq!(
-            port.receive(&mut pool, &mut batch, 99),
-            1,
-            "four frames in the pool"
-        );
+        assert_eq!(port.receive(&mut pool, &mut batch, 99), 1, "four frames in the pool");
         batch.drain(..2).for_each(|frame| pool.give(frame));
         assert_eq!(port.receive(&mut pool, &mut batch, 99), 2);
         batch.drain(..2).for_each(|frame| pool.give(frame));
@@ -247,19 +212,7 @@ mod tests {
     fn the_other_byte_order_is_read_and_other_files_are_refused() {
         let path = std::env::temp_dir().join(format!("xsk-swapped-{}.pcap", std::process::id()));
         let mut pool = Umem::new(1, 2048, false).unwrap().pool(0..1);
-        let numbers = [
-            MAGICS[0],
-            0x0002_0004,
-            0,
-            0,
-            0xffff,
-            ETHERNET,
-            1,
-            2,
-            4,
-            4,
-            0xaabb_ccdd,
-        ];
+        let numbers = [MAGICS[0], 0x0002_0004, 0, 0, 0xffff, ETHERNET, 1, 2, 4, 4, 0xaabb_ccdd];
         std::fs::write(&path, numbers.map(u32::to_be_bytes).as_flattened()).unwrap();
         let mut port = PcapPort::open(Some(&path), None).unwrap();
         let mut batch = Vec::new();

@@ -165,11 +165,7 @@ impl PortCounters {
     /// Packets that were lost, whatever the cause.
     pub fn lost(&self) -> u64 {
         let losses = self.list();
-        losses
-            .iter()
-            .filter(|one| one.kind == CounterKind::Loss)
-            .map(|one| one.value)
-            .sum()
+        losses.iter().filter(|one| one.kind == CounterKind::Loss).map(|one| one.value).sum()
     }
 }
 
@@ -201,19 +197,12 @@ mod tests {
 
     #[test]
     fn counters_have_a_name_a_kind_and_a_meaning() {
-        let counters = PortCounters {
-            rx_packets: 5,
-            rx_oversize: 2,
-            kicks: 9,
-            ..Default::default()
-        };
+        let counters =
+            PortCounters { rx_packets: 5, rx_oversize: 2, kicks: 9, ..Default::default() };
         let list = counters.list();
         assert_eq!(list[0].name, "rx_packets");
         assert_eq!(list[0].value, 5);
-        assert!(
-            list.iter()
-                .all(|one| one.meaning.ends_with('.') && one.meaning.len() > 20)
-        );
+        assert!(list.iter().all(|one| one.meaning.ends_with('.') && one.meaning.len() > 20));
         assert_eq!(counters.lost(), 2);
         let twice = counters + counters;
         assert_eq!((twice.rx_oversize, (twice - counters).kicks), (4, 9));

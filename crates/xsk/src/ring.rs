@@ -55,12 +55,7 @@ impl From<libc::xdp_ring_offset> for Layout {
 
 impl Layout {
     /// The indices on cache lines of their own, so that the two sides do not slow each other down.
-    const IN_MEMORY: Layout = Layout {
-        producer: 0,
-        consumer: 64,
-        flags: 128,
-        slots: 192,
-    };
+    const IN_MEMORY: Layout = Layout { producer: 0, consumer: 64, flags: 128, slots: 192 };
 
     /// Bytes to map for `entries` slots of `T`.
     fn len<T>(&self, entries: u32) -> usize {
@@ -88,20 +83,9 @@ impl<T: Copy> Shared<T> {
     fn new(memory: Arc<Mapping>, layout: Layout, entries: u32) -> Shared<T> {
         assert!(entries.is_power_of_two(), "a ring of {entries} entries");
         let last = layout.producer.max(layout.consumer).max(layout.flags) + 4;
-        assert!(
-            last.max(layout.len::<T>(entries)) <= memory.len(),
-            "{layout:?} is too long"
-        );
-        let aligned = [
-            layout.producer,
-            layout.consumer,
-            layout.flags,
-            layout.slots / 2,
-        ];
-        assert!(
-            aligned.iter().all(|at| at % 4 == 0),
-            "{layout:?} is not aligned"
-        );
+        assert!(last.max(layout.len::<T>(entries)) <= memory.len(), "{layout:?} is too long");
+        let aligned = [layout.producer, layout.consumer, layout.flags, layout.slots / 2];
+        assert!(aligned.iter().all(|at| at % 4 == 0), "{layout:?} is not aligned");
         // SAFETY: all four places were just checked to lie in the mapping, which starts on a page.
         let at = |offset: usize| unsafe { memory.start().add(offset) };
         Shared {
@@ -154,11 +138,7 @@ unsafe impl<T: Send> Send for Producer<T> {}
 impl<T: Copy> Producer<T> {
     fn new(shared: Shared<T>) -> Producer<T> {
         let head = shared.producer().load(Ordering::Acquire);
-        Producer {
-            head,
-            consumer_seen: shared.consumer().load(Ordering::Acquire),
-            shared,
-        }
+        Producer { head, consumer_seen: shared.consumer().load(Ordering::Acquire), shared }
     }
 
     /// Free slots, as far as known without looking at the consumer again.
@@ -209,11 +189,7 @@ unsafe impl<T: Send> Send for Consumer<T> {}
 impl<T: Copy> Consumer<T> {
     fn new(shared: Shared<T>) -> Consumer<T> {
         let tail = shared.consumer().load(Ordering::Acquire);
-        Consumer {
-            tail,
-            producer_seen: tail,
-            shared,
-        }
+        Consumer { tail, producer_seen: tail, shared }
     }
 
     fn available(&mut self) -> u32 {
@@ -276,11 +252,7 @@ pub struct CompletionRing {
 impl FillRing {
     /// Puts a frame in; it comes back when the ring is full. [`FillRing::publish`] shows it.
     pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
-        if self.ring.put(self.umem.address(&frame)) {
-            Ok(())
-        } else {
-            Err(frame)
-        }
+        if self.ring.put(self.umem.address(&frame)) { Ok(()) } else { Err(frame) }
     }
 
     /// Shows the pushed frames to the kernel.
@@ -303,16 +275,8 @@ impl TxRing {
     /// Puts a packet in; it comes back when the ring is full. [`TxRing::publish`] shows it.
     pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
         let (address, len) = (self.umem.address(&frame), frame.len() as u32);
-        let descriptor = Descriptor {
-            address,
-            len,
-            options: 0,
-        };
-        if self.ring.put(descriptor) {
-            Ok(())
-        } else {
-            Err(frame)
-        }
+        let descriptor = Descriptor { address, len, options: 0 };
+        if self.ring.put(descriptor) { Ok(()) } else { Err(frame) }
     }
 
     /// Shows the pushed packets to the other side.
@@ -411,31 +375,15 @@ pub(crate) fn map_socket(
     sys::set_ring_size(fd, libc::XDP_TX_RING, sizes.tx)?;
     let at = sys::mmap_offsets(fd)?;
     let fill = shared(fd, at.fr, libc::XDP_UMEM_PGOFF_FILL_RING as i64, sizes.fill)?;
-    let completion = shared(
-        fd,
-        at.cr,
-        libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64,
-        sizes.completion,
-    )?;
+    let completion =
+        shared(fd, at.cr, libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64, sizes.completion)?;
     let rx = shared(fd, at.rx, libc::XDP_PGOFF_RX_RING, sizes.rx)?;
     let tx = shared(fd, at.tx, libc::XDP_PGOFF_TX_RING, sizes.tx)?;
     Ok(SocketRings {
-        fill: FillRing {
-            umem,
-            ring: Producer::new(fill),
-        },
-        completion: CompletionRing {
-            umem,
-            ring: Consumer::new(completion),
-        },
-        rx: RxRing {
-            umem,
-            ring: Consumer::new(rx),
-        },
-        tx: TxRing {
-            umem,
-            ring: Producer::new(tx),
-        },
+        fill: FillRing { umem, ring: Producer::new(fill) },
+        completion: CompletionRing { umem, ring: Consumer::new(completion) },
+        rx: RxRing { umem, ring: Consumer::new(rx) },
+        tx: TxRing { umem, ring: Producer::new(tx) },
     })
 }
 
@@ -463,17 +411,8 @@ pub fn in_memory(umem: &'static Umem, entries: u32) -> io::Result<(TxRing, RxRin
     let layout = Layout::IN_MEMORY;
     let len = layout.len::<Descriptor>(entries).next_multiple_of(4096);
     let shared = Shared::new(Arc::new(Mapping::anonymous(len, false)?), layout, entries);
-    let tx = TxRing {
-        umem,
-        ring: Producer::new(shared.clone()),
-    };
-    Ok((
-        tx,
-        RxRing {
-            umem,
-            ring: Consumer::new(shared),
-        },
-    ))
+    let tx = TxRing { umem, ring: Producer::new(shared.clone()) };
+    Ok((tx, RxRing { umem, ring: Consumer::new(shared) }))
 }
 
 #[cfg(test)]
@@ -583,11 +522,7 @@ mod tests {
         let umem = Umem::new(2, 2048, false).unwrap();
         let (mut tx, mut rx) = in_memory(umem, 8).unwrap();
         for (address, len) in [(4096, 1), (u64::MAX, 1), (2000, 100), (0, u32::MAX)] {
-            assert!(tx.ring.put(Descriptor {
-                address,
-                len,
-                options: 0
-            }));
+            assert!(tx.ring.put(Descriptor { address, len, options: 0 }));
         }
         tx.publish();
         assert!(rx.pop().is_none());

@@ -56,18 +56,10 @@ impl Socket {
     ) -> Result<Socket, XskError> {
         let umem = pool.umem();
         // Held while binding, so that two first sockets do not both register the memory.
-        let mut live = umem
-            .sockets()
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut live = umem.sockets().lock().unwrap_or_else(PoisonError::into_inner);
         live.retain(|socket| socket.strong_count() > 0);
         let sibling = live.iter().find_map(std::sync::Weak::upgrade);
-        let target = Target {
-            interface,
-            index,
-            queue,
-            options,
-        };
+        let target = Target { interface, index, queue, options };
         let (fd, rings) = match target.bind(umem, sibling.as_deref()) {
             // The siblings' zero copy or modes do not suit this interface: register the same
             // memory once more. Frames still cross without a copy.
@@ -85,13 +77,7 @@ impl Socket {
         let fd = Arc::new(fd);
         live.push(Arc::downgrade(&fd));
         let deficit = options.ring_entries as usize;
-        let mut socket = Socket {
-            rings,
-            fd,
-            queue,
-            zero_copy,
-            deficit,
-        };
+        let mut socket = Socket { rings, fd, queue, zero_copy, deficit };
         socket.refill(pool);
         Ok(socket)
     }
@@ -254,12 +240,7 @@ impl Target<'_> {
                 .map_err(|source| self.register_error(source, umem))?;
         }
         let entries = self.options.ring_entries;
-        let sizes = Sizes {
-            fill: entries,
-            completion: entries,
-            rx: entries,
-            tx: entries,
-        };
+        let sizes = Sizes { fill: entries, completion: entries, rx: entries, tx: entries };
         let rings = ring::map_socket(umem, fd.as_fd(), sizes)
             .map_err(|source| self.error("map the rings of an AF_XDP socket", source))?;
         // Both only make sending faster; kernels before 6.17 do not know the first.
@@ -297,10 +278,7 @@ impl Target<'_> {
             }
             if begin.elapsed() >= BUSY_RETRY_MAX {
                 let interface = self.interface.to_owned();
-                return Err(XskError::QueueBusy {
-                    interface,
-                    queue: self.queue,
-                });
+                return Err(XskError::QueueBusy { interface, queue: self.queue });
             }
             std::thread::sleep(BUSY_RETRY_PAUSE);
         }
@@ -312,10 +290,9 @@ impl Target<'_> {
 
     fn socket_error(&self, source: io::Error) -> XskError {
         match source.raw_os_error() {
-            Some(libc::EPERM) => XskError::Permission {
-                doing: "open an AF_XDP socket",
-                capability: "CAP_NET_RAW",
-            },
+            Some(libc::EPERM) => {
+                XskError::Permission { doing: "open an AF_XDP socket", capability: "CAP_NET_RAW" }
+            }
             Some(libc::EAFNOSUPPORT) => XskError::NoAfXdp,
             _ => self.error("open an AF_XDP socket", source),
         }
@@ -323,9 +300,9 @@ impl Target<'_> {
 
     fn register_error(&self, source: io::Error, umem: &Umem) -> XskError {
         match source.raw_os_error() {
-            Some(libc::ENOBUFS | libc::EPERM) => XskError::MemoryLock {
-                mebibytes: umem.memory().len().div_ceil(1 << 20),
-            },
+            Some(libc::ENOBUFS | libc::EPERM) => {
+                XskError::MemoryLock { mebibytes: umem.memory().len().div_ceil(1 << 20) }
+            }
             _ => self.error("register the packet memory", source),
         }
     }

@@ -8,6 +8,8 @@ use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
+use libbpf_rs::libbpf_sys;
+
 /// `XDP_MAX_TX_SKB_BUDGET` of linux/if_xdp.h, in kernels since 6.17; not yet in libc.
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
 
@@ -33,12 +35,7 @@ impl Mapping {
 
     /// Maps a ring of an AF_XDP socket.
     pub(crate) fn of_socket(fd: BorrowedFd<'_>, len: usize, offset: i64) -> io::Result<Mapping> {
-        Mapping::map(
-            len,
-            libc::MAP_SHARED | libc::MAP_POPULATE,
-            fd.as_raw_fd(),
-            offset,
-        )
+        Mapping::map(len, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
     }
 
     fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: i64) -> io::Result<Mapping> {
@@ -76,11 +73,7 @@ impl Drop for Mapping {
 }
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// Opens an AF_XDP socket in the network namespace of the calling thread.
@@ -100,13 +93,7 @@ fn set_option<T>(
     let len = size_of::<T>() as libc::socklen_t;
     // SAFETY: pointer and length describe `value`, which outlives the call.
     check(unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            level,
-            name,
-            std::ptr::from_ref(value).cast(),
-            len,
-        )
+        libc::setsockopt(fd.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), len)
     })
     .map(drop)
 }
@@ -198,20 +185,9 @@ pub(crate) fn bind(fd: BorrowedFd<'_>, address: &libc::sockaddr_xdp) -> io::Resu
 pub(crate) fn kick_send(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: an empty message; no pointer is read.
     let sent = unsafe {
-        libc::sendto(
-            fd.as_raw_fd(),
-            std::ptr::null(),
-            0,
-            libc::MSG_DONTWAIT,
-            std::ptr::null(),
-            0,
-        )
+        libc::sendto(fd.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
     };
-    if sent < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Asks the driver to look at the fill ring again.
@@ -227,11 +203,7 @@ pub(crate) fn kick_receive(fd: BorrowedFd<'_>) -> io::Result<()> {
             std::ptr::null_mut(),
         )
     };
-    if received < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if received < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// One request to the kernel about an interface of the calling thread's network namespace.
@@ -240,10 +212,7 @@ fn interface_request(
     request: libc::Ioctl,
     content: libc::__c_anonymous_ifr_ifru,
 ) -> io::Result<libc::ifreq> {
-    let mut frame = libc::ifreq {
-        ifr_name: [0; libc::IFNAMSIZ],
-        ifr_ifru: content,
-    };
+    let mut frame = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: content };
     if name.len() >= libc::IFNAMSIZ {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
     }
@@ -299,13 +268,8 @@ const GET_CHANNELS: u32 = 0x3c;
 
 /// The number of receive queues of an interface; 1 for drivers that have no such setting.
 pub(crate) fn interface_queues(name: &str) -> io::Result<u32> {
-    let mut channels = Channels {
-        command: GET_CHANNELS,
-        ..Channels::default()
-    };
-    let content = libc::__c_anonymous_ifr_ifru {
-        ifru_data: (&raw mut channels).cast(),
-    };
+    let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
+    let content = libc::__c_anonymous_ifr_ifru { ifru_data: (&raw mut channels).cast() };
     match interface_request(name, libc::SIOCETHTOOL, content) {
         Ok(_) => Ok((channels.rx + channels.combined).max(1)),
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
@@ -342,14 +306,79 @@ pub(crate) fn any_of(fds: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
     // SAFETY: the descriptor was just made and nobody else owns it.
     let any = unsafe { OwnedFd::from_raw_fd(fd) };
     for one in fds {
-        let mut event = libc::epoll_event {
-            events: libc::EPOLLIN as u32,
-            u64: 0,
-        };
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
         // SAFETY: `event` is read during the call only.
         check(unsafe {
             libc::epoll_ctl(fd, libc::EPOLL_CTL_ADD, one.as_raw_fd(), &raw mut event)
         })?;
     }
     Ok(any)
+}
+
+/// Flag of a program that runs in the driver.
+pub(crate) const NATIVE_MODE: u32 = libbpf_sys::XDP_FLAGS_DRV_MODE;
+/// Flag of a program that runs in the network stack.
+pub(crate) const GENERIC_MODE: u32 = libbpf_sys::XDP_FLAGS_SKB_MODE;
+
+/// libbpf returns a negative error number.
+fn check_bpf(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result) }
+}
+
+/// The flag of each mode, and the id of the XDP program that runs in it (0 for none).
+pub(crate) fn attached_programs(interface: u32) -> io::Result<[(u32, u32); 3]> {
+    let mut found = libbpf_sys::bpf_xdp_query_opts {
+        sz: size_of::<libbpf_sys::bpf_xdp_query_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    // SAFETY: `found` is an options structure that names its own size.
+    check_bpf(unsafe { libbpf_sys::bpf_xdp_query(interface as i32, 0, &raw mut found) })?;
+    Ok([
+        (NATIVE_MODE, found.drv_prog_id),
+        (GENERIC_MODE, found.skb_prog_id),
+        (libbpf_sys::XDP_FLAGS_HW_MODE, found.hw_prog_id),
+    ])
+}
+
+/// Puts `program` on an interface in `mode`, or takes off what is there (`None`). With `old` only
+/// if exactly that program is there, without it only if none is.
+pub(crate) fn attach_program(
+    interface: u32,
+    program: Option<BorrowedFd<'_>>,
+    mode: u32,
+    old: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let program = program.map_or(-1, |fd| fd.as_raw_fd());
+    let options = libbpf_sys::bpf_xdp_attach_opts {
+        sz: size_of::<libbpf_sys::bpf_xdp_attach_opts>() as libbpf_sys::size_t,
+        old_prog_fd: old.map_or(0, |fd| fd.as_raw_fd()),
+        ..Default::default()
+    };
+    let only_if_none = if old.is_none() { libbpf_sys::XDP_FLAGS_UPDATE_IF_NOEXIST } else { 0 };
+    let flags = mode | only_if_none;
+    // SAFETY: `options` names its own size and is only read.
+    check_bpf(unsafe {
+        libbpf_sys::bpf_xdp_attach(interface as i32, program, flags, &raw const options)
+    })
+    .map(drop)
+}
+
+/// A descriptor of the program with this id.
+pub(crate) fn program_fd(id: u32) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are passed.
+    let fd = check_bpf(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) })?;
+    // SAFETY: the descriptor was just made and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The id and the name of a program.
+pub(crate) fn program_info(program: BorrowedFd<'_>) -> io::Result<(u32, String)> {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: the kernel writes at most `len` bytes into `info`, whose pointers are all null.
+    check_bpf(unsafe {
+        libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut len)
+    })?;
+    let name = info.name.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
+    Ok((info.id, String::from_utf8(name).unwrap_or_default()))
 }

@@ -47,11 +47,7 @@ impl Umem {
         }
         let page = if hugepages { HUGE_PAGE } else { 4096 };
         let len = (chunks * chunk_size).next_multiple_of(page);
-        let huge = if hugepages {
-            Mapping::anonymous(len, true).ok()
-        } else {
-            None
-        };
+        let huge = if hugepages { Mapping::anonymous(len, true).ok() } else { None };
         let from_huge_pages = huge.is_some();
         let memory = match huge {
             Some(memory) => memory,
@@ -100,19 +96,10 @@ impl Umem {
     ///
     /// When a chunk of the range does not exist or already belongs to a pool.
     pub fn pool(&'static self, range: Range<usize>) -> Pool {
-        assert!(
-            range.end <= self.chunks,
-            "chunks {range:?} of a UMEM with {}",
-            self.chunks
-        );
+        assert!(range.end <= self.chunks, "chunks {range:?} of a UMEM with {}", self.chunks);
         let mut pooled = self.pooled.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = pooled
-            .iter()
-            .find(|other| other.start < range.end && range.start < other.end);
-        assert!(
-            taken.is_none(),
-            "chunks {range:?} overlap the pool of {taken:?}"
-        );
+        let taken = pooled.iter().find(|other| other.start < range.end && range.start < other.end);
+        assert!(taken.is_none(), "chunks {range:?} overlap the pool of {taken:?}");
         pooled.push(range.clone());
         // Room for every chunk of the UMEM, so that frames of other pools never make it grow.
         let mut free = Vec::with_capacity(self.chunks);
@@ -137,10 +124,7 @@ impl Umem {
     fn chunk_of(&self, frame: &Frame) -> usize {
         let offset = frame.chunk().as_ptr() as usize;
         let offset = offset.wrapping_sub(self.memory.start().as_ptr() as usize);
-        assert!(
-            offset < self.chunks * self.chunk_size(),
-            "a frame of another UMEM"
-        );
+        assert!(offset < self.chunks * self.chunk_size(), "a frame of another UMEM");
         offset / self.chunk_size()
     }
 
@@ -230,10 +214,7 @@ mod tests {
         frames.drain(..).for_each(|frame| pool.give(frame));
         assert_eq!(pool.free(), 8);
         let frame = pool.take().unwrap();
-        assert_eq!(
-            (frame.len(), frame.headroom(), frame.tailroom()),
-            (0, 256, 1792)
-        );
+        assert_eq!((frame.len(), frame.headroom(), frame.tailroom()), (0, 256, 1792));
         pool.give(frame);
     }
 
@@ -260,10 +241,8 @@ mod tests {
     #[test]
     #[should_panic(expected = "another UMEM")]
     fn a_frame_of_another_umem_is_refused() {
-        let (here, there) = (
-            Umem::new(1, 2048, false).unwrap(),
-            Umem::new(1, 2048, false).unwrap(),
-        );
+        let (here, there) =
+            (Umem::new(1, 2048, false).unwrap(), Umem::new(1, 2048, false).unwrap());
         let frame = there.pool(0..1).take().unwrap();
         here.pool(0..1).give(frame);
     }

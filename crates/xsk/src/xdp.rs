@@ -28,10 +28,7 @@ pub struct XdpOptions {
 
 impl Default for XdpOptions {
     fn default() -> XdpOptions {
-        XdpOptions {
-            ring_entries: 2048,
-            copy: CopyMode::Auto,
-        }
+        XdpOptions { ring_entries: 2048, copy: CopyMode::Auto }
     }
 }
 
@@ -102,19 +99,12 @@ impl XdpPort {
         } else {
             None
         };
-        Ok(XdpPort {
-            sockets,
-            any,
-            turn: 0,
-            counters: PortCounters::default(),
-        })
+        Ok(XdpPort { sockets, any, turn: 0, counters: PortCounters::default() })
     }
 
     /// The queues of this port with their sockets, to be registered with the XDP program.
     pub fn queues(&self) -> impl Iterator<Item = (u32, BorrowedFd<'_>)> {
-        self.sockets
-            .iter()
-            .map(|socket| (socket.queue(), socket.as_fd()))
+        self.sockets.iter().map(|socket| (socket.queue(), socket.as_fd()))
     }
 
     /// Whether every socket uses the packet memory directly.
@@ -147,9 +137,7 @@ impl XdpPort {
 
     pub(crate) fn counters(&self) -> PortCounters {
         let mut counters = self.counters;
-        self.sockets
-            .iter()
-            .for_each(|socket| socket.add_statistics(&mut counters));
+        self.sockets.iter().for_each(|socket| socket.add_statistics(&mut counters));
         counters
     }
 

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only)
+//
+// Which packets of an interface belong to the gateway's workers, and which to the kernel.
+//
+//   not IP, or not to this port's own Ethernet address        → kernel: ARP, LLDP, bridging
+//   to a local IP address: ESP, and ESP in UDP when asked for  → worker
+//                          everything else                     → kernel: IKE, SSH, BGP, ping
+//   to IPv6 link-local, to multicast, to the IPv4 broadcast    → kernel: ND, routing protocols
+//   to any other IP address, well-formed or not                → worker, which forwards it,
+//                                                                seals it, or names why not
+//
+// A packet for a worker never falls back to the kernel: when the worker's socket is gone (the
+// gateway was killed) it is dropped here. The kernel knows nothing of the gateway's policies and
+// would forward in clear what is to be protected.
+//
+// Fragments to a local address go to the kernel, which reassembles them for its own sockets (long
+// IKE messages). ESP that was fragmented on its way is therefore lost; senders set DF.
+
+#include "packet.h"
+
+#define ESP_IN_UDP_PORT 4500 // RFC 3948 section 2.1
+#define SPI_FIRST 256        // RFC 4303 section 2.1: 1 to 255 are reserved, 0 is never sent
+
+// What became of a packet. One count each, so that they add up to the packets seen. The order
+// is that of `VERDICTS` in crates/xsk/src/steer.rs.
+enum verdict {
+	TO_WORKER_TRANSIT, // to be forwarded
+	TO_WORKER_ESP,     // ESP to a local address
+	TO_WORKER_NATT,    // ESP in UDP to a local address
+	PASS_NOT_IP,       // neither IPv4 nor IPv6
+	PASS_NOT_OURS,     // to another Ethernet address: broadcast, multicast, promiscuous
+	PASS_LOCAL,        // to a local address, not ESP
+	PASS_FRAGMENT,     // a fragment to a local address
+	PASS_ESP_RESERVED, // ESP to a local address with an SPI below 256, or without one
+	PASS_CONTROL,      // IPv6 link-local, multicast, IPv4 broadcast
+	DROP_OVERSIZE,     // for a worker, but in more than one buffer: longer than a chunk
+	DROP_NO_SOCKET,    // for a worker, but its socket is gone
+	VERDICTS,
+};
+
+// Set before loading or, by single aligned stores, while running.
+volatile __u64 own_address; // the port's Ethernet address, its bytes in memory order, then two 0
+volatile __u32 esp_in_udp;  // 1: ESP in UDP goes to the workers
+
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, 256);
+	__type(key, __u32);
+	__type(value, __u32);
+} xsks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u8);
+} local_v4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct ipv6_address);
+	__type(value, __u8);
+} local_v6 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, VERDICTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+INLINE int is_own_address(const struct cursor *at)
+{
+	// Fourteen bytes are there: parse_ethernet has read them.
+	const struct ethernet *ethernet = peek(at, sizeof(*ethernet));
+	__u64 address = 0;
+
+	if (!ethernet)
+		return 0;
+	__builtin_memcpy(&address, ethernet->destination, 6);
+	return address == own_address;
+}
+
+// ESP at the cursor. A reserved SPI is no SA of ours; let the kernel answer as it likes.
+INLINE enum verdict judge_esp(const struct cursor *at, enum verdict to_worker,
+			      enum verdict otherwise)
+{
+	const __u32 *spi = peek(at, sizeof(*spi));
+
+	return spi && net32(*spi) >= SPI_FIRST ? to_worker : otherwise;
+}
+
+// A packet to a local address, the cursor behind the IP headers.
+INLINE enum verdict judge_local(struct cursor *at, __u32 protocol)
+{
+	const struct udp *udp;
+
+	if (protocol == PROTOCOL_IS_FRAGMENT)
+		return PASS_FRAGMENT;
+	if (protocol == PROTOCOL_ESP)
+		return judge_esp(at, TO_WORKER_ESP, PASS_ESP_RESERVED);
+	if (protocol != PROTOCOL_UDP || !esp_in_udp)
+		return PASS_LOCAL;
+	udp = peek(at, sizeof(*udp));
+	if (!udp || udp->destination != net16(ESP_IN_UDP_PORT))
+		return PASS_LOCAL;
+	// RFC 3948 section 2.2: four zero bytes in place of the SPI mark an IKE message; section
+	// 2.3: a keep-alive is a single byte. Both are the IKE daemon's and the kernel's business.
+	at->offset += sizeof(*udp);
+	return judge_esp(at, TO_WORKER_NATT, PASS_LOCAL);
+}
+
+INLINE enum verdict judge_ipv4(struct cursor *at)
+{
+	const struct ipv4 *ip = peek(at, sizeof(*ip));
+	__u32 destination;
+
+	if (!ip)
+		return TO_WORKER_TRANSIT;
+	destination = ip->destination;
+	if (bpf_map_lookup_elem(&local_v4, &destination))
+		return judge_local(at, skip_ipv4(at, ip));
+	// 224.0.0.0/4 (RFC 5771) and 255.255.255.255 (RFC 919): a DHCP answer, OSPF, VRRP.
+	if (net32(destination) >> 28 == 0xe || destination == 0xffffffff)
+		return PASS_CONTROL;
+	return TO_WORKER_TRANSIT;
+}
+
+INLINE enum verdict judge_ipv6(struct cursor *at)
+{
+	const struct ipv6 *ip = peek(at, sizeof(*ip));
+	struct ipv6_address destination;
+	__u32 first;
+
+	if (!ip)
+		return TO_WORKER_TRANSIT;
+	destination = ip->destination;
+	// RFC 4291 section 2.4: ff00::/8 is multicast, fe80::/10 link-local and never forwarded.
+	first = net32(destination.word[0]);
+	if (first >> 24 == 0xff || first >> 22 == 0xfe80 >> 6)
+		return PASS_CONTROL;
+	if (bpf_map_lookup_elem(&local_v6, &destination))
+		return judge_local(at, skip_ipv6(at, ip));
+	return TO_WORKER_TRANSIT;
+}
+
+INLINE enum verdict judge(struct xdp_md *ctx)
+{
+	struct cursor at = {
+		.data = (void *)(long)ctx->data,
+		.end = (void *)(long)ctx->data_end,
+	};
+	const struct cursor begin = at;
+	__u16 type = parse_ethernet(&at);
+
+	if (type != ETHERTYPE_IPV4 && type != ETHERTYPE_IPV6)
+		return PASS_NOT_IP;
+	if (!is_own_address(&begin))
+		return PASS_NOT_OURS;
+	return type == ETHERTYPE_IPV4 ? judge_ipv4(&at) : judge_ipv6(&at);
+}
+
+INLINE void count(enum verdict verdict)
+{
+	__u32 key = verdict;
+	__u64 *counter = bpf_map_lookup_elem(&counters, &key);
+
+	if (counter)
+		*counter += 1;
+}
+
+SEC("xdp.frags")
+int peregrine_steer(struct xdp_md *ctx)
+{
+	enum verdict verdict = judge(ctx);
+	int action = XDP_PASS;
+
+	if (verdict <= TO_WORKER_NATT) {
+		if (bpf_xdp_get_buff_len(ctx) != (__u64)ctx->data_end - (__u64)ctx->data) {
+			verdict = DROP_OVERSIZE;
+			action = XDP_DROP;
+		} else {
+			// The last argument is what happens without a socket: the packet dies.
+			action = bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_DROP);
+			if (action != XDP_REDIRECT)
+				verdict = DROP_NO_SOCKET;
+		}
+	}
+	count(verdict);
+	return action;
+}
+
+char dual_license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,181 @@
+//! Loads `bpf/steer.bpf.c` for one interface and tells it what it needs to know.
+//!
+//! The order that loses nothing: load, set the addresses, open the ports and register their
+//! sockets, and only then attach. Opening the ports first also refuses an interface that another
+//! gateway serves, before its program is replaced. Dropping a [`Steer`] does **not** detach: only
+//! [`Steer::detach`] does, so that every way to die but a clean stop fails closed.
+
+use std::mem::MaybeUninit;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
+use libbpf_rs::{MapCore, MapFlags};
+
+use crate::error::XskError;
+use crate::program::{self, AttachMode, Interface, VerdictCount};
+use crate::sys;
+
+/// Generated from the C program.
+#[allow(unsafe_code, missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/steer.skel.rs"));
+}
+
+/// Names and meanings of the program's counters, in the order of `enum verdict` in steer.bpf.c.
+const VERDICTS: [(&str, &str); 11] = [
+    ("to_worker_transit", "To a worker: to be forwarded."),
+    ("to_worker_esp", "To a worker: ESP to a local address."),
+    ("to_worker_natt", "To a worker: ESP in UDP to a local address."),
+    ("pass_not_ip", "To the kernel: neither IPv4 nor IPv6."),
+    ("pass_not_ours", "To the kernel: addressed to another Ethernet address."),
+    ("pass_local", "To the kernel: to a local address, and not ESP."),
+    ("pass_fragment", "To the kernel: a fragment to a local address."),
+    ("pass_esp_reserved", "To the kernel: ESP with a reserved SPI, or cut short before it."),
+    ("pass_control", "To the kernel: IPv6 link-local, multicast or IPv4 broadcast."),
+    ("drop_oversize", "Dropped: for a worker, and longer than one receive buffer."),
+    ("drop_no_socket", "Dropped: for a worker, whose socket is gone or not yet registered."),
+];
+
+/// The steering program of one interface.
+pub struct Steer {
+    skeleton: skeleton::SteerSkel<'static>,
+    interface: Interface,
+    local: Vec<IpAddr>,
+}
+
+impl Steer {
+    /// Loads the program for `interface`, of the calling thread's network namespace, and tells it
+    /// the interface's Ethernet address. Nothing is attached yet.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such interface, or the kernel does not load the program.
+    pub fn load(interface: &str) -> Result<Steer, XskError> {
+        let interface = Interface::find(interface)?;
+        let mac = sys::interface_mac(interface.name())
+            .map_err(|error| XskError::interface(interface.name(), error))?;
+        let load_error = program::capture_loader_messages("peregrine_steer");
+        // The loader wants a place that outlives it for one pointer; programs are loaded a few
+        // times per process.
+        let place = Box::leak(Box::new(MaybeUninit::uninit()));
+        let open = skeleton::SteerSkelBuilder::default().open(place).map_err(&load_error)?;
+        let skeleton = open.load().map_err(&load_error)?;
+        let mut steer = Steer { skeleton, interface, local: Vec::new() };
+        steer.set_ethernet_address(mac);
+        Ok(steer)
+    }
+
+    /// Tells the program that the interface's Ethernet address has changed.
+    pub fn set_ethernet_address(&mut self, address: [u8; 6]) {
+        let mut bytes = [0; 8];
+        bytes[..6].copy_from_slice(&address);
+        if let Some(variables) = &mut self.skeleton.maps.bss_data {
+            variables.own_address = u64::from_ne_bytes(bytes);
+        }
+    }
+
+    /// Whether ESP in UDP (port 4500) to a local address goes to the workers; off at first.
+    pub fn set_esp_in_udp(&mut self, on: bool) {
+        if let Some(variables) = &mut self.skeleton.maps.bss_data {
+            variables.esp_in_udp = u32::from(on);
+        }
+    }
+
+    /// Adds a local address: what is sent to it is not forwarded. Broadcast addresses of local
+    /// networks count, they are the host's own.
+    ///
+    /// # Errors
+    ///
+    /// When the program's table (4096 addresses of each family) is full.
+    pub fn add_local_address(&mut self, address: IpAddr) -> Result<(), XskError> {
+        if self.local.contains(&address) {
+            return Ok(());
+        }
+        let result = match address {
+            IpAddr::V4(address) => {
+                self.skeleton.maps.local_v4.update(&address.octets(), &[1], MapFlags::ANY)
+            }
+            IpAddr::V6(address) => {
+                self.skeleton.maps.local_v6.update(&address.octets(), &[1], MapFlags::ANY)
+            }
+        };
+        result.map_err(|error| self.map_error("add a local address", &error))?;
+        self.local.push(address);
+        Ok(())
+    }
+
+    /// Removes a local address; one that is not there is no error.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn remove_local_address(&mut self, address: IpAddr) -> Result<(), XskError> {
+        let Some(at) = self.local.iter().position(|&known| known == address) else {
+            return Ok(());
+        };
+        let result = match address {
+            IpAddr::V4(address) => self.skeleton.maps.local_v4.delete(&address.octets()),
+            IpAddr::V6(address) => self.skeleton.maps.local_v6.delete(&address.octets()),
+        };
+        result.map_err(|error| self.map_error("remove a local address", &error))?;
+        self.local.swap_remove(at);
+        Ok(())
+    }
+
+    /// Makes the local addresses exactly these; new ones are added before old ones are removed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Steer::add_local_address`].
+    pub fn set_local_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), XskError> {
+        for &address in addresses {
+            self.add_local_address(address)?;
+        }
+        let old: Vec<IpAddr> =
+            self.local.iter().copied().filter(|known| !addresses.contains(known)).collect();
+        old.into_iter().try_for_each(|address| self.remove_local_address(address))
+    }
+
+    /// Gives the packets of a queue to a socket, as [`XdpPort::queues`](crate::XdpPort::queues)
+    /// lists them. The kernel forgets it when the socket is closed.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses, or the queue is not below 256.
+    pub fn register(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), XskError> {
+        program::register(&self.skeleton.maps.xsks, self.interface.name(), queue, socket)
+    }
+
+    /// Puts the program on the interface, in place of an older one of ours.
+    ///
+    /// # Errors
+    ///
+    /// [`XskError::ForeignProgram`] when another one is there, [`XskError::NoXdp`],
+    /// [`XskError::Permission`].
+    pub fn attach(&mut self) -> Result<AttachMode, XskError> {
+        self.interface.attach(self.skeleton.progs.peregrine_steer.as_fd())
+    }
+
+    /// Takes the program off, if it still is on the interface: from then on the kernel forwards.
+    /// Returns whether it was.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn detach(&mut self) -> Result<bool, XskError> {
+        self.interface.detach(self.skeleton.progs.peregrine_steer.as_fd())
+    }
+
+    /// What became of the packets since loading; the counts add up to the packets seen.
+    pub fn counters(&self) -> [VerdictCount; VERDICTS.len()] {
+        program::read_counters(&self.skeleton.maps.counters, VERDICTS)
+    }
+
+    fn map_error(&self, doing: &'static str, error: &libbpf_rs::Error) -> XskError {
+        program::map_error(doing, self.interface.name(), error)
+    }
+}
+
+#[cfg(test)]
+mod tests;
