@@ -1,1 +1,22 @@
-//! Fuzz targets.
+//! Fuzz targets: one function per parser of bytes from outside. A target is given any bytes and
+//! panics if an invariant of the parser does not hold; surviving without a panic is the least
+//! of them.
+//!
+//! `fuzz/run TARGET SECONDS` looks for new inputs with libFuzzer, `cargo test -p fuzz` replays
+//! those in `fuzz/corpus/TARGET`. A new target needs a function and a line in [`TARGETS`] here,
+//! a main in `src/bin/TARGET.rs` and a corpus.
+
+#![forbid(unsafe_code)]
+
+mod frame;
+// The comparison with an independent parser is the one that the property tests use.
+#[path = "../../crates/wire/tests/oracle/compare.rs"]
+mod compare;
+
+pub use frame::frame;
+
+/// A target: given any bytes, it panics if an invariant is broken.
+pub type Target = fn(&[u8]);
+
+/// Every target by name; the name is also that of its main and of its corpus directory.
+pub const TARGETS: &[(&str, Target)] = &[("frame", frame)];
