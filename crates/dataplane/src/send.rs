@@ -10,7 +10,7 @@
 
 use xsk::{Frame, Pool, Port};
 
-use crate::batch::{Batch, Turn};
+use crate::batch::{BATCH_PACKETS, Batch, Turn};
 use crate::counters::Counters;
 use crate::verdict::Verdict;
 
@@ -54,7 +54,8 @@ impl Queue {
 
     /// Sends what the port takes now.
     pub(crate) fn drain(&mut self, port: &mut Port, pool: &mut Pool, counters: &Counters) {
-        if self.is_idle() {
+        // An idle port is asked only when frames run short, for those it has sent meanwhile.
+        if self.is_idle() && pool.free() >= BATCH_PACKETS {
             return;
         }
         let sent = if self.is_empty() { 0 } else { port.send(&mut self.frames, pool) };
