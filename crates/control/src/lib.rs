@@ -11,6 +11,7 @@
 //! | [`route_feed`] | the kernel's links, addresses, routes and neighbours, live |
 //! | [`api`] | the socket behind `peregrine show` |
 //! | [`cpu`], [`signal`] | cores and stop signals |
+//! | [`xfrm`] | the server behind the IKE daemon and `ip xfrm` |
 
 #![forbid(unsafe_code)]
 
@@ -20,3 +21,4 @@ pub mod cpu;
 pub mod instance;
 pub mod route_feed;
 pub mod signal;
+pub mod xfrm;

@@ -91,11 +91,7 @@ impl Address {
     /// Whether the first `prefix` bits are those of `network`. A prefix beyond 128 means 128.
     pub fn matches(&self, network: &Self, prefix: u8) -> bool {
         let bits = u32::from(prefix.min(128));
-        let mask = if bits == 0 {
-            0
-        } else {
-            u128::MAX << (128 - bits)
-        };
+        let mask = if bits == 0 { 0 } else { u128::MAX << (128 - bits) };
         (u128::from_be_bytes(self.0) ^ u128::from_be_bytes(network.0)) & mask == 0
     }
 }
@@ -116,11 +112,7 @@ impl From<IpAddr> for Address {
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0[4..].iter().all(|&byte| byte == 0) {
-            write!(
-                f,
-                "{}",
-                Ipv4Addr::new(self.0[0], self.0[1], self.0[2], self.0[3])
-            )
+            write!(f, "{}", Ipv4Addr::new(self.0[0], self.0[1], self.0[2], self.0[3]))
         } else {
             write!(f, "{}", Ipv6Addr::from(self.0))
         }
@@ -264,10 +256,7 @@ mod tests {
 
     #[test]
     fn canonical_forgets_what_ipv4_does_not_use() {
-        assert_eq!(
-            Address([9; 16]).canonical(AF_INET),
-            Address::from(IpAddr::from([9, 9, 9, 9]))
-        );
+        assert_eq!(Address([9; 16]).canonical(AF_INET), Address::from(IpAddr::from([9, 9, 9, 9])));
         assert_eq!(Address([9; 16]).canonical(AF_INET6), Address([9; 16]));
     }
 }

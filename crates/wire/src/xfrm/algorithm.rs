@@ -22,10 +22,7 @@ impl Name {
     /// does. Empty when it is not UTF-8, which no algorithm's name is.
     pub fn as_str(&self) -> &str {
         let text = &self.0[..63];
-        let len = text
-            .iter()
-            .position(|&byte| byte == 0)
-            .unwrap_or(text.len());
+        let len = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
         std::str::from_utf8(&text[..len]).unwrap_or("")
     }
 }

@@ -41,9 +41,7 @@ impl Attribute<'_> {
     /// The value's first bytes as a `T`; `None` when there are too few. More are allowed, as the
     /// kernel allows them.
     pub fn read<T: FromBytes>(&self) -> Option<T> {
-        T::read_from_prefix(self.payload)
-            .ok()
-            .map(|(value, _)| value)
+        T::read_from_prefix(self.payload).ok().map(|(value, _)| value)
     }
 }
 
@@ -168,10 +166,7 @@ mod tests {
             bytes.extend(attr::MARK.to_ne_bytes());
             bytes.extend([0; 4]);
             let table = parse(&bytes);
-            assert!(
-                table.has(attr::IF_ID) && !table.has(attr::MARK),
-                "length {len}"
-            );
+            assert!(table.has(attr::IF_ID) && !table.has(attr::MARK), "length {len}");
         }
     }
 

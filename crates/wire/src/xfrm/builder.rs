@@ -59,8 +59,7 @@ impl<'a> Builder<'a> {
         let Ok(len) = u16::try_from(len) else {
             return self;
         };
-        self.out
-            .extend_from_slice(AttributeHeader { len, kind }.as_bytes());
+        self.out.extend_from_slice(AttributeHeader { len, kind }.as_bytes());
         for part in parts {
             self.out.extend_from_slice(part);
         }
@@ -100,34 +99,17 @@ mod tests {
     #[test]
     fn what_is_built_is_read_back() {
         let mut out = Vec::new();
-        Builder::new(
-            &mut out,
-            Header {
-                kind: 0x10,
-                seq: 9,
-                ..Header::default()
-            },
-        )
-        .fixed(&[1u8, 2, 3])
-        .attribute(attr::IF_ID, &7u32)
-        .attribute_if::<u32>(attr::SA_PCPU, None)
-        .attribute_parts(attr::PROTO, &[&[5], &[6]])
-        .finish();
+        Builder::new(&mut out, Header { kind: 0x10, seq: 9, ..Header::default() })
+            .fixed(&[1u8, 2, 3])
+            .attribute(attr::IF_ID, &7u32)
+            .attribute_if::<u32>(attr::SA_PCPU, None)
+            .attribute_parts(attr::PROTO, &[&[5], &[6]])
+            .finish();
         let (header, message) = Datagram::new(&out).next().unwrap();
-        assert_eq!(
-            (header.kind, header.seq, message.len()),
-            (0x10, 9, 16 + 4 + 8 + 8)
-        );
-        let seen: Vec<_> = AttributeIter::new(&message[20..])
-            .map(|a| (a.kind, a.payload))
-            .collect();
-        assert_eq!(
-            seen,
-            [
-                (attr::IF_ID, &7u32.to_ne_bytes()[..]),
-                (attr::PROTO, &[5, 6])
-            ]
-        );
+        assert_eq!((header.kind, header.seq, message.len()), (0x10, 9, 16 + 4 + 8 + 8));
+        let seen: Vec<_> =
+            AttributeIter::new(&message[20..]).map(|a| (a.kind, a.payload)).collect();
+        assert_eq!(seen, [(attr::IF_ID, &7u32.to_ne_bytes()[..]), (attr::PROTO, &[5, 6])]);
     }
 
     #[test]

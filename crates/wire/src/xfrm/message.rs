@@ -76,21 +76,13 @@ impl<'a> Message<'a> {
     /// Takes a message as [`super::Datagram`] yields it, expecting a fixed part of `fixed_len`
     /// bytes. `None` when it is shorter.
     pub fn new(header: Header, bytes: &'a [u8], fixed_len: usize) -> Option<Self> {
-        let body = bytes
-            .get(HEADER_LEN..)
-            .filter(|body| body.len() >= fixed_len)?;
-        Some(Self {
-            header,
-            body,
-            fixed_len,
-        })
+        let body = bytes.get(HEADER_LEN..).filter(|body| body.len() >= fixed_len)?;
+        Some(Self { header, body, fixed_len })
     }
 
     /// The fixed part. `None` only when `T` is longer than the part that was asked for.
     pub fn fixed<T: FromBytes>(&self) -> Option<T> {
-        T::read_from_prefix(&self.body[..self.fixed_len])
-            .ok()
-            .map(|(value, _)| value)
+        T::read_from_prefix(&self.body[..self.fixed_len]).ok().map(|(value, _)| value)
     }
 
     /// The bytes of the attributes.
@@ -135,21 +127,11 @@ mod tests {
     #[test]
     fn fixed_part_and_attributes_are_found() {
         let mut out = Vec::new();
-        let id = UsersaId {
-            proto: 50,
-            family: 2,
-            ..UsersaId::default()
-        };
-        Builder::new(
-            &mut out,
-            Header {
-                kind: msg::GETSA,
-                ..Header::default()
-            },
-        )
-        .fixed(&id)
-        .attribute(attr::IF_ID, &3u32)
-        .finish();
+        let id = UsersaId { proto: 50, family: 2, ..UsersaId::default() };
+        Builder::new(&mut out, Header { kind: msg::GETSA, ..Header::default() })
+            .fixed(&id)
+            .attribute(attr::IF_ID, &3u32)
+            .finish();
         let (header, bytes) = Datagram::new(&out).next().unwrap();
         let message = Message::new(header, bytes, fixed_len(header.kind).unwrap()).unwrap();
         assert_eq!(message.fixed::<UsersaId>(), Some(id));
@@ -160,19 +142,12 @@ mod tests {
 
     #[test]
     fn a_short_message_is_refused_and_an_unpadded_one_has_no_attributes() {
-        let header = Header {
-            len: 17,
-            kind: msg::FLUSHSA,
-            ..Header::default()
-        };
+        let header = Header { len: 17, kind: msg::FLUSHSA, ..Header::default() };
         let mut bytes = header.as_bytes().to_vec();
         assert!(Message::new(header, &bytes, 1).is_none());
         bytes.push(50);
         let message = Message::new(header, &bytes, 1).unwrap();
-        assert_eq!(
-            message.fixed::<UsersaFlush>(),
-            Some(UsersaFlush { proto: 50 })
-        );
+        assert_eq!(message.fixed::<UsersaFlush>(), Some(UsersaFlush { proto: 50 }));
         assert_eq!(message.attributes().count(), 0);
     }
 }

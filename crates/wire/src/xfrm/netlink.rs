@@ -104,13 +104,7 @@ mod tests {
     use super::*;
 
     fn message(len: u32, kind: u16) -> Vec<u8> {
-        Header {
-            len,
-            kind,
-            ..Header::default()
-        }
-        .as_bytes()
-        .to_vec()
+        Header { len, kind, ..Header::default() }.as_bytes().to_vec()
     }
 
     #[test]
@@ -118,9 +112,7 @@ mod tests {
         let mut bytes = message(18, 1);
         bytes.extend([7, 8, 0, 0]);
         bytes.extend(message(16, 2));
-        let seen: Vec<_> = Datagram::new(&bytes)
-            .map(|(h, m)| (h.kind, m.len()))
-            .collect();
+        let seen: Vec<_> = Datagram::new(&bytes).map(|(h, m)| (h.kind, m.len())).collect();
         assert_eq!(seen, [(1, 18), (2, 16)]);
     }
 

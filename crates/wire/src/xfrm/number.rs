@@ -221,11 +221,7 @@ pub mod group {
 
     /// The bit of `group` in a bind mask; groups outside 1..=32 have none.
     pub const fn bit(group: u32) -> u32 {
-        if group == 0 || group > 32 {
-            0
-        } else {
-            1 << (group - 1)
-        }
+        if group == 0 || group > 32 { 0 } else { 1 << (group - 1) }
     }
 }
 

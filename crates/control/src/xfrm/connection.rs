@@ -1,0 +1,262 @@
+//! One program's connection: its queue, its dump, its groups.
+//!
+//! ```text
+//! program ──request──▶ receive ──▶ Server::handle ──▶ queue ──▶ program
+//!                                   events ───────────▶ queue
+//! ```
+//!
+//! The queue is bounded in both ways that netlink is: a program that does not read its replies is
+//! not read from, and a program that does not read its events loses them and is told so once
+//! (`NLMSG_OVERRUN`, which stands for the `ENOBUFS` of a netlink socket).
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use wire::xfrm::netlink::{HEADER_LEN, Header, NLMSG_OVERRUN};
+use wire::xfrm::number::group;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::client::Client;
+use super::counters::Counters;
+use super::delivery::{Delivery, Event};
+use super::dump::Dump;
+use super::secret::Bytes;
+use super::server::Server;
+
+/// Messages from the preload library to the server that are not netlink: `nlmsg_type` of the frame.
+pub mod control_frame {
+    /// The program bound its socket. Payload: u32 `nl_pid`, u32 group mask.
+    pub const BIND: u16 = 0xfff0;
+    /// The program joined or left a group. Payload: u32 group, u32 on.
+    pub const MEMBERSHIP: u16 = 0xfff1;
+    /// The program set a netlink socket option. Payload: u32 option, u32 on.
+    pub const OPTION: u16 = 0xfff2;
+    /// `NETLINK_CAP_ACK`: errors do not quote the request.
+    pub const OPTION_CAP_ACK: u32 = 10;
+    /// `NETLINK_EXT_ACK`: errors carry texts.
+    pub const OPTION_EXT_ACK: u32 = 11;
+}
+
+/// Longest datagram of requests. `ip -batch` sends up to 32 KiB, everything else less than 4.
+pub(super) const REQUEST_MAX: usize = 64 * 1024;
+
+/// Bytes of replies in the queue from which a program is not read from any more. One datagram of
+/// requests may go over it.
+const REPLIES_MAX: usize = 64 * 1024;
+
+/// Bytes in the queue from which events are lost; what a netlink socket holds by default
+/// (`net.core.rmem_default`).
+const EVENTS_MAX: usize = 212_992;
+
+/// Requests, and parts of dumps, that one program gets before the others have their turn.
+const TURN_MAX: usize = 16;
+
+enum Queued {
+    Reply(Bytes),
+    Event(Arc<Bytes>),
+    Overrun([u8; HEADER_LEN]),
+}
+
+impl Queued {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Reply(bytes) => bytes,
+            Self::Event(bytes) => bytes,
+            Self::Overrun(bytes) => bytes,
+        }
+    }
+}
+
+/// Why a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ended;
+
+/// One connection.
+pub(super) struct Connection {
+    pub(super) fd: OwnedFd,
+    client: Client,
+    /// Groups it is bound to, as a mask.
+    pub(super) groups: u32,
+    queue: VecDeque<Queued>,
+    queued_bytes: usize,
+    dump: Option<Dump>,
+    /// Events were lost and it does not know yet.
+    overrun: bool,
+}
+
+impl Connection {
+    pub(super) fn new(fd: OwnedFd) -> Self {
+        Self {
+            fd,
+            client: Client::default(),
+            groups: 0,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            dump: None,
+            overrun: false,
+        }
+    }
+
+    /// Whether requests are to be read.
+    pub(super) fn wants_read(&self) -> bool {
+        self.queued_bytes < REPLIES_MAX
+    }
+
+    /// Whether there is something to send, or to fetch and send.
+    pub(super) fn wants_write(&self) -> bool {
+        !self.queue.is_empty() || self.dump.is_some()
+    }
+
+    /// Reads requests, in order; what one produces is queued before the next is read. Returns the
+    /// events for everybody else.
+    pub(super) fn serve(
+        &mut self,
+        server: &mut Server,
+        counters: &dyn Counters,
+        now: u64,
+        buffer: &mut [u8],
+        events: &mut Vec<Event>,
+    ) -> Result<(), Ended> {
+        for _ in 0..TURN_MAX {
+            if !self.wants_read() {
+                break;
+            }
+            let len = match recv(&self.fd, &mut *buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+                // A datagram of no bytes says nothing; on a closed connection it says so.
+                Ok((_, 0)) => return Err(Ended),
+                Ok((_, len)) => len,
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => continue,
+                Err(_) => return Err(Ended),
+            };
+            if len > buffer.len() {
+                self.refuse_oversized(buffer);
+            } else if !self.obey(&buffer[..len]) {
+                self.answer(server, counters, now, &buffer[..len], events);
+            }
+            buffer[..len.min(REQUEST_MAX)].fill(0);
+            self.flush(server, counters)?;
+        }
+        Ok(())
+    }
+
+    fn answer(
+        &mut self,
+        server: &mut Server,
+        counters: &dyn Counters,
+        now: u64,
+        request: &[u8],
+        events: &mut Vec<Event>,
+    ) {
+        self.client.dumping = self.dump.is_some();
+        let handled = server.handle(&self.client, request, now, counters);
+        for delivery in handled.deliveries {
+            match delivery {
+                Delivery::Reply(bytes) => self.push(Queued::Reply(bytes)),
+                Delivery::Event(event) => {
+                    // Its own event comes before its own reply.
+                    self.notify(&event);
+                    events.push(event);
+                }
+            }
+        }
+        self.dump = handled.dump.or(self.dump.take());
+    }
+
+    /// A control frame changes what the server knows of the program. Whether it was one.
+    fn obey(&mut self, frame: &[u8]) -> bool {
+        let Ok((header, payload)) = Header::read_from_prefix(frame) else { return false };
+        let known = [control_frame::BIND, control_frame::MEMBERSHIP, control_frame::OPTION];
+        if !known.contains(&header.kind) {
+            return false;
+        }
+        let Ok(([first, second], _)) = <[u32; 2]>::read_from_prefix(payload) else { return true };
+        let on = second != 0;
+        match (header.kind, first) {
+            (control_frame::BIND, port) => {
+                self.client.port = port;
+                self.groups = second;
+            }
+            (control_frame::MEMBERSHIP, number) if on => self.groups |= group::bit(number),
+            (control_frame::MEMBERSHIP, number) => self.groups &= !group::bit(number),
+            (_, control_frame::OPTION_EXT_ACK) => self.client.ext_ack = on,
+            (_, control_frame::OPTION_CAP_ACK) => self.client.cap_ack = on,
+            _ => {}
+        }
+        true
+    }
+
+    /// A request that does not fit is refused as a netlink socket refuses to send it.
+    fn refuse_oversized(&mut self, start: &[u8]) {
+        let (header, _) = Header::read_from_prefix(start).unwrap_or_default();
+        let client = Client { cap_ack: true, ..self.client };
+        let reply = super::server::refusal(&client, &header, Errno::MSGSIZE);
+        self.push(Queued::Reply(reply));
+    }
+
+    /// Queues an event, if the program listens and its queue has room.
+    pub(super) fn notify(&mut self, event: &Event) {
+        if self.groups & group::bit(event.group) == 0 {
+            return;
+        }
+        if self.overrun || self.queued_bytes + event.bytes.len() > EVENTS_MAX {
+            self.overrun = true;
+            return;
+        }
+        self.push(Queued::Event(Arc::clone(&event.bytes)));
+    }
+
+    fn push(&mut self, queued: Queued) {
+        self.queued_bytes += queued.bytes().len();
+        self.queue.push_back(queued);
+    }
+
+    /// Sends what the program takes. A dump is continued when all before it was taken, so it
+    /// never holds more than one part.
+    pub(super) fn flush(&mut self, server: &Server, counters: &dyn Counters) -> Result<(), Ended> {
+        let mut parts = 0;
+        loop {
+            while let Some(first) = self.queue.front() {
+                let len = first.bytes().len();
+                match send(&self.fd, first.bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                    Ok(_) => {}
+                    Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(()),
+                    Err(Errno::INTR) => continue,
+                    Err(_) => return Err(Ended),
+                }
+                self.queue.pop_front();
+                self.queued_bytes -= len;
+            }
+            if self.overrun {
+                self.overrun = false;
+                let header =
+                    Header { len: HEADER_LEN as u32, kind: NLMSG_OVERRUN, ..Header::default() };
+                let mut bytes = [0; HEADER_LEN];
+                bytes.copy_from_slice(header.as_bytes());
+                self.push(Queued::Overrun(bytes));
+                continue;
+            }
+            if parts == TURN_MAX || !self.continue_dump(server, counters) {
+                return Ok(());
+            }
+            parts += 1;
+        }
+    }
+
+    /// Queues the next part of a dump. Whether there was one.
+    fn continue_dump(&mut self, server: &Server, counters: &dyn Counters) -> bool {
+        let Some(dump) = &mut self.dump else { return false };
+        let part = server.dump_next(dump, counters);
+        if dump.is_over() {
+            self.dump = None;
+        }
+        let found = part.is_some();
+        if let Some(part) = part {
+            self.push(Queued::Reply(part));
+        }
+        found
+    }
+}

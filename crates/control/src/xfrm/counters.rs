@@ -1,0 +1,53 @@
+//! What the server asks the data plane: live figures of SAs and policies.
+
+use wire::xfrm::replay::Stats;
+
+use super::policy::PolicyId;
+use super::sa::SaId;
+
+/// Live figures of one SA.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SaCounters {
+    /// Bytes of ESP payload processed since installation.
+    pub bytes: u64,
+    /// Packets processed since installation.
+    pub packets: u64,
+    /// First use, seconds since the epoch; 0 when never.
+    pub use_time: u64,
+    /// Last use, seconds since the epoch; 0 when never.
+    pub last_used: u64,
+    /// Last sequence number sent.
+    pub output_sequence: u64,
+    /// Highest sequence number received.
+    pub input_sequence: u64,
+    /// Bit `i % 64` of word `i / 64`: number `input_sequence - i` was received.
+    pub received: Vec<u64>,
+    /// What it refused.
+    pub stats: Stats,
+}
+
+/// Live figures of one policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PolicyCounters {
+    /// Last use, seconds since the epoch; 0 when never.
+    pub use_time: u64,
+}
+
+/// Source of live figures. `None` for what the data plane does not know (yet).
+pub trait Counters {
+    /// Of an SA.
+    fn sa(&self, id: SaId) -> Option<SaCounters>;
+    /// Of a policy.
+    fn policy(&self, id: PolicyId) -> Option<PolicyCounters>;
+}
+
+/// No data plane: nothing was ever used.
+impl Counters for () {
+    fn sa(&self, _: SaId) -> Option<SaCounters> {
+        None
+    }
+
+    fn policy(&self, _: PolicyId) -> Option<PolicyCounters> {
+        None
+    }
+}

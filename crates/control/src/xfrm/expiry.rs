@@ -1,0 +1,147 @@
+//! Timers: what happens to SAs and policies because time passed or traffic reached a limit.
+
+use wire::xfrm::netlink::Header;
+use wire::xfrm::number::{group, msg};
+
+use super::clock::{Phase, policy_phase, sa_phase};
+use super::counters::Counters;
+use super::delivery::Delivery;
+use super::notice::{self, SaView};
+use super::policy::PolicyId;
+use super::sa::SaId;
+use super::server::Server;
+
+impl Server {
+    /// Does what is due at `now` (seconds since the epoch): larval SAs that nobody completed, soft
+    /// and hard limits of time, bytes and packets. To be called about once a second.
+    pub fn tick(&mut self, now: u64, counters: &dyn Counters) -> Vec<Delivery> {
+        let mut out = Vec::new();
+        while let Some((deadline, id)) = self.sad.next_deadline() {
+            if deadline > now {
+                break;
+            }
+            self.look_at_sa(id, now, counters, &mut out);
+        }
+        while let Some((deadline, id)) = self.spd.next_deadline() {
+            if deadline > now {
+                break;
+            }
+            self.look_at_policy(id, now, counters, &mut out);
+        }
+        let limited: Vec<SaId> = self.sad.limited().collect();
+        for id in limited {
+            self.check_traffic(id, counters, &mut out);
+        }
+        out
+    }
+
+    /// When [`Server::tick`] has something to do next because of time; traffic limits are not
+    /// foreseen.
+    pub fn next_deadline(&self) -> Option<u64> {
+        let sa = self.sad.next_deadline().map(|(deadline, _)| deadline);
+        let policy = self.spd.next_deadline().map(|(deadline, _)| deadline);
+        [sa, policy].into_iter().flatten().min()
+    }
+
+    fn look_at_sa(&mut self, id: SaId, now: u64, counters: &dyn Counters, out: &mut Vec<Delivery>) {
+        let live = counters.sa(id);
+        let Some(sa) = self.sad.get_mut(id) else { return };
+        let limits = sa.parameters().info.lft;
+        let mut phase = sa_phase(&limits, &sa.usage(live.as_ref()), sa.dying, now);
+        if phase == Phase::Expired
+            && let Some(left) = sa.soft_left_s.take()
+        {
+            // The clock jumped over both limits. The soft one comes first all the same, so that
+            // the IKE daemon may rekey; the hard one keeps its distance from it.
+            sa.base.add_time = now.saturating_sub(left).saturating_sub(1);
+            phase = sa_phase(&limits, &sa.usage(live.as_ref()), sa.dying, now);
+        }
+        let Phase::Alive { warn, next, soft_left_s } = phase else {
+            self.expire_hard(id, counters, out);
+            return;
+        };
+        sa.soft_left_s = soft_left_s;
+        sa.dying |= warn;
+        // Never before the next second: a deadline that stays due would stop the clock.
+        self.sad.set_deadline(id, next.map(|next| next.max(now + 1)));
+        if warn {
+            self.announce_expiry(id, false, 0, counters, out);
+        }
+    }
+
+    fn expire_hard(&mut self, id: SaId, counters: &dyn Counters, out: &mut Vec<Delivery>) {
+        self.announce_expiry(id, true, 0, counters, out);
+        self.remove_sa(id);
+    }
+
+    fn check_traffic(&mut self, id: SaId, counters: &dyn Counters, out: &mut Vec<Delivery>) {
+        let Some(live) = counters.sa(id).filter(|live| live.packets != 0) else { return };
+        let Some(sa) = self.sad.get_mut(id) else { return };
+        let usage = sa.usage(Some(&live));
+        let limits = sa.parameters().info.lft;
+        if usage.bytes >= limits.hard_byte_limit || usage.packets >= limits.hard_packet_limit {
+            self.expire_hard(id, counters, out);
+            return;
+        }
+        let soft =
+            usage.bytes >= limits.soft_byte_limit || usage.packets >= limits.soft_packet_limit;
+        if soft && !sa.dying {
+            sa.dying = true;
+            self.announce_expiry(id, false, 0, counters, out);
+        }
+    }
+
+    fn look_at_policy(
+        &mut self,
+        id: PolicyId,
+        now: u64,
+        counters: &dyn Counters,
+        out: &mut Vec<Delivery>,
+    ) {
+        let Some(policy) = self.spd.get(id) else { return };
+        match policy_phase(&policy.record.limits, &policy.usage(counters), now) {
+            Phase::Expired => {
+                self.announce_policy_expiry(id, true, 0, counters, out);
+                self.remove_policy(id);
+            }
+            Phase::Alive { warn, next, .. } => {
+                self.spd.set_deadline(id, next.map(|next| next.max(now + 1)));
+                if warn {
+                    self.announce_policy_expiry(id, false, 0, counters, out);
+                }
+            }
+        }
+    }
+
+    /// EXPIRE, `port` being who asked for it.
+    pub(super) fn announce_expiry(
+        &self,
+        id: SaId,
+        hard: bool,
+        port: u32,
+        counters: &dyn Counters,
+        out: &mut Vec<Delivery>,
+    ) {
+        let Some(sa) = self.sad.get(id) else { return };
+        let header = Header { kind: msg::EXPIRE, pid: port, ..Header::default() };
+        self.emit(out, group::EXPIRE, || {
+            notice::sa_expired(header, &SaView::new(id, sa, counters), hard)
+        });
+    }
+
+    /// POLEXPIRE, `port` being who asked for it.
+    pub(super) fn announce_policy_expiry(
+        &self,
+        id: PolicyId,
+        hard: bool,
+        port: u32,
+        counters: &dyn Counters,
+        out: &mut Vec<Delivery>,
+    ) {
+        let Some(policy) = self.spd.get(id) else { return };
+        let header = Header { kind: msg::POLEXPIRE, pid: port, ..Header::default() };
+        self.emit(out, group::EXPIRE, || {
+            notice::policy_expired(header, policy, &policy.info(counters), hard)
+        });
+    }
+}

@@ -1,0 +1,211 @@
+//! The SAD: every SA once, found by SPI, by addresses while larval, by ACQUIRE, by deadline.
+//!
+//! Look-ups do not depend on the number of SAs, except among SAs that differ in nothing but their
+//! mark, which the kernel walks as well, newest first.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use wire::xfrm::address::{Address, Be32, Mark};
+
+use super::sa::{Body, Sa, SaId};
+
+/// What a packet names an SA by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SpiKey {
+    pub(super) daddr: Address,
+    pub(super) spi: u32,
+    pub(super) proto: u8,
+    pub(super) family: u16,
+}
+
+impl SpiKey {
+    pub(super) fn new(daddr: &Address, spi: u32, proto: u8, family: u16) -> Self {
+        Self { daddr: daddr.canonical(family), spi, proto, family }
+    }
+
+    fn of(sa: &Sa) -> Self {
+        let info = &sa.parameters().info;
+        Self::new(&info.id.daddr, info.id.spi.get(), info.id.proto, info.family)
+    }
+}
+
+/// What an SA without an SPI is found by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct LarvalKey {
+    pub(super) daddr: Address,
+    pub(super) saddr: Address,
+    pub(super) family: u16,
+    pub(super) reqid: u32,
+    pub(super) mode: u8,
+    pub(super) proto: u8,
+    pub(super) cpu: Option<u32>,
+}
+
+impl LarvalKey {
+    pub(super) fn of(parameters: &super::sa::SaParameters) -> Self {
+        let info = &parameters.info;
+        Self {
+            daddr: info.id.daddr.canonical(info.family),
+            saddr: info.saddr.canonical(info.family),
+            family: info.family,
+            reqid: info.reqid,
+            mode: info.mode,
+            proto: info.id.proto,
+            cpu: parameters.cpu,
+        }
+    }
+}
+
+type Index<K> = HashMap<K, Vec<u64>>;
+
+/// The table.
+#[derive(Debug, Default)]
+pub(super) struct Sad {
+    by_id: BTreeMap<u64, Sa>,
+    by_spi: Index<SpiKey>,
+    /// Larval SAs that have no SPI yet.
+    by_addresses: Index<LarvalKey>,
+    /// Larval SAs that an ACQUIRE announced, by its number.
+    by_acquire: Index<u32>,
+    deadlines: BTreeSet<(u64, u64)>,
+    /// SAs with byte or packet limits.
+    limited: BTreeSet<u64>,
+    next_id: u64,
+}
+
+impl Sad {
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// The name that the next SA will have.
+    pub(super) fn next_id(&self) -> SaId {
+        SaId(self.next_id)
+    }
+
+    pub(super) fn get(&self, id: SaId) -> Option<&Sa> {
+        self.by_id.get(&id.0)
+    }
+
+    /// For changes that leave the keys alone.
+    pub(super) fn get_mut(&mut self, id: SaId) -> Option<&mut Sa> {
+        self.by_id.get_mut(&id.0)
+    }
+
+    pub(super) fn insert(&mut self, sa: Sa) -> SaId {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.link(id, &sa);
+        self.by_id.insert(id, sa);
+        SaId(id)
+    }
+
+    pub(super) fn remove(&mut self, id: SaId) -> Option<Sa> {
+        let sa = self.by_id.remove(&id.0)?;
+        self.unlink(id.0, &sa);
+        Some(sa)
+    }
+
+    /// Gives a larval SA its SPI.
+    pub(super) fn set_spi(&mut self, id: SaId, spi: u32) {
+        let Some(mut sa) = self.remove(id) else { return };
+        if let Body::Larval(parameters) = &mut sa.body {
+            parameters.info.id.spi = Be32::new(spi);
+        }
+        self.link(id.0, &sa);
+        self.by_id.insert(id.0, sa);
+    }
+
+    /// The newest SA with this key that accepts the mark.
+    pub(super) fn find(&self, key: &SpiKey, mark: u32) -> Option<SaId> {
+        self.newest(self.by_spi.get(key), |sa| sa.parameters().mark.accepts(mark))
+    }
+
+    /// A larval SA without SPI.
+    pub(super) fn find_larval(&self, key: &LarvalKey, mark: Mark) -> Option<SaId> {
+        self.newest(self.by_addresses.get(key), |sa| sa.parameters().mark.accepts(mark.key()))
+    }
+
+    /// The larval SA that ACQUIRE number `seq` announced.
+    pub(super) fn find_acquire(&self, seq: u32, mark: u32) -> Option<SaId> {
+        self.newest(self.by_acquire.get(&seq), |sa| sa.parameters().mark.accepts(mark))
+    }
+
+    /// The newest SA older than `before`, for walking from the newest to the oldest.
+    pub(super) fn before(&self, before: u64) -> Option<(SaId, &Sa)> {
+        self.by_id.range(..before).next_back().map(|(&id, sa)| (SaId(id), sa))
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = (SaId, &Sa)> {
+        self.by_id.iter().map(|(&id, sa)| (SaId(id), sa))
+    }
+
+    pub(super) fn set_deadline(&mut self, id: SaId, deadline: Option<u64>) {
+        let Some(sa) = self.by_id.get_mut(&id.0) else { return };
+        if let Some(old) = sa.deadline {
+            self.deadlines.remove(&(old, id.0));
+        }
+        sa.deadline = deadline;
+        if let Some(new) = deadline {
+            self.deadlines.insert((new, id.0));
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<(u64, SaId)> {
+        self.deadlines.first().map(|&(deadline, id)| (deadline, SaId(id)))
+    }
+
+    pub(super) fn limited(&self) -> impl Iterator<Item = SaId> {
+        self.limited.iter().copied().map(SaId)
+    }
+
+    pub(super) fn set_limited(&mut self, id: SaId, limited: bool) {
+        if limited {
+            self.limited.insert(id.0);
+        } else {
+            self.limited.remove(&id.0);
+        }
+    }
+
+    fn newest(&self, ids: Option<&Vec<u64>>, accepts: impl Fn(&Sa) -> bool) -> Option<SaId> {
+        let found = ids?.iter().rev().find(|id| self.by_id.get(id).is_some_and(&accepts));
+        found.copied().map(SaId)
+    }
+
+    fn link(&mut self, id: u64, sa: &Sa) {
+        let parameters = sa.parameters();
+        if parameters.spi() != 0 {
+            self.by_spi.entry(SpiKey::of(sa)).or_default().push(id);
+        } else if sa.is_larval() {
+            self.by_addresses.entry(LarvalKey::of(parameters)).or_default().push(id);
+        }
+        if sa.is_larval() && parameters.info.seq != 0 {
+            self.by_acquire.entry(parameters.info.seq).or_default().push(id);
+        }
+        if let Some(deadline) = sa.deadline {
+            self.deadlines.insert((deadline, id));
+        }
+        if !sa.is_larval() && parameters.info.lft.counts_traffic() {
+            self.limited.insert(id);
+        }
+    }
+
+    fn unlink(&mut self, id: u64, sa: &Sa) {
+        let parameters = sa.parameters();
+        drop_from(&mut self.by_spi, &SpiKey::of(sa), id);
+        drop_from(&mut self.by_addresses, &LarvalKey::of(parameters), id);
+        drop_from(&mut self.by_acquire, &parameters.info.seq, id);
+        if let Some(deadline) = sa.deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
+        self.limited.remove(&id);
+    }
+}
+
+fn drop_from<K: std::hash::Hash + Eq>(index: &mut Index<K>, key: &K, id: u64) {
+    let Some(ids) = index.get_mut(key) else { return };
+    ids.retain(|&other| other != id);
+    if ids.is_empty() {
+        index.remove(key);
+    }
+}

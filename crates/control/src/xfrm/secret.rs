@@ -1,0 +1,79 @@
+//! Memory that holds keys: wiped when dropped, and silent when printed.
+
+use std::fmt;
+use std::ops::Deref;
+
+use zeroize::Zeroizing;
+
+/// The bytes of a message that may hold keys.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Bytes(Zeroizing<Vec<u8>>);
+
+/// Room for the longest single reply, an SA with a 4096-packet window (about 1.1 KiB), so that
+/// building one never moves key bytes and leaves a copy behind.
+const REPLY_CAPACITY: usize = 2048;
+
+impl Bytes {
+    /// Empty, with room for any single reply.
+    pub(super) fn for_reply() -> Self {
+        Self::with_capacity(REPLY_CAPACITY)
+    }
+
+    /// Empty, with room for `capacity` bytes.
+    pub(super) fn with_capacity(capacity: usize) -> Self {
+        Self(Zeroizing::new(Vec::with_capacity(capacity)))
+    }
+
+    /// To append to.
+    pub(super) fn vec(&mut self) -> &mut Vec<u8> {
+        &mut self.0
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bytes({})", self.0.len())
+    }
+}
+
+/// An SA's key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key(Zeroizing<Vec<u8>>);
+
+impl Key {
+    /// A copy of `bytes`.
+    pub(super) fn new(bytes: &[u8]) -> Self {
+        Self(Zeroizing::new(bytes.to_vec()))
+    }
+
+    /// The key itself.
+    pub fn expose(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({} bytes)", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_printed_but_lengths() {
+        let mut bytes = Bytes::for_reply();
+        bytes.vec().extend([0xab; 5]);
+        assert_eq!(format!("{bytes:?} {:?}", Key::new(&[0xab; 3])), "Bytes(5) Key(3 bytes)");
+    }
+}

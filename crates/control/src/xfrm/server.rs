@@ -1,0 +1,339 @@
+//! The server: one datagram of requests in, replies and events out.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use wire::xfrm::Builder;
+use wire::xfrm::address::{Be16, Selector};
+use wire::xfrm::event::UserAcquire;
+use wire::xfrm::netlink::{
+    Datagram, Header, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_REQUEST,
+    NLMSG_ERROR, NLMSG_MIN_TYPE, NLMSGERR_ATTR_MSG, NLMSGERR_ATTR_OFFS,
+};
+use wire::xfrm::number::{group, mode, msg};
+use zerocopy::IntoBytes;
+
+use super::allocation::Random;
+use super::client::Client;
+use super::counters::Counters;
+use super::delivery::{Delivery, Event, Handled};
+use super::failure::Failure;
+use super::info::Thresholds;
+use super::notice;
+use super::policy::{Defaults, PolicyId, PolicyRecord};
+use super::request::Request;
+use super::sa::{Direction, SaId, SaParameters, SaRecord};
+use super::sad::Sad;
+use super::secret::Bytes;
+use super::spd::Spd;
+
+/// What the server is told once.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// CPUs that an SA may be bound to (RFC 9611): numbers below this.
+    pub cpus: u32,
+    /// Seconds after which a larval SA is gone (`net.core.xfrm_acq_expires`).
+    pub acquire_expires_s: u64,
+    /// Where random SPIs start.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        // The hasher's keys are the standard library's own randomness.
+        Self { cpus, acquire_expires_s: 30, seed: RandomState::new().hash_one(0) }
+    }
+}
+
+/// A change for the data plane. All changes of one [`Server::take_changes`] belong into one view:
+/// a replaced policy is removed and installed within it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A new SA.
+    SaInstalled(Arc<SaRecord>),
+    /// Limits, interface id or output mark of an SA changed; keys and numbers did not.
+    SaUpdated(Arc<SaRecord>),
+    /// Somebody set the sequence numbers and the window of an SA.
+    SaReplaySet(Arc<SaRecord>),
+    /// An SA was deleted, flushed, replaced, or it expired.
+    SaRemoved(SaId),
+    /// A new policy.
+    PolicyInstalled(Arc<PolicyRecord>),
+    /// A policy was deleted, flushed, replaced, or it expired.
+    PolicyRemoved(PolicyId),
+    /// What happens to packets without a policy.
+    DefaultsChanged(Defaults),
+}
+
+/// A packet that needs an SA which is not there.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    /// Source and destination.
+    pub addresses: (std::net::IpAddr, std::net::IpAddr),
+    /// IP protocol.
+    pub protocol: u8,
+    /// Source and destination port.
+    pub ports: (u16, u16),
+    /// The worker that wants an SA of its own; `None` when there is no SA at all.
+    pub cpu: Option<u32>,
+}
+
+/// SAD, SPD, and the rules of the XFRM interface.
+#[derive(Debug)]
+pub struct Server {
+    pub(super) settings: Settings,
+    pub(super) sad: Sad,
+    pub(super) spd: Spd,
+    pub(super) defaults: Defaults,
+    pub(super) thresholds: Thresholds,
+    pub(super) changes: Vec<Change>,
+    pub(super) random: Random,
+    acquires: u32,
+    listeners: u32,
+}
+
+impl Server {
+    /// With empty tables.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            sad: Sad::default(),
+            spd: Spd::default(),
+            defaults: Defaults::default(),
+            thresholds: Thresholds::default(),
+            changes: Vec::new(),
+            random: Random::new(settings.seed),
+            acquires: 0,
+            listeners: u32::MAX,
+        }
+    }
+
+    /// Which groups anybody listens to, as a bind mask; events for others are not built.
+    pub fn set_listeners(&mut self, mask: u32) {
+        self.listeners = mask;
+    }
+
+    /// The changes since the last call, in order.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// SAs and policies in the tables.
+    pub fn sizes(&self) -> (usize, usize) {
+        (self.sad.len(), self.spd.policies().count())
+    }
+
+    /// Answers one datagram. `now` is in seconds since the epoch.
+    pub fn handle(
+        &mut self,
+        client: &Client,
+        datagram: &[u8],
+        now: u64,
+        counters: &dyn Counters,
+    ) -> Handled {
+        let mut handled = Handled::default();
+        for (header, bytes) in Datagram::new(datagram) {
+            let result = if header.flags & NLM_F_REQUEST == 0 || header.kind < NLMSG_MIN_TYPE {
+                Ok(())
+            } else if is_dump(&header) {
+                let busy = client.dumping || handled.dump.is_some();
+                if !busy {
+                    self.begin_dump(client, header, bytes, counters, &mut handled);
+                    // A dump is its own answer.
+                    continue;
+                }
+                Err(Errno::BUSY.into())
+            } else {
+                self.answer(client, header, bytes, now, counters, &mut handled.deliveries)
+            };
+            if result.is_err() || header.flags & NLM_F_ACK != 0 {
+                let reply = acknowledgement(client, &header, bytes, result.err());
+                handled.deliveries.push(Delivery::Reply(reply));
+            }
+        }
+        handled
+    }
+
+    fn begin_dump(
+        &self,
+        client: &Client,
+        header: Header,
+        bytes: &[u8],
+        counters: &dyn Counters,
+        handled: &mut Handled,
+    ) {
+        let mut dump = self.start_dump(client, header, bytes);
+        handled.deliveries.extend(self.dump_next(&mut dump, counters).map(Delivery::Reply));
+        handled.dump = (!dump.is_over()).then_some(dump);
+    }
+
+    fn answer(
+        &mut self,
+        client: &Client,
+        header: Header,
+        bytes: &[u8],
+        now: u64,
+        counters: &dyn Counters,
+        out: &mut Vec<Delivery>,
+    ) -> Result<(), Failure> {
+        let request = &Request::parse(client, header, bytes, counters, now)?;
+        match header.kind {
+            msg::NEWSA | msg::UPDSA => self.add_sa(request, out),
+            msg::DELSA => self.delete_sa(request, out),
+            msg::GETSA => self.get_sa(request, out),
+            msg::ALLOCSPI => self.allocate_spi(request, out),
+            msg::FLUSHSA => self.flush_sas(request, out),
+            msg::EXPIRE => self.expire_sa(request, out),
+            msg::NEWPOLICY | msg::UPDPOLICY => self.add_policy(request, out),
+            msg::DELPOLICY => self.delete_policy(request, out),
+            msg::GETPOLICY => self.get_policy(request, out),
+            msg::FLUSHPOLICY => self.flush_policies(request, out),
+            msg::POLEXPIRE => self.expire_policy(request, out),
+            msg::ACQUIRE => self.relay_acquire(request, out),
+            msg::NEWAE => self.set_aevent(request, out),
+            msg::GETAE => self.get_aevent(request, out),
+            msg::GETSADINFO => self.get_sad_info(request, out),
+            msg::GETSPDINFO => self.get_spd_info(request, out),
+            msg::NEWSPDINFO => self.set_spd_info(request),
+            msg::SETDEFAULT => self.set_defaults(request, out),
+            msg::GETDEFAULT => self.get_defaults(request, out),
+            msg::MIGRATE => Err(Errno::NOPROTOOPT.into()),
+            // REPORT, MAPPING and NEWSADINFO only ever come from a kernel.
+            _ => Err(Errno::INVAL.into()),
+        }
+    }
+
+    /// Says that a packet needs an SA: announces an ACQUIRE for the first template of a policy and
+    /// leaves a larval SA, so that the same is not asked again while the answer is awaited.
+    /// Nothing when the policy is gone, has no template, or was asked for already.
+    pub fn acquire(
+        &mut self,
+        policy: PolicyId,
+        flow: &Flow,
+        now: u64,
+        counters: &dyn Counters,
+    ) -> Vec<Delivery> {
+        let Some(found) = self.spd.get(policy) else { return Vec::new() };
+        let (record, info) = (Arc::clone(&found.record), found.info(counters));
+        let Some(template) = record.templates.first() else { return Vec::new() };
+        let mut parameters = acquired(&record, flow);
+        if template.mode != mode::TUNNEL || self.waits_for(&parameters) {
+            return Vec::new();
+        }
+        parameters.info.seq = self.next_acquire();
+        parameters.info.lft.hard_add_expires_seconds = self.settings.acquire_expires_s;
+        let body = UserAcquire {
+            id: parameters.info.id,
+            saddr: parameters.info.saddr,
+            sel: parameters.info.sel,
+            policy: info,
+            aalgos: template.aalgos,
+            ealgos: template.ealgos,
+            calgos: template.calgos,
+            seq: parameters.info.seq,
+        };
+        self.add_larval(parameters, now);
+        let mut out = Vec::new();
+        self.emit(&mut out, group::ACQUIRE, || notice::acquire(&body, &record, flow.cpu));
+        out
+    }
+
+    fn waits_for(&self, parameters: &SaParameters) -> bool {
+        let key = super::sad::LarvalKey::of(parameters);
+        self.sad.find_larval(&key, parameters.mark).is_some()
+    }
+
+    /// Numbers ACQUIREs; 0 stands for none.
+    pub(super) fn next_acquire(&mut self) -> u32 {
+        self.acquires = self.acquires.checked_add(1).unwrap_or(1);
+        self.acquires
+    }
+
+    /// Adds an event if anybody listens.
+    pub(super) fn emit(&self, out: &mut Vec<Delivery>, group: u32, build: impl FnOnce() -> Bytes) {
+        if self.listeners & group::bit(group) != 0 {
+            out.push(Delivery::Event(Event { group, bytes: Arc::new(build()) }));
+        }
+    }
+
+    /// The header of the event that a request causes: who listens sees who asked.
+    pub(super) fn event_header(&self, request: &Request<'_>) -> Header {
+        let Header { kind, seq, pid, .. } = request.header();
+        Header { kind, seq, pid, ..Header::default() }
+    }
+}
+
+/// Either bit of the two starts a dump, as in the kernel.
+fn is_dump(header: &Header) -> bool {
+    matches!(header.kind, msg::GETSA | msg::GETPOLICY) && header.flags & NLM_F_DUMP != 0
+}
+
+/// The larval SA for a packet: it accepts just that packet's flow.
+fn acquired(record: &PolicyRecord, flow: &Flow) -> SaParameters {
+    let (source, destination) = flow.addresses;
+    let family = wire::xfrm::address::family_of(destination);
+    let prefix = if destination.is_ipv4() { 32 } else { 128 };
+    let mut parameters = SaParameters {
+        mark: record.mark,
+        if_id: record.if_id,
+        direction: Some(Direction::Out),
+        cpu: flow.cpu,
+        ..SaParameters::default()
+    };
+    let info = &mut parameters.info;
+    info.sel = Selector {
+        daddr: destination.into(),
+        saddr: source.into(),
+        dport: Be16::new(flow.ports.1),
+        dport_mask: Be16::new(u16::MAX),
+        sport: Be16::new(flow.ports.0),
+        sport_mask: Be16::new(u16::MAX),
+        family,
+        prefixlen_d: prefix,
+        prefixlen_s: prefix,
+        proto: flow.protocol,
+        ..Selector::default()
+    };
+    if let Some(template) = record.templates.first() {
+        info.id = template.id;
+        info.saddr = template.saddr;
+        info.mode = template.mode;
+        info.reqid = template.reqid;
+        info.family = template.family;
+    }
+    parameters
+}
+
+/// `NLMSG_ERROR`: a refusal with the request quoted, or, with 0 as the error, an acknowledgement.
+fn acknowledgement(
+    client: &Client,
+    header: &Header,
+    bytes: &[u8],
+    failure: Option<Failure>,
+) -> Bytes {
+    let quoted = failure.is_some() && !client.cap_ack;
+    let text = failure.and_then(|failure| failure.message).filter(|_| client.ext_ack);
+    let offset = failure.and_then(|failure| failure.offset).filter(|_| client.ext_ack);
+    let mut flags = if quoted { 0 } else { NLM_F_CAPPED };
+    if text.is_some() || offset.is_some() {
+        flags |= NLM_F_ACK_TLVS;
+    }
+    let code: i32 = failure.map_or(0, |failure| -failure.errno.raw_os_error());
+    let quote = if quoted { bytes } else { header.as_bytes() };
+    let head = Header { kind: NLMSG_ERROR, flags, seq: header.seq, pid: client.port, len: 0 };
+    // The quoted request may hold keys, so room for all of it is made at once.
+    let mut reply = Bytes::with_capacity(quote.len() + 256);
+    let mut message = Builder::new(reply.vec(), head).fixed(&code).raw(quote);
+    if let Some(text) = text {
+        message = message.attribute_parts(NLMSGERR_ATTR_MSG, &[text.as_bytes(), &[0]]);
+    }
+    message.attribute_if(NLMSGERR_ATTR_OFFS, offset).finish();
+    reply
+}
+
+/// A refusal made outside of the server.
+pub(super) fn refusal(client: &Client, header: &Header, errno: Errno) -> Bytes {
+    acknowledgement(client, header, &[], Some(errno.into()))
+}

@@ -1,0 +1,268 @@
+//! The Unix socket on which programs speak XFRM: listener, connections, fairness.
+//!
+//! [`Clients`] owns an epoll descriptor and shows it as its own ([`AsFd`]): the control thread
+//! waits for that one to become readable and calls [`Clients::on_ready`]. Nothing here blocks.
+//!
+//! Whoever may connect may read keys (GETSA shows them), so the socket is mode 0600 in a directory
+//! of mode 0700, and the peer's user id is checked beside.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
+    socket_with, sockopt,
+};
+use rustix::process::{Uid, geteuid};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use super::connection::{Connection, Ended, REQUEST_MAX};
+use super::counters::Counters;
+use super::delivery::{Delivery, Event};
+use super::server::Server;
+
+/// Connections waiting to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Connections at a time. An IKE daemon has a handful and every `ip` one for a moment; more than
+/// this is a program that leaks them.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// Ready connections looked at in one call.
+const EVENTS_MAX: usize = 64;
+
+/// Connections accepted in one call.
+const ACCEPTS_MAX: usize = 32;
+
+/// `epoll` data of the listener; connections count up from 1.
+const LISTENER: u64 = 0;
+
+/// Why the socket could not be made.
+#[derive(Debug, Error)]
+pub enum SocketError {
+    /// Somebody else may enter the directory.
+    #[error(
+        "{0}: mode {1:04o} owned by uid {2}: keys pass through sockets in it, so it must be mode \
+         0700 and owned by the user that runs the gateway"
+    )]
+    OpenDirectory(PathBuf, u32, u32),
+    /// Another server answers there.
+    #[error("{0}: another gateway is listening; stop it, or give this one another name")]
+    InUse(PathBuf),
+    /// Any other failure.
+    #[error("{0}: {1}")]
+    Io(PathBuf, #[source] io::Error),
+}
+
+/// The listener and all connections.
+pub struct Clients {
+    path: PathBuf,
+    listener: OwnedFd,
+    epoll: OwnedFd,
+    connections: HashMap<u64, Connection>,
+    next_token: u64,
+    /// The user that may connect.
+    owner: Uid,
+    buffer: Zeroizing<Vec<u8>>,
+}
+
+impl Clients {
+    /// Listens at `path`, whose directory is made if it is missing. A socket that a dead server
+    /// left is removed.
+    pub fn bind(path: &Path) -> Result<Self, SocketError> {
+        let failed = |error: io::Error| SocketError::Io(path.to_owned(), error);
+        let directory = path.parent().unwrap_or(Path::new("."));
+        prepare_directory(directory)?;
+        let address = SocketAddrUnix::new(path).map_err(|errno| failed(errno.into()))?;
+        remove_stale(path, &address)?;
+        let listener = listen_at(path, &address).map_err(failed)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
+        let data = epoll::EventData::new_u64(LISTENER);
+        epoll::add(&epoll, &listener, data, epoll::EventFlags::IN)
+            .map_err(|errno| failed(errno.into()))?;
+        Ok(Self {
+            path: path.to_owned(),
+            listener,
+            epoll,
+            connections: HashMap::new(),
+            next_token: LISTENER + 1,
+            owner: geteuid(),
+            buffer: Zeroizing::new(vec![0; REQUEST_MAX]),
+        })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Connections at this moment.
+    pub fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    /// Serves what is ready. Every connection gets a limited turn; what is left keeps the
+    /// descriptor readable.
+    pub fn on_ready(&mut self, server: &mut Server, counters: &dyn Counters, now: u64) {
+        let mut ready = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(LISTENER),
+        }; EVENTS_MAX];
+        let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        // An interrupted wait is not an error: the descriptor stays readable.
+        let count = epoll::wait(&self.epoll, &mut ready[..], Some(&zero)).unwrap_or(0);
+        for event in &ready[..count] {
+            match event.data.u64() {
+                LISTENER => self.accept(),
+                token => self.serve(token, server, counters, now),
+            }
+        }
+        server.set_listeners(self.groups());
+    }
+
+    /// Hands out what a timer or the data plane produced.
+    pub fn deliver(&mut self, deliveries: Vec<Delivery>, server: &Server, counters: &dyn Counters) {
+        let events = deliveries.into_iter().filter_map(|delivery| match delivery {
+            Delivery::Event(event) => Some(event),
+            Delivery::Reply(_) => None,
+        });
+        let events: Vec<Event> = events.collect();
+        self.broadcast(&events, None, server, counters);
+    }
+
+    /// The groups that anybody is bound to.
+    fn groups(&self) -> u32 {
+        self.connections.values().fold(0, |mask, connection| mask | connection.groups)
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPTS_MAX {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let Ok(fd) = accept_with(&self.listener, flags) else { return };
+            let allowed = sockopt::socket_peercred(&fd)
+                .is_ok_and(|peer| peer.uid == self.owner || peer.uid.is_root());
+            if !allowed || self.connections.len() >= CONNECTIONS_MAX {
+                tracing::warn!(path = %self.path.display(), allowed, "XFRM connection refused");
+                continue;
+            }
+            let token = self.next_token;
+            self.next_token += 1;
+            let data = epoll::EventData::new_u64(token);
+            if epoll::add(&self.epoll, &fd, data, epoll::EventFlags::IN).is_ok() {
+                self.connections.insert(token, Connection::new(fd));
+            }
+        }
+    }
+
+    fn serve(&mut self, token: u64, server: &mut Server, counters: &dyn Counters, now: u64) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        // Events must be built for those who bound since the last call.
+        server.set_listeners(u32::MAX);
+        let mut events = Vec::new();
+        let result = connection
+            .flush(server, counters)
+            .and_then(|()| connection.serve(server, counters, now, &mut self.buffer, &mut events));
+        self.settle(token, result);
+        self.broadcast(&events, Some(token), server, counters);
+    }
+
+    /// Gives events to all connections but `asker`, which has them already.
+    fn broadcast(
+        &mut self,
+        events: &[Event],
+        asker: Option<u64>,
+        server: &Server,
+        counters: &dyn Counters,
+    ) {
+        if events.is_empty() {
+            return;
+        }
+        let tokens: Vec<u64> = self.connections.keys().copied().collect();
+        for token in tokens.into_iter().filter(|token| Some(*token) != asker) {
+            let Some(connection) = self.connections.get_mut(&token) else { continue };
+            if connection.groups == 0 {
+                continue;
+            }
+            for event in events {
+                connection.notify(event);
+            }
+            let result = connection.flush(server, counters);
+            self.settle(token, result);
+        }
+    }
+
+    /// Ends a connection, or asks to be woken for what it still wants.
+    fn settle(&mut self, token: u64, result: Result<(), Ended>) {
+        let Some(connection) = self.connections.get(&token) else { return };
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, connection.wants_read());
+        flags.set(epoll::EventFlags::OUT, connection.wants_write());
+        let data = epoll::EventData::new_u64(token);
+        if result.is_err() || epoll::modify(&self.epoll, &connection.fd, data, flags).is_err() {
+            // Closing the descriptor takes it out of the epoll set.
+            self.connections.remove(&token);
+        }
+    }
+}
+
+impl AsFd for Clients {
+    /// Readable when [`Clients::on_ready`] has something to do.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        // The socket is of no use without us; who comes next need not find it.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn prepare_directory(directory: &Path) -> Result<(), SocketError> {
+    let failed = |error| SocketError::Io(directory.to_owned(), error);
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+    let metadata = std::fs::metadata(directory).map_err(failed)?;
+    let mode = metadata.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 || metadata.uid() != geteuid().as_raw() {
+        return Err(SocketError::OpenDirectory(directory.to_owned(), mode, metadata.uid()));
+    }
+    Ok(())
+}
+
+/// Removes a socket that nobody listens on.
+fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketError> {
+    let failed = |error| SocketError::Io(path.to_owned(), error);
+    let probe = new_socket().map_err(|errno| failed(errno.into()))?;
+    match connect(&probe, address) {
+        Ok(()) | Err(Errno::AGAIN) => Err(SocketError::InUse(path.to_owned())),
+        Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(failed),
+        Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+fn new_socket() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+fn listen_at(path: &Path, address: &SocketAddrUnix) -> io::Result<OwnedFd> {
+    let listener = new_socket()?;
+    bind(&listener, address)?;
+    // Before `listen` nobody can connect, so the moment with a wider mode is harmless.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    listen(&listener, BACKLOG)?;
+    Ok(listener)
+}

@@ -1,0 +1,214 @@
+//! The SPD: every policy once, found by selector, by index, by deadline.
+
+#[cfg(test)]
+use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use wire::xfrm::address::{Mark, Selector};
+use wire::xfrm::number::direction;
+
+use super::policy::{Policy, PolicyId, PolicyRecord};
+
+/// Hash buckets of the kernel's tables at the start, and at most; shown by GETSPDINFO.
+const BUCKETS_MIN: u32 = 8;
+pub(super) const BUCKETS_MAX: u32 = 1 << 20;
+
+/// What makes two policies the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct PolicyKey {
+    pub(super) kind: u8,
+    pub(super) direction: u8,
+    pub(super) selector: Selector,
+    pub(super) mark: Mark,
+    pub(super) if_id: u32,
+}
+
+impl PolicyKey {
+    pub(super) fn of(record: &PolicyRecord) -> Self {
+        Self {
+            kind: record.kind,
+            direction: record.direction,
+            selector: record.selector,
+            mark: record.mark,
+            if_id: record.if_id,
+        }
+    }
+}
+
+/// The direction that an index belongs to.
+pub(super) const fn direction_of(index: u32) -> u32 {
+    index & 7
+}
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct Spd {
+    by_id: BTreeMap<u64, Policy>,
+    by_key: HashMap<PolicyKey, u64>,
+    by_index: HashMap<u32, u64>,
+    deadlines: BTreeSet<(u64, u64)>,
+    next_id: u64,
+    /// Where the search for a free index starts; grows by 8, because the low bits are the
+    /// direction.
+    next_index: u32,
+    counts: [u32; direction::MAX as usize],
+    /// Sizes that the kernel's hash tables would have, minus one: by direction, and by index.
+    masks: [u32; direction::MAX as usize],
+    index_mask: u32,
+}
+
+impl Default for Spd {
+    fn default() -> Self {
+        Self {
+            by_id: BTreeMap::new(),
+            by_key: HashMap::new(),
+            by_index: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            next_id: 0,
+            next_index: 0,
+            counts: [0; direction::MAX as usize],
+            masks: [BUCKETS_MIN - 1; direction::MAX as usize],
+            index_mask: BUCKETS_MIN - 1,
+        }
+    }
+}
+
+impl Spd {
+    pub(super) fn get(&self, id: PolicyId) -> Option<&Policy> {
+        self.by_id.get(&id.0)
+    }
+
+    pub(super) fn find(&self, key: &PolicyKey) -> Option<PolicyId> {
+        self.by_key.get(key).copied().map(PolicyId)
+    }
+
+    /// The policy with this index, when everything but the selector is as in `key`.
+    pub(super) fn find_by_index(&self, index: u32, key: &PolicyKey) -> Option<PolicyId> {
+        let id = PolicyId(*self.by_index.get(&index)?);
+        let found = PolicyKey::of(&self.get(id)?.record);
+        let same = PolicyKey { selector: found.selector, ..*key } == found;
+        same.then_some(id)
+    }
+
+    /// Adds a policy in place of the one with the same key, whose index it takes over. Returns the
+    /// record as it was stored, and the name of the one it replaced.
+    pub(super) fn insert(
+        &mut self,
+        mut record: PolicyRecord,
+        now: u64,
+    ) -> (Arc<PolicyRecord>, Option<PolicyId>) {
+        let replaced = self.find(&PolicyKey::of(&record)).and_then(|id| self.remove(id));
+        let id = self.next_id;
+        self.next_id += 1;
+        record.id = PolicyId(id);
+        record.order = id;
+        if let Some(old) = &replaced {
+            record.index = old.record.index;
+            if record.priority == old.record.priority {
+                record.order = old.record.order;
+            }
+        } else {
+            record.index = self.free_index(record.direction, record.index);
+        }
+        let record = Arc::new(record);
+        self.by_key.insert(PolicyKey::of(&record), id);
+        self.by_index.insert(record.index, id);
+        let policy = Policy { record: Arc::clone(&record), add_time: now, deadline: None };
+        self.by_id.insert(id, policy);
+        self.count(record.direction, replaced.is_none());
+        (record, replaced.map(|old| old.record.id))
+    }
+
+    pub(super) fn remove(&mut self, id: PolicyId) -> Option<Policy> {
+        let policy = self.by_id.remove(&id.0)?;
+        self.by_key.remove(&PolicyKey::of(&policy.record));
+        self.by_index.remove(&policy.record.index);
+        if let Some(deadline) = policy.deadline {
+            self.deadlines.remove(&(deadline, id.0));
+        }
+        if let Some(count) = self.counts.get_mut(usize::from(policy.record.direction)) {
+            *count -= 1;
+        }
+        Some(policy)
+    }
+
+    /// The newest policy older than `before`, for walking from the newest to the oldest.
+    pub(super) fn before(&self, before: u64) -> Option<(PolicyId, &Policy)> {
+        self.by_id.range(..before).next_back().map(|(&id, policy)| (PolicyId(id), policy))
+    }
+
+    pub(super) fn policies(&self) -> impl Iterator<Item = (PolicyId, &Policy)> {
+        self.by_id.iter().map(|(&id, policy)| (PolicyId(id), policy))
+    }
+
+    pub(super) fn set_deadline(&mut self, id: PolicyId, deadline: Option<u64>) {
+        let Some(policy) = self.by_id.get_mut(&id.0) else { return };
+        if let Some(old) = policy.deadline {
+            self.deadlines.remove(&(old, id.0));
+        }
+        policy.deadline = deadline;
+        if let Some(new) = deadline {
+            self.deadlines.insert((new, id.0));
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<(u64, PolicyId)> {
+        self.deadlines.first().map(|&(deadline, id)| (deadline, PolicyId(id)))
+    }
+
+    /// Policies of a direction.
+    pub(super) fn count_of(&self, direction: u8) -> u32 {
+        self.counts.get(usize::from(direction)).copied().unwrap_or_default()
+    }
+
+    /// Size of the kernel's hash table by index, minus one.
+    pub(super) fn index_mask(&self) -> u32 {
+        self.index_mask
+    }
+
+    /// `wanted` if it is free, else the next fresh one. Fresh ones are those of a kernel that was
+    /// just booted: the direction in the low bits, counted up over all directions together.
+    fn free_index(&mut self, direction: u8, wanted: u32) -> u32 {
+        let mut wanted = wanted;
+        loop {
+            let mut index = wanted;
+            if index == 0 {
+                index = self.next_index | u32::from(direction);
+                self.next_index = self.next_index.wrapping_add(8);
+            }
+            wanted = 0;
+            if index == 0 {
+                index = 8;
+            }
+            if !self.by_index.contains_key(&index) {
+                return index;
+            }
+        }
+    }
+
+    /// Counts a policy in, and doubles the tables where the kernel would.
+    fn count(&mut self, direction: u8, is_new: bool) {
+        let at = usize::from(direction);
+        let (Some(count), Some(mask)) = (self.counts.get_mut(at), self.masks.get_mut(at)) else {
+            return;
+        };
+        *count += 1;
+        if is_new && *count > *mask && *mask + 1 < BUCKETS_MAX {
+            *mask = *mask * 2 + 1;
+            let total: u32 = self.counts.iter().sum();
+            if total > self.index_mask && self.index_mask + 1 < BUCKETS_MAX {
+                self.index_mask = self.index_mask * 2 + 1;
+            }
+        }
+    }
+}
+
+/// All names of policies, for tests of consistency.
+#[cfg(test)]
+pub(super) fn consistent(spd: &Spd) -> bool {
+    let keys: HashSet<_> = spd.by_key.values().copied().collect();
+    let indices: HashSet<_> = spd.by_index.values().copied().collect();
+    let ids: HashSet<_> = spd.by_id.keys().copied().collect();
+    keys == ids && indices == ids && spd.counts.iter().sum::<u32>() as usize == ids.len()
+}
