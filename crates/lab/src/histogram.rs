@@ -62,15 +62,11 @@ impl LatencyHistogram {
 
     /// Adds everything another histogram holds, for example the other direction's.
     pub fn add(&mut self, other: &LatencyHistogram) {
-        self.histogram
-            .add(&other.histogram)
-            .expect("all histograms have the same bounds");
+        self.histogram.add(&other.histogram).expect("all histograms have the same bounds");
         self.sum_ns += other.sum_ns;
         self.min_ns = self.min_ns.min(other.min_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
-        self.interval
-            .latencies_ns
-            .extend_from_slice(&other.interval.latencies_ns);
+        self.interval.latencies_ns.extend_from_slice(&other.interval.latencies_ns);
     }
 
     /// Number of probes.
@@ -90,12 +86,8 @@ impl LatencyHistogram {
         }
         let us = |ns: u64| ns as f64 / 1e3;
         // A bucket's upper edge can lie above the largest value that was really seen.
-        let quantile = |q: f64| {
-            us(self
-                .histogram
-                .value_at_quantile(q)
-                .clamp(self.min_ns, self.max_ns))
-        };
+        let quantile =
+            |q: f64| us(self.histogram.value_at_quantile(q).clamp(self.min_ns, self.max_ns));
         Some(Latency {
             min_us: us(self.min_ns),
             avg_us: self.sum_ns as f64 / self.len() as f64 / 1e3,
@@ -141,17 +133,11 @@ mod tests {
     #[test]
     fn an_empty_histogram_has_no_latency() {
         let mut histogram = LatencyHistogram::new();
-        assert_eq!(
-            (histogram.latency(), histogram.take_interval()),
-            (None, None)
-        );
+        assert_eq!((histogram.latency(), histogram.take_interval()), (None, None));
         histogram.record(50_000);
         assert!(histogram.latency().is_some());
         histogram.clear();
-        assert_eq!(
-            (histogram.latency(), histogram.take_interval()),
-            (None, None)
-        );
+        assert_eq!((histogram.latency(), histogram.take_interval()), (None, None));
     }
 
     #[test]
@@ -160,10 +146,7 @@ mod tests {
         histogram.record(0);
         histogram.record(u64::MAX);
         let latency = histogram.latency().unwrap();
-        assert_eq!(
-            (latency.min_us, latency.max_us, latency.samples),
-            (0.0, 1e7, 2)
-        );
+        assert_eq!((latency.min_us, latency.max_us, latency.samples), (0.0, 1e7, 2));
     }
 
     #[test]

@@ -7,7 +7,16 @@
 //! The lab shares no packet code with the gateway it judges, so one bug cannot hide in both.
 #![forbid(unsafe_code)]
 
+pub mod clock;
+pub mod generator;
 pub mod histogram;
+pub mod marker;
+pub mod plot;
+pub mod recipe;
+pub mod report;
 pub mod result;
 pub mod sequence;
+pub mod sink;
+pub mod station;
+pub mod topology;
 pub mod traffic;

@@ -9,6 +9,7 @@ mod environment;
 mod folder;
 mod sample;
 
+pub(crate) use folder::write_whole;
 pub use accounting::{AccountingRow, Imbalance, Side, balance};
 pub use environment::{Cpu, Environment};
 pub use folder::{
@@ -322,11 +323,7 @@ pub struct Counts {
 impl Counts {
     /// Lost over expected, 0 when nothing was expected.
     pub fn loss_ratio(&self) -> f64 {
-        if self.expected == 0 {
-            0.0
-        } else {
-            self.lost as f64 / self.expected as f64
-        }
+        if self.expected == 0 { 0.0 } else { self.lost as f64 / self.expected as f64 }
     }
 
     /// What was counted after `start` was taken of the same books.

@@ -239,12 +239,7 @@ mod tests {
         fn counts(&self) -> Counts {
             let lost = self.floor - self.seen.range(..self.floor).count() as u64;
             let settled = self.counts.received + lost;
-            Counts {
-                lost,
-                expected: settled,
-                sent: settled,
-                ..self.counts
-            }
+            Counts { lost, expected: settled, sent: settled, ..self.counts }
         }
     }
 

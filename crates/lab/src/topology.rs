@@ -8,8 +8,8 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -49,18 +49,11 @@ fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> TopologyError 
 }
 
 fn finish(command: &str, output: io::Result<Output>) -> Result<String, TopologyError> {
-    let failed = |reason: String| TopologyError::Command {
-        command: command.to_string(),
-        reason,
-    };
+    let failed = |reason: String| TopologyError::Command { command: command.to_string(), reason };
     let output = output.map_err(|e| failed(e.to_string()))?;
     if !output.status.success() {
         let reason = String::from_utf8_lossy(&output.stderr).trim().to_string();
-        return Err(failed(if reason.is_empty() {
-            output.status.to_string()
-        } else {
-            reason
-        }));
+        return Err(failed(if reason.is_empty() { output.status.to_string() } else { reason }));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -129,30 +122,25 @@ impl Namespace {
 
     /// Sets one kernel setting of the namespace (dots or slashes).
     pub fn sysctl(&self, key: &str, value: &str) -> Result<(), TopologyError> {
-        self.run("sysctl", &["-q", "-w", &format!("{key}={value}")])
-            .map(|_| ())
+        self.run("sysctl", &["-q", "-w", &format!("{key}={value}")]).map(|_| ())
     }
 
     /// Moves the calling thread inside. The thread should belong to the lab and end with it.
     pub fn enter(&self) -> Result<(), TopologyError> {
-        let file = self.open()?;
-        move_into_link_name_space(
-            std::os::fd::AsFd::as_fd(&file),
-            Some(LinkNameSpaceType::Network),
-        )
-        .map_err(|e| io_error(format!("entering namespace {}", self.name))(e.into()))
+        Namespace::enter_path(&self.path())
     }
 
-    fn open(&self) -> Result<OwnedFd, TopologyError> {
-        rustix::fs::open(self.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|e| io_error(format!("opening namespace {}", self.name))(e.into()))
+    /// The same by the namespace's [`Namespace::path`], for a thread that may outlive its owner.
+    pub fn enter_path(path: &Path) -> Result<(), TopologyError> {
+        let failed =
+            |e: rustix::io::Errno| io_error(format!("entering namespace {path:?}"))(e.into());
+        let file: OwnedFd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(failed)?;
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).map_err(failed)
     }
 
     /// Runs `work` on a thread of its own inside the namespace and waits for it.
-    pub fn scope<T: Send>(
-        &self,
-        work: impl FnOnce() -> T + Send,
-    ) -> Result<T, TopologyError> {
+    pub fn scope<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, TopologyError> {
         thread::scope(|scope| {
             let inside = scope.spawn(|| self.enter().map(|()| work()));
             match inside.join() {
@@ -224,10 +212,7 @@ impl Veth {
             namespace.run("ethtool", &["-K", name, "tx", "off"])?;
             namespace.ip(&format!("link set {name} up"))?;
         }
-        Ok(Veth {
-            left: left.to_string(),
-            right: right.to_string(),
-        })
+        Ok(Veth { left: left.to_string(), right: right.to_string() })
     }
 }
 
@@ -241,11 +226,7 @@ pub struct Process {
 
 impl Process {
     /// Starts `command` with both outputs going to the file `log`.
-    pub fn start(
-        name: &str,
-        mut command: Command,
-        log: PathBuf,
-    ) -> Result<Process, TopologyError> {
+    pub fn start(name: &str, mut command: Command, log: PathBuf) -> Result<Process, TopologyError> {
         let file = fs::File::create(&log).map_err(io_error(format!("creating {log:?}")))?;
         let errors = file.try_clone().map_err(io_error("sharing the log"))?;
         let child = command
@@ -254,11 +235,7 @@ impl Process {
             .stderr(errors)
             .spawn()
             .map_err(io_error(format!("starting {name}")))?;
-        Ok(Process {
-            name: name.to_string(),
-            child,
-            log,
-        })
+        Ok(Process { name: name.to_string(), child, log })
     }
 
     /// The process id.
@@ -292,10 +269,7 @@ impl Process {
                 thread::sleep(Duration::from_millis(10));
                 continue;
             };
-            return Err(TopologyError::Command {
-                command: self.name.clone(),
-                reason,
-            });
+            return Err(TopologyError::Command { command: self.name.clone(), reason });
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ mod frame;
 mod load;
 mod mix;
 
+pub(crate) use cycle::advance;
 pub use cycle::{Addresses, Cycle, CycleError};
 pub use frame::{
     FrameError, FrameSpec, Kind, PAYLOAD_HEADER_BYTES, SIGNATURE, Stamp, Template, min_frame_bytes,

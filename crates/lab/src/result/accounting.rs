@@ -42,17 +42,10 @@ pub struct Imbalance {
 pub fn balance(rows: &[AccountingRow]) -> Vec<Imbalance> {
     let mut books: Vec<Imbalance> = Vec::new();
     for row in rows {
-        let index = books
-            .iter()
-            .position(|book| book.place == row.place)
-            .unwrap_or_else(|| {
-                books.push(Imbalance {
-                    place: row.place.clone(),
-                    entered: 0,
-                    named: 0,
-                });
-                books.len() - 1
-            });
+        let index = books.iter().position(|book| book.place == row.place).unwrap_or_else(|| {
+            books.push(Imbalance { place: row.place.clone(), entered: 0, named: 0 });
+            books.len() - 1
+        });
         match row.side {
             Side::In => books[index].entered += row.packets,
             Side::Out => books[index].named += row.packets,
@@ -67,12 +60,7 @@ mod tests {
     use super::*;
 
     fn row(place: &str, side: Side, packets: u64) -> AccountingRow {
-        AccountingRow {
-            place: place.into(),
-            side,
-            name: "x".into(),
-            packets,
-        }
+        AccountingRow { place: place.into(), side, name: "x".into(), packets }
     }
 
     #[test]
@@ -86,13 +74,6 @@ mod tests {
         ];
         assert_eq!(balance(&rows), vec![]);
         rows.push(row("path", Side::Out, 1));
-        assert_eq!(
-            balance(&rows),
-            vec![Imbalance {
-                place: "path".into(),
-                entered: 5,
-                named: 6
-            }]
-        );
+        assert_eq!(balance(&rows), vec![Imbalance { place: "path".into(), entered: 5, named: 6 }]);
     }
 }

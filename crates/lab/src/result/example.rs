@@ -60,21 +60,11 @@ fn example_step(step: u32, offered_gbps: f64, rx_gbps: f64, loss: f64, latency_u
     let rate = |gbps: f64| crate::traffic::rate(gbps * 1e9 / 8.0 / 1062.07, 1058.07);
     let expected = (rate(offered_gbps).pps * 10.0) as u64;
     let lost = (expected as f64 * loss) as u64;
-    let frames = Counts {
-        expected,
-        sent: expected,
-        received: expected - lost,
-        lost,
-        ..Counts::default()
-    };
+    let frames =
+        Counts { expected, sent: expected, received: expected - lost, lost, ..Counts::default() };
     let lost = (1000.0 * loss * 0.8) as u64;
-    let probes = Counts {
-        expected: 1000,
-        sent: 1000,
-        received: 1000 - lost,
-        lost,
-        ..Counts::default()
-    };
+    let probes =
+        Counts { expected: 1000, sent: 1000, received: 1000 - lost, lost, ..Counts::default() };
     let latency = Some(Latency {
         min_us: latency_us * 0.5,
         avg_us: latency_us,
@@ -135,10 +125,8 @@ fn books(steps: &[Step]) -> Vec<AccountingRow> {
 /// the one before.
 pub(crate) fn published_ramp(name: &str) -> Vec<f64> {
     let text = include_str!("../../testdata/reference-ramps.csv");
-    let line = text
-        .lines()
-        .find(|line| line.split(',').next() == Some(name))
-        .expect("a known ramp");
+    let line =
+        text.lines().find(|line| line.split(',').next() == Some(name)).expect("a known ramp");
     let mut last = 0.0;
     line.split(',')
         .skip(1)
@@ -163,18 +151,10 @@ pub(crate) fn run_of(
             recipe: "bf3-test0".into(),
             title: title.into(),
             started_at: "2026-01-02T03:04:05Z".into(),
-            tool: Tool {
-                name: "peregrine".into(),
-                version: "0.1.0".into(),
-            },
+            tool: Tool { name: "peregrine".into(), version: "0.1.0".into() },
             ruler: Ruler::EndToEndVeth,
             thresholds,
-            ramp: RampShape {
-                steps,
-                step_time_s: 10.0,
-                drain_ms: 200,
-                settle_s: 2.0,
-            },
+            ramp: RampShape { steps, step_time_s: 10.0, drain_ms: 200, settle_s: 2.0 },
             curves,
             calibration: Some(Calibration {
                 measured_at: "2026-01-02T03:03:05Z".into(),
@@ -198,10 +178,7 @@ pub(crate) fn run_of(
 
 fn environment() -> Environment {
     let map = |pairs: &[(&str, &str)]| {
-        pairs
-            .iter()
-            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-            .collect()
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
     };
     Environment {
         schema: SCHEMA,
@@ -213,11 +190,7 @@ fn environment() -> Environment {
             governor: "none".into(),
             mitigations: map(&[("meltdown", "Not affected")]),
         },
-        versions: map(&[
-            ("peregrine", "0.1.0"),
-            ("iproute2", "6.1.0"),
-            ("engine", "ipsec-mb 2.0"),
-        ]),
+        versions: map(&[("peregrine", "0.1.0"), ("iproute2", "6.1.0"), ("engine", "ipsec-mb 2.0")]),
         offloads: [("p0".to_owned(), map(&[("generic-receive-offload", "off")]))].into(),
         sysctl: map(&[("net.ipv4.ip_forward", "1")]),
         recipe_hash: "00ff00ff00ff00ff".into(),
@@ -229,22 +202,14 @@ fn environment() -> Environment {
 }
 
 /// The published thresholds of every test but Test 0.
-pub(crate) const THRESHOLDS: Thresholds = Thresholds {
-    latency_us_max: 1000.0,
-    rx_loss_percent_max: 5.0,
-    latency_loss_percent_max: 8.0,
-};
+pub(crate) const THRESHOLDS: Thresholds =
+    Thresholds { latency_us_max: 1000.0, rx_loss_percent_max: 5.0, latency_loss_percent_max: 8.0 };
 
 /// One small run.
 pub(crate) fn run() -> Run {
     run_of(
         "Example",
         THRESHOLDS,
-        vec![curve(
-            "500 tunnels",
-            500,
-            4.0,
-            &published_ramp("Test0-r1 500T"),
-        )],
+        vec![curve("500 tunnels", 500, 4.0, &published_ramp("Test0-r1 500T"))],
     )
 }

@@ -32,9 +32,7 @@ pub struct Run {
 impl Run {
     /// The samples of one curve, in order.
     pub fn samples_of<'a>(&'a self, curve: &'a str) -> impl Iterator<Item = &'a Sample> {
-        self.samples
-            .iter()
-            .filter(move |sample| sample.curve == curve)
+        self.samples.iter().filter(move |sample| sample.curve == curve)
     }
 }
 
@@ -108,33 +106,21 @@ pub fn read(folder: &Path) -> Result<Run, ReadError> {
     let path = folder.join(SAMPLES_FILE);
     let samples =
         read_samples(&read_text(&path)?).map_err(|source| ReadError::Samples { path, source })?;
-    Ok(Run {
-        result,
-        samples,
-        environment,
-    })
+    Ok(Run { result, samples, environment })
 }
 
 /// Writes the three files, creating the folder. Each file appears whole or not at all.
 pub fn write(folder: &Path, run: &Run) -> Result<(), WriteError> {
-    fs::create_dir_all(folder).map_err(|source| WriteError::Io {
-        path: folder.to_owned(),
-        source,
-    })?;
-    write_whole(
-        &folder.join(SAMPLES_FILE),
-        write_samples(&run.samples).as_bytes(),
-    )?;
+    fs::create_dir_all(folder)
+        .map_err(|source| WriteError::Io { path: folder.to_owned(), source })?;
+    write_whole(&folder.join(SAMPLES_FILE), write_samples(&run.samples).as_bytes())?;
     write_json(&folder.join(ENVIRONMENT_FILE), &run.environment)?;
     write_json(&folder.join(RESULT_FILE), &run.result)
 }
 
 /// Writes beside the target and renames, so that an interrupted run leaves no half file.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
-    let error = |source| WriteError::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let error = |source| WriteError::Io { path: path.to_owned(), source };
     let mut beside = path.as_os_str().to_owned();
     beside.push(".part");
     fs::write(&beside, bytes).map_err(error)?;
@@ -142,19 +128,14 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
 }
 
 fn write_json<T: serde::Serialize>(path: &Path, value: &T) -> Result<(), WriteError> {
-    let mut text = serde_json::to_string_pretty(value).map_err(|source| WriteError::Json {
-        path: path.to_owned(),
-        source,
-    })?;
+    let mut text = serde_json::to_string_pretty(value)
+        .map_err(|source| WriteError::Json { path: path.to_owned(), source })?;
     text.push('\n');
     write_whole(path, text.as_bytes())
 }
 
 fn read_text(path: &Path) -> Result<String, ReadError> {
-    fs::read_to_string(path).map_err(|source| ReadError::Io {
-        path: path.to_owned(),
-        source,
-    })
+    fs::read_to_string(path).map_err(|source| ReadError::Io { path: path.to_owned(), source })
 }
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ReadError> {
@@ -163,17 +144,11 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ReadError> {
     struct Versioned {
         schema: u64,
     }
-    let json = |source| ReadError::Json {
-        path: path.to_owned(),
-        source,
-    };
+    let json = |source| ReadError::Json { path: path.to_owned(), source };
     let text = read_text(path)?;
     let version: Versioned = serde_json::from_str(&text).map_err(json)?;
     if version.schema > u64::from(SCHEMA) {
-        return Err(ReadError::NewerSchema {
-            path: path.to_owned(),
-            found: version.schema,
-        });
+        return Err(ReadError::NewerSchema { path: path.to_owned(), found: version.schema });
     }
     serde_json::from_str(&text).map_err(json)
 }
@@ -202,11 +177,7 @@ mod tests {
     fn a_newer_schema_is_refused_even_when_its_fields_differ() {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &example::run()).unwrap();
-        fs::write(
-            folder.path().join(RESULT_FILE),
-            r#"{"schema": 2, "all": "new"}"#,
-        )
-        .unwrap();
+        fs::write(folder.path().join(RESULT_FILE), r#"{"schema": 2, "all": "new"}"#).unwrap();
         let sentence = read(folder.path()).unwrap_err().to_string();
         assert!(
             sentence.ends_with(
@@ -223,15 +194,8 @@ mod tests {
         let sentence = read(folder.path()).unwrap_err().to_string();
         assert!(sentence.contains("result.json") && sentence.contains("No such file"));
         write(folder.path(), &example::run()).unwrap();
-        fs::write(
-            folder.path().join(RESULT_FILE),
-            r#"{"schema": 1, "recipe": 7}"#,
-        )
-        .unwrap();
+        fs::write(folder.path().join(RESULT_FILE), r#"{"schema": 1, "recipe": 7}"#).unwrap();
         let sentence = read(folder.path()).unwrap_err().to_string();
-        assert!(
-            sentence.contains("result.json is not a valid result of schema 1"),
-            "{sentence}"
-        );
+        assert!(sentence.contains("result.json is not a valid result of schema 1"), "{sentence}");
     }
 }

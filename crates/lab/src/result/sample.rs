@@ -117,14 +117,8 @@ pub fn write_samples(samples: &[Sample]) -> String {
 
 /// Reads what [`write_samples`] wrote, or a file with more columns in another order.
 pub fn read_samples(text: &str) -> Result<Vec<Sample>, SampleError> {
-    let mut lines = text
-        .lines()
-        .enumerate()
-        .filter(|(_, line)| !line.trim().is_empty());
-    let header = lines
-        .next()
-        .map(|(_, line)| cells(line))
-        .unwrap_or_default();
+    let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let header = lines.next().map(|(_, line)| cells(line)).unwrap_or_default();
     let mut places = [0usize; COLUMNS.len()];
     for (place, column) in places.iter_mut().zip(COLUMNS) {
         *place = header
@@ -135,11 +129,7 @@ pub fn read_samples(text: &str) -> Result<Vec<Sample>, SampleError> {
     lines
         .map(|(index, line)| {
             let cells = cells(line);
-            let row = Row {
-                line: index + 1,
-                cells: &cells,
-                places: &places,
-            };
+            let row = Row { line: index + 1, cells: &cells, places: &places };
             if cells.len() != header.len() {
                 return Err(SampleError::CellCount {
                     line: index + 1,
@@ -201,11 +191,7 @@ impl Row<'_> {
 /// a curve's name become spaces, because a row is one line.
 fn quoted(text: &str) -> String {
     let text = text.replace(['\n', '\r'], " ");
-    if text.contains([',', '"']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text
-    }
+    if text.contains([',', '"']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
 }
 
 /// Splits one line into cells.
@@ -214,9 +200,7 @@ fn cells(line: &str) -> Vec<String> {
     let mut inside_quotes = false;
     let mut chars = line.chars().peekable();
     while let Some(c) = chars.next() {
-        let cell = cells
-            .last_mut()
-            .expect("the vector starts with one cell and only grows");
+        let cell = cells.last_mut().expect("the vector starts with one cell and only grows");
         match c {
             '"' if inside_quotes && chars.peek() == Some(&'"') => {
                 cell.push('"');
@@ -280,11 +264,7 @@ mod tests {
         text.push_str("1,2\n");
         assert_eq!(
             read_samples(&text),
-            Err(SampleError::CellCount {
-                line: 3,
-                expected: 14,
-                found: 2
-            })
+            Err(SampleError::CellCount { line: 3, expected: 14, found: 2 })
         );
         let text = write_samples(&[sample("a")]).replace("1.250,", "soon,");
         assert_eq!(

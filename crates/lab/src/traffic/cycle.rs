@@ -81,9 +81,7 @@ impl Cycle {
             return Err(CycleError::Families(near.0, first_client));
         }
         if tunnels.checked_mul(clients_per_tunnel).is_none() {
-            return Err(CycleError::Flows(
-                u64::from(tunnels) * u64::from(clients_per_tunnel),
-            ));
+            return Err(CycleError::Flows(u64::from(tunnels) * u64::from(clients_per_tunnel)));
         }
         let last_client = u128::from(tunnels - 1)
             .checked_mul(tunnel_stride)
@@ -97,13 +95,11 @@ impl Cycle {
                 tunnel_stride,
             ),
         ] {
-            offset
-                .and_then(|offset| advance(first, offset))
-                .ok_or(CycleError::Range {
-                    first,
-                    count,
-                    stride,
-                })?;
+            offset.and_then(|offset| advance(first, offset)).ok_or(CycleError::Range {
+                first,
+                count,
+                stride,
+            })?;
         }
         Ok(Cycle {
             near,
@@ -141,17 +137,8 @@ impl Cycle {
         let client = unchecked_advance(self.first_client, offset);
         let flow = tunnel * self.clients_per_tunnel + host;
         let near = unchecked_advance(self.near.0, u128::from(flow % self.near.1));
-        let (src, dst) = if self.towards_clients {
-            (near, client)
-        } else {
-            (client, near)
-        };
-        Addresses {
-            tunnel,
-            flow,
-            src,
-            dst,
-        }
+        let (src, dst) = if self.towards_clients { (near, client) } else { (client, near) };
+        Addresses { tunnel, flow, src, dst }
     }
 }
 
@@ -194,22 +181,10 @@ mod tests {
             clients.insert(here.dst);
         }
         assert_eq!(clients.len(), 120_000);
-        assert_eq!(
-            cycle.addresses(0).src,
-            "16.0.0.1".parse::<IpAddr>().unwrap()
-        );
-        assert_eq!(
-            cycle.addresses(1).dst,
-            "48.0.1.1".parse::<IpAddr>().unwrap()
-        );
-        assert_eq!(
-            cycle.addresses(500).dst,
-            "48.0.0.2".parse::<IpAddr>().unwrap()
-        );
-        assert_eq!(
-            cycle.addresses(499).dst,
-            "48.1.243.1".parse::<IpAddr>().unwrap()
-        );
+        assert_eq!(cycle.addresses(0).src, "16.0.0.1".parse::<IpAddr>().unwrap());
+        assert_eq!(cycle.addresses(1).dst, "48.0.1.1".parse::<IpAddr>().unwrap());
+        assert_eq!(cycle.addresses(500).dst, "48.0.0.2".parse::<IpAddr>().unwrap());
+        assert_eq!(cycle.addresses(499).dst, "48.1.243.1".parse::<IpAddr>().unwrap());
     }
 
     #[test]
@@ -227,9 +202,7 @@ mod tests {
         let clients: IpAddr = "255.255.0.1".parse().unwrap();
         assert!(Cycle::new((near, 1), clients, 256, 256, 254).is_ok());
         assert_eq!(
-            Cycle::new((near, 1), clients, 256, 257, 254)
-                .unwrap_err()
-                .to_string(),
+            Cycle::new((near, 1), clients, 256, 257, 254).unwrap_err().to_string(),
             "65278 addresses from 255.255.0.1 on, 256 apart, do not fit the address family"
         );
         assert_eq!(

@@ -122,10 +122,7 @@ impl Template {
     pub fn new(spec: &FrameSpec) -> Result<Template, FrameError> {
         let min = min_frame_bytes(spec.ipv6);
         if spec.size < min {
-            return Err(FrameError::TooSmall {
-                size: spec.size,
-                min,
-            });
+            return Err(FrameError::TooSmall { size: spec.size, min });
         }
         let ip_bytes = if spec.ipv6 { IPV6_BYTES } else { IPV4_BYTES };
         let udp_length = spec.size - (ETHERNET_BYTES + ip_bytes) as u16;
@@ -134,21 +131,13 @@ impl Template {
         let (ip, rest) = rest.split_at_mut(ip_bytes);
         ethernet[..6].copy_from_slice(&spec.destination_mac);
         ethernet[6..12].copy_from_slice(&spec.source_mac);
-        ethernet[12..].copy_from_slice(if spec.ipv6 {
-            &[0x86, 0xdd]
-        } else {
-            &[0x08, 0x00]
-        });
+        ethernet[12..].copy_from_slice(if spec.ipv6 { &[0x86, 0xdd] } else { &[0x08, 0x00] });
         write_ip(ip, udp_length);
         let (source, destination) = match spec.kind {
             Kind::Load => (LOAD_SOURCE_PORT, LOAD_DESTINATION_PORT),
             Kind::Probe => (PROBE_SOURCE_PORT, PROBE_DESTINATION_PORT),
         };
-        let by_port = if spec.kind == Kind::Load {
-            u16::from(spec.port)
-        } else {
-            0
-        };
+        let by_port = if spec.kind == Kind::Load { u16::from(spec.port) } else { 0 };
         let udp = &mut rest[..UDP_BYTES];
         udp[..2].copy_from_slice(&(source + by_port).to_be_bytes());
         udp[2..4].copy_from_slice(&(destination + by_port).to_be_bytes());
@@ -160,11 +149,7 @@ impl Template {
             .plus(Sum::of(&SIGNATURE))
             .plus(Sum::of_u16(spec.stream()))
             .plus(Sum::of_u16(kind_code(spec.kind)));
-        let ip_sum = if spec.ipv6 {
-            Sum::default()
-        } else {
-            Sum::of(ip)
-        };
+        let ip_sum = if spec.ipv6 { Sum::default() } else { Sum::of(ip) };
         Ok(Template {
             headers,
             ip_bytes,
@@ -210,10 +195,8 @@ pub fn write_frame(
     sent_ns: u64,
 ) -> Result<usize, FrameError> {
     let found = out.len();
-    let frame = out.get_mut(..template.size).ok_or(FrameError::Buffer {
-        found,
-        needed: template.size,
-    })?;
+    let frame =
+        out.get_mut(..template.size).ok_or(FrameError::Buffer { found, needed: template.size })?;
     let header_bytes = ETHERNET_BYTES + template.ip_bytes + UDP_BYTES;
     let (headers, payload) = frame.split_at_mut(header_bytes);
     headers.copy_from_slice(&template.headers[..header_bytes]);
@@ -268,9 +251,7 @@ fn fill(filler: &mut [u8], word: u64) -> Sum {
     let bytes = word.to_be_bytes();
     let mut words = filler.chunks_exact_mut(FILLER_WORD_BYTES);
     let whole = words.len() as u32;
-    words
-        .by_ref()
-        .for_each(|chunk| chunk.copy_from_slice(&bytes));
+    words.by_ref().for_each(|chunk| chunk.copy_from_slice(&bytes));
     let tail = words.into_remainder();
     tail.copy_from_slice(&bytes[..tail.len()]);
     Sum::of_u64(word).times(whole).plus(Sum::of(tail))
@@ -362,10 +343,7 @@ pub fn parse_frame(frame: &[u8]) -> Option<Stamp> {
             && network.intact
             && checksum_present
             && sum.is_valid()
-            && is_filled(
-                &datagram[UDP_BYTES + PAYLOAD_HEADER_BYTES..],
-                filler_word(sequence),
-            ),
+            && is_filled(&datagram[UDP_BYTES + PAYLOAD_HEADER_BYTES..], filler_word(sequence)),
     })
 }
 
@@ -436,9 +414,7 @@ fn is_filled(filler: &[u8], word: u64) -> bool {
 }
 
 fn be_u64(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0, |value, &byte| value << 8 | u64::from(byte))
+    bytes.iter().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
 
 #[cfg(test)]

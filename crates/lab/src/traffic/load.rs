@@ -41,9 +41,7 @@ pub fn offered(ramp: &RampShape, step: u32, max_l2_bps: f64, average_bytes: f64)
 pub fn expected_frames(duration_s: f64, pps: f64) -> u64 {
     // The tolerance keeps a product that is whole in decimal from being rounded up by one binary
     // digit; it is far below one frame.
-    (((duration_s - ALLOWANCE_S).max(0.0) * pps) - 1e-6)
-        .ceil()
-        .max(0.0) as u64
+    (((duration_s - ALLOWANCE_S).max(0.0) * pps) - 1e-6).ceil().max(0.0) as u64
 }
 
 #[cfg(test)]
@@ -61,12 +59,7 @@ mod tests {
 
     #[test]
     fn steps_are_linear_and_end_at_the_maximum() {
-        let ramp = RampShape {
-            steps: 20,
-            step_time_s: 10.0,
-            drain_ms: 200,
-            settle_s: 2.0,
-        };
+        let ramp = RampShape { steps: 20, step_time_s: 10.0, drain_ms: 200, settle_s: 2.0 };
         for step in 1..=20 {
             let load = offered(&ramp, step, 4e9, 990.6);
             assert!((load.l2_bps - 2e8 * f64::from(step)).abs() < 1.0);

@@ -105,17 +105,9 @@ impl Mix {
         if period > PERIOD_FRAMES_MAX {
             return Err(MixError::Period(period));
         }
-        let streams: Vec<Stream> = weights
-            .iter()
-            .map(|(&size, &weight)| Stream {
-                size,
-                pps: weight as u32,
-            })
-            .collect();
-        Ok(Mix {
-            order: interleave(&streams),
-            streams,
-        })
+        let streams: Vec<Stream> =
+            weights.iter().map(|(&size, &weight)| Stream { size, pps: weight as u32 }).collect();
+        Ok(Mix { order: interleave(&streams), streams })
     }
 
     /// A mix from names: tables (`imix1`), plain sizes (`1428`), any number of them added up.
@@ -156,11 +148,7 @@ impl Mix {
 
     /// Mean L2 bytes without FCS.
     pub fn average_bytes(&self) -> f64 {
-        let total: u64 = self
-            .streams
-            .iter()
-            .map(|s| u64::from(s.size) * u64::from(s.pps))
-            .sum();
+        let total: u64 = self.streams.iter().map(|s| u64::from(s.size) * u64::from(s.pps)).sum();
         total as f64 / self.order.len() as f64
     }
 }
@@ -228,11 +216,8 @@ mod tests {
         for n in 0..mix.period() as u64 {
             *seen.entry(mix.size(n)).or_insert(0u32) += 1;
         }
-        let expected: BTreeMap<u16, u32> = imix("imix1")
-            .unwrap()
-            .iter()
-            .map(|stream| (stream.size, stream.pps))
-            .collect();
+        let expected: BTreeMap<u16, u32> =
+            imix("imix1").unwrap().iter().map(|stream| (stream.size, stream.pps)).collect();
         assert_eq!(seen, expected);
     }
 
@@ -247,16 +232,7 @@ mod tests {
         assert_eq!(Mix::from_names(&["70000"]), Err(MixError::Size(70_000)));
         assert_eq!(Mix::from_names(&["59"]), Err(MixError::Size(59)));
         assert_eq!(Mix::from_names::<&str>(&[]), Err(MixError::Empty));
-        let coprime = [
-            Stream {
-                size: 64,
-                pps: 1_000_003,
-            },
-            Stream {
-                size: 128,
-                pps: 999_983,
-            },
-        ];
+        let coprime = [Stream { size: 64, pps: 1_000_003 }, Stream { size: 128, pps: 999_983 }];
         assert_eq!(Mix::new(&coprime), Err(MixError::Period(1_999_986)));
     }
 

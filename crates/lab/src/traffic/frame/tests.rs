@@ -24,25 +24,15 @@ fn addresses(ipv6: bool, n: u32) -> Addresses {
             IpAddr::V4(Ipv4Addr::from(0x3000_0001_u32.wrapping_add(n))),
         )
     };
-    Addresses {
-        tunnel: 0,
-        flow: 0,
-        src,
-        dst,
-    }
+    Addresses { tunnel: 0, flow: 0, src, dst }
 }
 
 fn written(ipv6: bool, kind: Kind, size: u16, sequence: u64) -> Vec<u8> {
     let template = Template::new(&spec(ipv6, kind, size)).unwrap();
     let mut frame = vec![0xaa; usize::from(size)];
     let n = (sequence & 0xffff) as u32;
-    let length = write_frame(
-        &template,
-        &mut frame,
-        &addresses(ipv6, n),
-        sequence,
-        sequence ^ 0x5555,
-    );
+    let length =
+        write_frame(&template, &mut frame, &addresses(ipv6, n), sequence, sequence ^ 0x5555);
     assert_eq!(length, Ok(usize::from(size)));
     frame
 }
@@ -52,9 +42,7 @@ fn the_smallest_sizes() {
     assert_eq!((min_frame_bytes(false), min_frame_bytes(true)), (70, 90));
     assert!(Template::new(&spec(false, Kind::Load, 70)).is_ok());
     assert_eq!(
-        Template::new(&spec(true, Kind::Load, 89))
-            .unwrap_err()
-            .to_string(),
+        Template::new(&spec(true, Kind::Load, 89)).unwrap_err().to_string(),
         "a test frame needs at least 90 bytes (L2 without FCS), 89 were asked for"
     );
     assert_eq!(written(false, Kind::Load, 70, 7).len(), 70);
@@ -66,10 +54,7 @@ fn a_short_buffer_and_the_wrong_family_are_refused() {
     let mut short = [0; 113];
     assert_eq!(
         write_frame(&template, &mut short, &addresses(false, 0), 0, 0),
-        Err(FrameError::Buffer {
-            found: 113,
-            needed: 114
-        })
+        Err(FrameError::Buffer { found: 113, needed: 114 })
     );
     let mut frame = [0; 200];
     assert_eq!(
