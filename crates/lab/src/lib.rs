@@ -13,7 +13,6 @@ pub mod histogram;
 pub mod marker;
 pub mod plot;
 pub mod recipe;
-pub mod report;
 pub mod result;
 pub mod sequence;
 pub mod sink;

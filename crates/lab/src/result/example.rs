@@ -171,7 +171,8 @@ pub(crate) fn run_of(
             ceilings: vec![],
             notes: vec![],
         },
-        samples: samples.concat(),
+        // The file rounds; a run that was read has what the file can hold.
+        samples: read_samples(&write_samples(&samples.concat())).unwrap(),
         environment: environment(),
     }
 }
