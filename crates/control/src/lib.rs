@@ -10,6 +10,7 @@
 //! | [`instance`] | run directory, lock, epoch of one instance |
 //! | [`route_feed`] | the kernel's links, addresses, routes and neighbours, live |
 //! | [`api`] | the socket behind `peregrine show` |
+//! | [`gateway`] | everything assembled, and the loop that keeps it |
 //! | [`cpu`], [`signal`] | cores and stop signals |
 //! | [`xfrm`] | the server behind the IKE daemon and `ip xfrm` |
 
@@ -18,6 +19,7 @@
 pub mod api;
 pub mod config;
 pub mod cpu;
+pub mod gateway;
 pub mod instance;
 pub mod route_feed;
 pub mod signal;

@@ -28,6 +28,7 @@ mod route;
 mod seal;
 mod send;
 
+pub mod board;
 pub mod bundles;
 pub mod clock;
 pub mod counters;
@@ -35,6 +36,7 @@ pub mod event;
 pub mod fib;
 pub mod neighbour;
 pub mod nonce;
+pub mod path;
 pub mod policy;
 pub mod prefix;
 pub mod replay;

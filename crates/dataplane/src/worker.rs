@@ -15,6 +15,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use xsk::{Frame, Pool, Port};
 
 use crate::batch::{BATCH_PACKETS, BatchMemory, Turn};
+use crate::board::PortBoard;
 use crate::classify::classify;
 use crate::clock::Clock;
 use crate::counters::Counters;
@@ -29,10 +30,25 @@ use crate::seal::seal;
 use crate::send::{Queue, send};
 use crate::view::Reader;
 
-/// Empty turns before a worker sleeps. One takes about 100 ns, so this is some 50 µs: the gap
-/// between packets at 20 000 per second. Shorter pays a wake-up (5 µs) per packet at such rates,
-/// longer burns an idle core.
-const EMPTY_TURNS_MAX: u32 = 500;
+/// What a worker does when there is no packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idle {
+    /// It goes on asking: the lowest latency, and a core that is always busy.
+    Spin,
+    /// It asks for a while, then sleeps until a packet comes.
+    Sleep {
+        /// The while. Shorter than the gap between packets pays a wake-up (5 µs) for each of them;
+        /// longer burns an idle core.
+        after: Duration,
+    },
+}
+
+impl Default for Idle {
+    /// 50 µs: the gap between packets at 20 000 per second.
+    fn default() -> Idle {
+        Idle::Sleep { after: Duration::from_micros(50) }
+    }
+}
 
 /// Longest sleep. A sleeping worker still has to let go of old views, so this bounds how long
 /// control keeps them; it also bounds how late a stop is noticed.
@@ -72,7 +88,9 @@ pub struct Worker {
     reader: Reader,
     events: EventSink,
     clock: Clock,
+    idle: Idle,
     counters: Arc<Counters>,
+    board: Arc<PortBoard>,
     batch: BatchMemory,
     inbox: Vec<Frame>,
 }
@@ -89,7 +107,9 @@ impl Worker {
             reader: parts.reader,
             events: EventSink::new(parts.events),
             clock: parts.clock,
+            idle: Idle::default(),
             counters: Arc::default(),
+            board: Arc::default(),
             batch: BatchMemory::new(),
             inbox: Vec::with_capacity(BATCH_PACKETS),
         }
@@ -103,6 +123,21 @@ impl Worker {
     /// Its counters, for control to read while it runs.
     pub fn counters(&self) -> Arc<Counters> {
         self.counters.clone()
+    }
+
+    /// The counters of its ports, for control to read while it runs.
+    pub fn board(&self) -> Arc<PortBoard> {
+        self.board.clone()
+    }
+
+    /// The CPU it runs on, if that was chosen.
+    pub fn cpu(&self) -> Option<usize> {
+        self.cpu
+    }
+
+    /// Chooses what it does when there is no packet.
+    pub fn set_idle(&mut self, idle: Idle) {
+        self.idle = idle;
     }
 
     /// Its ports, for their counters.
@@ -158,18 +193,22 @@ impl Worker {
             cpus.set(cpu);
             sched_setaffinity(None, &cpus)?;
         }
-        let mut empty_turns = 0;
+        let mut busy_ns = self.clock.now_ns();
         while !stop.load(Relaxed) {
+            self.board.answer(&self.ports);
             if self.turn() != 0 {
-                empty_turns = 0;
-            } else if empty_turns < EMPTY_TURNS_MAX {
-                empty_turns += 1;
-                std::hint::spin_loop();
-            } else {
+                busy_ns = self.clock.now_ns();
+                continue;
+            }
+            std::hint::spin_loop();
+            if let Idle::Sleep { after } = self.idle
+                && self.clock.now_ns() - busy_ns > after.as_nanos() as u64
+            {
                 self.sleep()?;
             }
         }
         self.drain();
+        self.board.settle(&self.ports);
         Ok(())
     }
 

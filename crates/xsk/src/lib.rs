@@ -33,8 +33,18 @@ pub use frame::{Frame, HEADROOM};
 pub use memory::{MemoryEnd, MemoryPort};
 pub use pcap::PcapPort;
 pub use port::{CounterKind, Port, PortCounter, PortCounters};
-pub use program::{AttachMode, remove_stale};
+pub use program::{AttachMode, AttachWish, remove_stale};
 pub use sink::Sink;
 pub use steer::Steer;
 pub use umem::{Pool, Umem};
 pub use xdp::{CopyMode, XdpOptions, XdpPort};
+
+// Ports are opened by one thread and used by another.
+const _: () = {
+    const fn may_move_to_another_thread<T: Send>() {}
+    may_move_to_another_thread::<Port>();
+    may_move_to_another_thread::<Pool>();
+    may_move_to_another_thread::<MemoryEnd>();
+    may_move_to_another_thread::<Steer>();
+    may_move_to_another_thread::<Sink>();
+};

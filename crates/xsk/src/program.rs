@@ -29,6 +29,19 @@ pub enum AttachMode {
     Generic(Option<io::Error>),
 }
 
+/// Where the kernel shall run a program. A program that takes the place of an older one of ours runs
+/// where that one ran, whatever is wished.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AttachWish {
+    /// In the driver if it can, else in the network stack.
+    #[default]
+    Any,
+    /// In the driver; it is an error if it cannot.
+    Native,
+    /// In the network stack.
+    Generic,
+}
+
 /// A program found on an interface.
 struct Found {
     id: u32,
@@ -56,8 +69,12 @@ impl Interface {
         &self.name
     }
 
-    /// Attaches `program`, in place of an older one of ours; native if the driver can.
-    pub(crate) fn attach(&self, program: BorrowedFd<'_>) -> Result<AttachMode, XskError> {
+    /// Attaches `program`, in place of an older one of ours.
+    pub(crate) fn attach(
+        &self,
+        program: BorrowedFd<'_>,
+        wanted: AttachWish,
+    ) -> Result<AttachMode, XskError> {
         if let Some(found) = self.found()? {
             if !found.name.starts_with(OURS) {
                 let interface = self.name.clone();
@@ -72,9 +89,15 @@ impl Interface {
                 _ => AttachMode::Native,
             });
         }
+        if wanted == AttachWish::Generic {
+            return sys::attach_program(self.index, Some(program), sys::GENERIC_MODE, None)
+                .map(|()| AttachMode::Generic(None))
+                .map_err(|error| self.error(error));
+        }
         let native = sys::attach_program(self.index, Some(program), sys::NATIVE_MODE, None);
         let Err(refusal) = native else { return Ok(AttachMode::Native) };
-        if matches!(refusal.raw_os_error(), Some(libc::EPERM | libc::EBUSY | libc::EEXIST)) {
+        let certain = matches!(refusal.raw_os_error(), Some(libc::EPERM | libc::EBUSY | libc::EEXIST));
+        if certain || wanted == AttachWish::Native {
             return Err(self.error(refusal));
         }
         match sys::attach_program(self.index, Some(program), sys::GENERIC_MODE, None) {

@@ -4,13 +4,14 @@
 //! of them ([`Frame::metadata_u64`](crate::Frame::metadata_u64): nanoseconds of CLOCK_MONOTONIC).
 //! Does not detach when dropped; see `program`.
 
+use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
 use crate::error::XskError;
-use crate::program::{self, AttachMode, Interface, VerdictCount};
+use crate::program::{self, AttachMode, AttachWish, Interface, VerdictCount};
 
 /// Generated from the C program.
 #[allow(unsafe_code, missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]
@@ -31,6 +32,12 @@ const VERDICTS: [(&str, &str); 5] = [
 pub struct Sink {
     skeleton: skeleton::SinkSkel<'static>,
     interface: Interface,
+}
+
+impl fmt::Debug for Sink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sink").field("interface", &self.interface).finish_non_exhaustive()
+    }
 }
 
 impl Sink {
@@ -68,7 +75,7 @@ impl Sink {
     ///
     /// As [`Steer::attach`](crate::Steer::attach).
     pub fn attach(&mut self) -> Result<AttachMode, XskError> {
-        self.interface.attach(self.skeleton.progs.peregrine_sink.as_fd())
+        self.interface.attach(self.skeleton.progs.peregrine_sink.as_fd(), AttachWish::Any)
     }
 
     /// Takes the program off, if it still is on the interface. Returns whether it was.

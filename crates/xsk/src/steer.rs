@@ -5,6 +5,7 @@
 //! gateway serves, before its program is replaced. Dropping a [`Steer`] does **not** detach: only
 //! [`Steer::detach`] does, so that every way to die but a clean stop fails closed.
 
+use std::fmt;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,7 +14,7 @@ use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore, MapFlags};
 
 use crate::error::XskError;
-use crate::program::{self, AttachMode, Interface, VerdictCount};
+use crate::program::{self, AttachMode, AttachWish, Interface, VerdictCount};
 use crate::sys;
 
 /// Generated from the C program.
@@ -42,6 +43,12 @@ pub struct Steer {
     skeleton: skeleton::SteerSkel<'static>,
     interface: Interface,
     local: Vec<IpAddr>,
+}
+
+impl fmt::Debug for Steer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Steer").field("interface", &self.interface).finish_non_exhaustive()
+    }
 }
 
 impl Steer {
@@ -154,7 +161,16 @@ impl Steer {
     /// [`XskError::ForeignProgram`] when another one is there, [`XskError::NoXdp`],
     /// [`XskError::Permission`].
     pub fn attach(&mut self) -> Result<AttachMode, XskError> {
-        self.interface.attach(self.skeleton.progs.peregrine_steer.as_fd())
+        self.attach_as(AttachWish::Any)
+    }
+
+    /// As [`Steer::attach`], where it is wished.
+    ///
+    /// # Errors
+    ///
+    /// As [`Steer::attach`].
+    pub fn attach_as(&mut self, wish: AttachWish) -> Result<AttachMode, XskError> {
+        self.interface.attach(self.skeleton.progs.peregrine_steer.as_fd(), wish)
     }
 
     /// Takes the program off, if it still is on the interface: from then on the kernel forwards.

@@ -77,6 +77,12 @@ impl Server {
         Ok(())
     }
 
+    /// How many clients are connected.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.clients.iter().flatten().count()
+    }
+
     fn accept(&mut self, now: Instant) -> io::Result<()> {
         for _ in 0..CLIENTS_MAX {
             let stream = match self.listener.accept() {

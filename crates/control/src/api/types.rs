@@ -290,9 +290,12 @@ pub struct Port {
     pub tx_bytes: u64,
     /// What was lost between the driver and a worker, by name.
     pub losses: Vec<Loss>,
+    /// What the XDP program did with packets, by name: to a worker, to the kernel, dropped.
+    #[serde(default)]
+    pub steering: Vec<Loss>,
 }
 
-/// A named loss of a port.
+/// A named count of packets of a port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
     /// Its name.
@@ -310,7 +313,7 @@ pub struct Worker {
     pub worker: u32,
     /// Its core.
     pub core: u32,
-    /// Share of time with packets since the last such request, from 0 to 1.
+    /// Share of the turns that found packets, since the last such request, from 0 to 1.
     pub busy_share: f64,
     /// Packets handled.
     pub packets: u64,
@@ -318,8 +321,8 @@ pub struct Worker {
     pub turns: u64,
     /// Packets in a turn that had any, on average.
     pub batch_average: f64,
-    /// SAs that it owns.
-    pub sas: u64,
+    /// How often it slept for want of packets.
+    pub sleeps: u64,
 }
 
 /// One end that packets met.

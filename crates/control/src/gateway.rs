@@ -1,0 +1,376 @@
+//! One gateway: everything assembled, and the loop that keeps it.
+//!
+//! [`Gateway::start`] takes the machine step by step, in an order in which giving up leaves it as it
+//! was; [`Gateway::serve`] is the control thread's loop; [`Gateway::stop`] gives the machine back.
+//! A gateway that ends any other way fails closed: its XDP programs stay on the interfaces and
+//! drop what is for the workers, and the guard's file remembers what was protected.
+//!
+//! It decides nothing about packets (`dataplane`), requests (`xfrm`) or routes (`route_feed`).
+
+mod facts;
+mod guard;
+mod network;
+mod ports;
+mod tables;
+mod translate;
+mod workers;
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crypto::{Engine, EngineError};
+use dataplane::clock::Clock;
+use dataplane::event::{self, Event};
+use dataplane::nonce::NonceSpace;
+use dataplane::view::{Publisher, View};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use thiserror::Error;
+use tracing::{info, warn};
+use xsk::XskError;
+
+use self::facts::Rates;
+use self::guard::Guard;
+use self::network::Network;
+use self::ports::Ports;
+use self::tables::Tables;
+use self::workers::{Workers, WorkersError};
+use crate::api;
+use crate::config::{Config, ConfigError, Machine};
+use crate::instance::{Epoch, Instance, InstanceError};
+use crate::route_feed::{FeedError, RouteFeed};
+use crate::signal::StopSignals;
+use crate::xfrm::{Clients, Flow, Server, Settings, SocketError};
+
+/// How often the control loop looks at what has no file descriptor: events of the workers, timers.
+/// Bounds how late a missing neighbour is asked for; shorter wakes an idle gateway more often.
+const TICK: Duration = Duration::from_millis(10);
+
+/// How often neighbours in use are confirmed. The kernel forgets a stale neighbour that it does not
+/// use itself after a minute at the earliest (`gc_stale_time`).
+const REFRESH: Duration = Duration::from_secs(10);
+
+/// Blocks of IVs that must be left for workers that use up their own.
+const BLOCKS_MIN: u64 = 1024;
+
+/// Why a gateway cannot start, or must end.
+#[derive(Debug, Error)]
+pub enum GatewayError {
+    /// The configuration is not fit, or not fit for this machine.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The instance's name or directories cannot be had.
+    #[error(transparent)]
+    Instance(#[from] InstanceError),
+    /// No engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A port.
+    #[error(transparent)]
+    Port(#[from] XskError),
+    /// A worker.
+    #[error(transparent)]
+    Workers(#[from] WorkersError),
+    /// The kernel's tables.
+    #[error(transparent)]
+    Feed(#[from] FeedError),
+    /// The XFRM socket.
+    #[error(transparent)]
+    Xfrm(#[from] SocketError),
+    /// Something else of the system's.
+    #[error("cannot {doing}: {source}")]
+    System {
+        /// What was tried.
+        doing: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+fn system(doing: &'static str) -> impl FnOnce(io::Error) -> GatewayError {
+    move |source| GatewayError::System { doing, source }
+}
+
+/// What a gateway is once it runs, in a line for people.
+#[derive(Debug, Clone)]
+pub struct Summary {
+    /// The instance.
+    pub name: String,
+    /// Engine and version.
+    pub engine: String,
+    /// Cores that run workers.
+    pub cores: Vec<usize>,
+    /// Ports with the mode of their XDP program.
+    pub ports: Vec<(String, &'static str)>,
+    /// The epoch of this run's IVs.
+    pub epoch: u16,
+}
+
+/// A running gateway.
+pub struct Gateway {
+    config: Config,
+    started: Instant,
+    engine: Engine,
+    epoch: u16,
+    clock: Clock,
+    server: Server,
+    clients: Clients,
+    api: api::Server,
+    rates: Rates,
+    feed: RouteFeed,
+    network: Network,
+    tables: Tables,
+    nonces: std::sync::Arc<NonceSpace>,
+    /// The view that was published last, to make the next one from.
+    view: View,
+    publisher: Publisher,
+    events: Receiver<Event>,
+    ports: Ports,
+    workers: Workers,
+    refreshed: Instant,
+    // The run directory is given back last.
+    instance: Instance,
+}
+
+impl Gateway {
+    /// Starts a gateway. On an error the machine is as it was.
+    pub fn start(config: Config) -> Result<Gateway, GatewayError> {
+        // 1. See that it can work here, changing nothing.
+        let machine = Machine::probe()?;
+        config.check(&machine)?;
+        let sizes = config.sizes(&machine)?;
+        let engine = Engine::select(config.engine.name())?;
+        // 2. Take the name, and with it the epoch and what an earlier run left protected.
+        let instance = Instance::hold(&config.control.run_dir, &config.name)?;
+        let (guard, left) =
+            Guard::open(instance.directory()).map_err(system("open the guard's file"))?;
+        let (nonces, epoch) = claim_epochs(&config)?;
+        // 3. What the kernel knows.
+        let feed = RouteFeed::open()?;
+        let clock = Clock::start();
+        let mut ports = Ports::load(&config, feed.kernel())?;
+        let network = Network::new(ports.ifindexes().collect());
+        let mut view = View::default();
+        network.fill(feed.kernel(), &mut view);
+        ports.follow_addresses(feed.kernel())?;
+        if !left.is_empty() {
+            warn!(flows = left.len(), "an earlier run was not stopped: what it protected is held");
+        }
+        let fresh = left.is_empty();
+        let tables = Tables::new(engine, nonces.clone(), clock, guard, &left, &mut view);
+        // 4. Sockets for programs, then workers, then packets.
+        let clients = Clients::bind(&instance.xfrm_socket())?;
+        let api = api::Server::bind(&instance.control_socket())
+            .map_err(system("listen on the control socket"))?;
+        let publisher = Publisher::new(view.clone());
+        let (sender, events) = event::channel();
+        let mut workers = Workers::open(&config, &sizes, &mut ports, &publisher, &sender, clock)?;
+        workers.run()?;
+        if let Err(error) = ports.attach(&config) {
+            if fresh {
+                ports.detach();
+            }
+            workers.stop();
+            return Err(error.into());
+        }
+        let now = Instant::now();
+        Ok(Gateway {
+            started: now,
+            refreshed: now,
+            server: Server::new(Settings::default()),
+            rates: Rates::default(),
+            config,
+            engine,
+            epoch,
+            clock,
+            clients,
+            api,
+            feed,
+            network,
+            tables,
+            nonces,
+            view,
+            publisher,
+            events,
+            ports,
+            workers,
+            instance,
+        })
+    }
+
+    /// What it is.
+    pub fn summary(&self) -> Summary {
+        Summary {
+            name: self.instance.name().to_owned(),
+            engine: self.engine.version(),
+            cores: self.config.cores.clone(),
+            ports: self.ports.modes().collect(),
+            epoch: self.epoch,
+        }
+    }
+
+    /// Serves until a stop signal comes.
+    ///
+    /// # Errors
+    /// What cannot be gone on from. The caller must end the process without [`Gateway::stop`], so
+    /// that it fails closed.
+    pub fn serve(&mut self, signals: &mut StopSignals) -> Result<(), GatewayError> {
+        let mut changes = Vec::new();
+        while signals.take() == 0 {
+            self.wait(signals)?;
+            let now = unix_seconds();
+            // Requests of IKE daemons and `ip xfrm`, then their effect, in one view.
+            self.clients.on_ready(&mut self.server, &self.tables, now);
+            let expired = self.server.tick(now, &self.tables);
+            self.clients.deliver(expired, &self.server, &self.tables);
+            let mut different = self.apply_xfrm()?;
+            // News of the kernel.
+            changes.clear();
+            self.feed.poll(&mut changes)?;
+            different |= self.apply_network(&changes)?;
+            if different {
+                self.publish();
+            }
+            self.hear_workers(now);
+            self.answer_questions()?;
+            self.refresh_neighbours();
+            self.publisher.reclaim();
+            self.nonces.replenish(BLOCKS_MIN).map_err(system("claim an epoch"))?;
+            self.workers.check()?;
+        }
+        Ok(())
+    }
+
+    /// Gives the machine back: the kernel forwards again, nothing is left behind.
+    pub fn stop(mut self) -> Result<(), GatewayError> {
+        self.ports.detach();
+        self.workers.stop();
+        self.tables.end().map_err(system("remove the guard's file"))?;
+        Ok(())
+    }
+
+    fn wait(&self, signals: &StopSignals) -> Result<(), GatewayError> {
+        let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let mut fds = [
+            readable(self.clients.as_fd()),
+            readable(self.feed.as_fd()),
+            readable(self.api.as_fd()),
+            readable(signals.as_fd()),
+        ];
+        let timeout = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(system("wait for requests")(error.into())),
+        }
+    }
+
+    /// Brings what the XFRM server changed into the view.
+    fn apply_xfrm(&mut self) -> Result<bool, GatewayError> {
+        let changes = self.server.take_changes();
+        if changes.is_empty() {
+            return Ok(false);
+        }
+        self.tables.apply(&changes, &mut self.view).map_err(system("record what is protected"))?;
+        Ok(true)
+    }
+
+    /// Brings what the kernel changed into the view and the steering programs.
+    fn apply_network(
+        &mut self,
+        changes: &[crate::route_feed::Change],
+    ) -> Result<bool, GatewayError> {
+        if changes.is_empty() {
+            return Ok(false);
+        }
+        let (different, stale) = self.network.apply(self.feed.kernel(), &mut self.view, changes);
+        if stale.local {
+            self.ports.follow_addresses(self.feed.kernel())?;
+        }
+        if stale.ports {
+            self.ports.follow_links(self.feed.kernel());
+        }
+        Ok(different)
+    }
+
+    fn publish(&mut self) {
+        self.view.generation += 1;
+        self.publisher.publish(self.view.clone());
+    }
+
+    /// What workers ask for: neighbours of the kernel, SAs of whoever listens for ACQUIRE.
+    fn hear_workers(&mut self, now: u64) {
+        while let Ok(event) = self.events.try_recv() {
+            match event {
+                Event::NeighbourNeeded { port, address } => self.solicit(port, address),
+                Event::SaNeeded { policy, flow } => {
+                    let Some(id) = self.tables.policy_of_index(policy) else { continue };
+                    let flow = Flow {
+                        addresses: (flow.src, flow.dst),
+                        protocol: flow.protocol,
+                        ports: (flow.src_port, flow.dst_port),
+                        cpu: None,
+                    };
+                    let acquire = self.server.acquire(id, &flow, now, &self.tables);
+                    self.clients.deliver(acquire, &self.server, &self.tables);
+                }
+            }
+        }
+    }
+
+    fn solicit(&mut self, port: u16, address: std::net::IpAddr) {
+        if let Some(ifindex) = self.network.ifindex(port)
+            && let Err(error) = self.feed.solicit(ifindex, address)
+        {
+            info!(%address, %error, "the kernel was not asked for a neighbour");
+        }
+    }
+
+    /// Has the kernel confirm the neighbours that packets went to lately.
+    fn refresh_neighbours(&mut self) {
+        if self.refreshed.elapsed() < REFRESH {
+            return;
+        }
+        self.refreshed = Instant::now();
+        let used: Vec<_> = self.view.neighbours.take_used().collect();
+        for (port, address) in used {
+            self.solicit(port, address);
+        }
+    }
+
+    fn answer_questions(&mut self) -> Result<(), GatewayError> {
+        let mut facts = facts::View {
+            config: &self.config,
+            started: self.started,
+            engine: self.engine,
+            epoch: self.epoch,
+            clock: self.clock,
+            tables: &self.tables,
+            kernel: self.feed.kernel(),
+            network: &self.network,
+            ports: &self.ports,
+            workers: &self.workers,
+            rates: &mut self.rates,
+        };
+        self.api.serve(&mut facts, Instant::now()).map_err(system("serve the control socket"))
+    }
+}
+
+/// The IVs of this run, each epoch stored before it is used, and the first epoch.
+fn claim_epochs(
+    config: &Config,
+) -> Result<(std::sync::Arc<NonceSpace>, u16), GatewayError> {
+    let (directory, name) = (config.control.state_dir.clone(), config.name.clone());
+    let first = Epoch::claim(&directory, &name)?;
+    let mut next = Some(first);
+    let claim = move || match next.take() {
+        Some(epoch) => Ok(epoch.get()),
+        None => Epoch::claim(&directory, &name).map(Epoch::get).map_err(io::Error::other),
+    };
+    let nonces = NonceSpace::new(claim).map_err(system("claim an epoch"))?;
+    Ok((nonces, first.get()))
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}

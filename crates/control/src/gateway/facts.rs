@@ -1,0 +1,326 @@
+//! What `peregrine show` is told: the gateway's state in the words of `api`.
+
+use std::time::Instant;
+
+use crypto::Engine;
+use dataplane::clock::Clock;
+use dataplane::policy::Direction;
+use dataplane::verdict::{Outcome, Verdict};
+use xsk::CounterKind;
+
+use super::network::Network;
+use super::ports::{PortProgram, Ports};
+use super::tables::{InstalledPolicy, InstalledSa, Tables};
+use super::workers::Workers;
+use crate::api::{
+    DropCount, Facts, Loss, Neighbour, Policy, Port, Route, Sa, SaErrors, Status, Template, Worker,
+};
+use crate::config::Config;
+use crate::route_feed::{Kernel, Route as KernelRoute};
+
+/// What was counted at the last question, for rates.
+#[derive(Default)]
+pub struct Rates {
+    drops: Option<(Instant, Vec<u64>)>,
+    turns: Vec<(u64, u64)>,
+}
+
+/// A look at the gateway, for one question.
+pub struct View<'a> {
+    /// Its configuration.
+    pub config: &'a Config,
+    /// When it started.
+    pub started: Instant,
+    /// Its engine.
+    pub engine: Engine,
+    /// Its epoch.
+    pub epoch: u16,
+    /// The data plane's clock.
+    pub clock: Clock,
+    /// SAs and policies.
+    pub tables: &'a Tables,
+    /// The kernel's tables.
+    pub kernel: &'a Kernel,
+    /// Which interface is which port.
+    pub network: &'a Network,
+    /// The programs.
+    pub ports: &'a Ports,
+    /// The workers.
+    pub workers: &'a Workers,
+    /// Earlier counts.
+    pub rates: &'a mut Rates,
+}
+
+impl View<'_> {
+    /// Packets by verdict, over all workers.
+    fn verdicts(&self) -> Vec<u64> {
+        let mut sums = vec![0; Verdict::ALL.len()];
+        for (_, counters) in self.workers.counters() {
+            for (sum, verdict) in sums.iter_mut().zip(Verdict::ALL) {
+                *sum += counters.of(*verdict);
+            }
+        }
+        sums
+    }
+
+    fn age_s(&self, since_ns: u64) -> u64 {
+        self.clock.now_ns().saturating_sub(since_ns) / 1_000_000_000
+    }
+
+    fn last_use_age_s(&self, last_use_ns: u64) -> Option<u64> {
+        (last_use_ns != 0).then(|| self.age_s(last_use_ns))
+    }
+
+    fn one_sa(&self, installed: &InstalledSa) -> Sa {
+        let (config, stats) = (installed.sa.config(), installed.sa.stats());
+        let inbound = self.kernel.addresses().any(|own| own.address == config.destination);
+        Sa {
+            spi: config.spi,
+            src: config.source,
+            dst: config.destination,
+            direction: if inbound { "in" } else { "out" }.to_owned(),
+            reqid: config.reqid,
+            mode: "tunnel".to_owned(),
+            algorithm: installed.record.aead.name.to_owned(),
+            key_bits: config.key.bits().into(),
+            icv_bits: installed.record.aead.icv_bits,
+            esn: config.extended_sequence,
+            replay_window_packets: config.replay_window,
+            sequence: if inbound { stats.received } else { stats.sent },
+            packets: stats.usage.packets,
+            bytes: stats.usage.bytes,
+            age_s: self.age_s(stats.added_ns),
+            last_use_age_s: self.last_use_age_s(stats.usage.last_use_ns),
+            errors: SaErrors {
+                replay_window: stats.replay_old,
+                replay: stats.replayed,
+                integrity: stats.integrity_failed,
+            },
+            encapsulation_ports: None,
+            worker: None,
+        }
+    }
+
+    fn one_policy(&self, installed: &InstalledPolicy) -> Option<Policy> {
+        let policy = installed.policy.as_ref()?;
+        let (config, usage) = (policy.config(), policy.usage());
+        let selector = &config.selector;
+        let port = |of: dataplane::selector::PortMatch| (of.port, of.mask);
+        let templates = installed.record.templates.iter().filter_map(|template| {
+            Some(Template {
+                src: template.saddr.ip(template.family)?,
+                dst: template.id.daddr.ip(template.family)?,
+                protocol: protocol_name(template.id.proto),
+                mode: mode_name(template.mode),
+                reqid: template.reqid,
+                spi: template.id.spi.get(),
+                optional: template.optional != 0,
+            })
+        });
+        Some(Policy {
+            index: config.index,
+            direction: match config.direction {
+                Direction::In => "in",
+                Direction::Out => "out",
+                Direction::Forward => "fwd",
+            }
+            .to_owned(),
+            priority: config.priority,
+            action: match config.action {
+                dataplane::policy::Action::Bypass => "bypass",
+                dataplane::policy::Action::Discard => "discard",
+                dataplane::policy::Action::Protect { .. } => "protect",
+            }
+            .to_owned(),
+            src: selector.source.to_string(),
+            dst: selector.destination.to_string(),
+            protocol: selector.protocol,
+            src_port: port(selector.source_port),
+            dst_port: port(selector.destination_port),
+            templates: templates.collect(),
+            packets: usage.packets,
+            bytes: usage.bytes,
+            age_s: self.age_s(installed.added_ns),
+            last_use_age_s: self.last_use_age_s(usage.last_use_ns),
+        })
+    }
+
+    fn one_port(&self, program: &PortProgram, counters: &xsk::PortCounters) -> Port {
+        let link = self.kernel.link(program.ifindex);
+        let loss = |name: &str, count: u64, description: &str| Loss {
+            name: name.to_owned(),
+            count,
+            description: description.to_owned(),
+        };
+        let losses = counters.list().into_iter().filter(|one| one.kind == CounterKind::Loss);
+        Port {
+            name: program.name.clone(),
+            interface: link.map_or_else(|| program.interface.clone(), |link| link.name.clone()),
+            ifindex: program.ifindex,
+            mac: link.and_then(|link| link.mac).map_or_else(String::new, |mac| mac.to_string()),
+            mtu_bytes: link.map_or(0, |link| link.mtu),
+            link_up: link.is_some_and(|link| link.up && link.carrier),
+            xdp_mode: program.mode.to_owned(),
+            zero_copy: program.zero_copy,
+            queues: program.queues,
+            rx_packets: counters.rx_packets,
+            rx_bytes: counters.rx_bytes,
+            tx_packets: counters.tx_packets,
+            tx_bytes: counters.tx_bytes,
+            losses: losses.map(|one| loss(one.name, one.value, one.meaning)).collect(),
+            steering: program
+                .steer
+                .counters()
+                .iter()
+                .map(|one| loss(one.name, one.packets, one.meaning))
+                .collect(),
+        }
+    }
+
+    fn one_route(&self, route: &KernelRoute) -> Route {
+        let hop = route.first_hop();
+        let port = hop.and_then(|hop| self.network.port(hop.ifindex));
+        Route {
+            prefix: route.prefix.to_string(),
+            table: route.table.name().to_owned(),
+            kind: route.kind.name().to_owned(),
+            metric: route.metric,
+            gateway: hop.and_then(|hop| hop.gateway),
+            interface: hop
+                .and_then(|hop| self.kernel.link(hop.ifindex))
+                .map(|link| link.name.clone()),
+            port: port
+                .and_then(|port| self.ports.iter().nth(port.into()))
+                .map(|port| port.name.clone()),
+            hops: route.hops.len() as u32,
+        }
+    }
+}
+
+impl Facts for View<'_> {
+    fn sa(&mut self) -> Vec<Sa> {
+        self.tables.sas().map(|installed| self.one_sa(installed)).collect()
+    }
+
+    fn policy(&mut self) -> Vec<Policy> {
+        let one = |installed| self.one_policy(installed);
+        let mut policies: Vec<Policy> = self.tables.policies().filter_map(one).collect();
+        // As they are asked; the order of installation, which the sort keeps, breaks ties.
+        policies.sort_by(|a, b| (&a.direction, a.priority).cmp(&(&b.direction, b.priority)));
+        policies
+    }
+
+    fn ports(&mut self) -> Vec<Port> {
+        let counters = self.workers.port_counters(self.ports.iter().count());
+        self.ports.iter().zip(&counters).map(|(port, sums)| self.one_port(port, sums)).collect()
+    }
+
+    fn workers(&mut self) -> Vec<Worker> {
+        let counters: Vec<_> = self.workers.counters().collect();
+        self.rates.turns.resize(counters.len(), (0, 0));
+        let workers = counters.iter().zip(&mut self.rates.turns).enumerate();
+        workers
+            .map(|(number, ((core, now), last))| {
+                let (turns, busy) = (now.turns - last.0, now.busy_turns - last.1);
+                *last = (now.turns, now.busy_turns);
+                Worker {
+                    worker: number as u32,
+                    core: *core as u32,
+                    busy_share: busy as f64 / turns.max(1) as f64,
+                    packets: now.received,
+                    turns: now.turns,
+                    batch_average: now.received as f64 / now.busy_turns.max(1) as f64,
+                    sleeps: now.sleeps,
+                }
+            })
+            .collect()
+    }
+
+    fn drops(&mut self) -> Vec<DropCount> {
+        let (now, counts) = (Instant::now(), self.verdicts());
+        let last = self.rates.drops.replace((now, counts.clone()));
+        let rate = |index: usize| {
+            let Some((then, before)) = &last else { return 0.0 };
+            let seconds = now.duration_since(*then).as_secs_f64();
+            (counts[index] - before[index]) as f64 / seconds.max(1e-3)
+        };
+        Verdict::ALL
+            .iter()
+            .enumerate()
+            .map(|(index, verdict)| DropCount {
+                name: verdict.name().to_owned(),
+                count: counts[index],
+                per_s: rate(index),
+                loss: verdict.outcome() == Outcome::Dropped,
+                description: verdict.description().to_owned(),
+                linux_name: verdict.linux().map(str::to_owned),
+            })
+            .collect()
+    }
+
+    fn routes(&mut self) -> Vec<Route> {
+        let mut routes = self.kernel.selected_routes();
+        routes.sort_by_key(|route| route.prefix);
+        routes.into_iter().map(|route| self.one_route(route)).collect()
+    }
+
+    fn neighbours(&mut self) -> Vec<Neighbour> {
+        let mut neighbours: Vec<_> = self.kernel.neighbours().collect();
+        neighbours.sort_by_key(|neighbour| (neighbour.ifindex, neighbour.address));
+        neighbours
+            .into_iter()
+            .map(|neighbour| Neighbour {
+                address: neighbour.address,
+                interface: self
+                    .kernel
+                    .link(neighbour.ifindex)
+                    .map_or_else(String::new, |link| link.name.clone()),
+                mac: neighbour.mac.map(|mac| mac.to_string()),
+                state: neighbour.state.name().to_owned(),
+                usable: neighbour.usable_mac().is_some(),
+            })
+            .collect()
+    }
+
+    fn status(&mut self) -> Status {
+        let counters: Vec<_> = self.workers.counters().map(|(_, counters)| counters).collect();
+        Status {
+            name: self.config.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_s: self.started.elapsed().as_secs(),
+            epoch: self.epoch,
+            engine: self.engine.version(),
+            cores: self.config.cores.iter().map(|core| *core as u32).collect(),
+            ports: self.ports.iter().count() as u32,
+            sas: self.tables.sas().count() as u64,
+            policies: self.tables.policies().count() as u64,
+            routes: self.kernel.route_count() as u64,
+            neighbours: self.kernel.neighbours().count() as u64,
+            received_packets: counters.iter().map(|one| one.received).sum(),
+            accounted_packets: counters.iter().map(|one| one.decided()).sum(),
+            guard: "the XDP programs stay and drop what is for the workers".to_owned(),
+        }
+    }
+}
+
+fn protocol_name(protocol: u8) -> String {
+    use wire::xfrm::number::{IPPROTO_AH, IPPROTO_COMP, IPPROTO_ESP};
+    match protocol {
+        IPPROTO_ESP => "esp".to_owned(),
+        IPPROTO_AH => "ah".to_owned(),
+        IPPROTO_COMP => "comp".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+fn mode_name(wire: u8) -> String {
+    use wire::xfrm::number::mode;
+    match wire {
+        mode::TRANSPORT => "transport".to_owned(),
+        mode::TUNNEL => "tunnel".to_owned(),
+        mode::BEET => "beet".to_owned(),
+        mode::IPTFS => "iptfs".to_owned(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,241 @@
+//! What was protected stays held back until it is protected again.
+//!
+//! While a gateway runs, the selectors of its protect policies are kept in a small file beside its
+//! sockets. A gateway that starts after one that was not stopped cleanly reads them and blocks
+//! those flows, below every policy that is installed from then on: between the crash and the moment
+//! when the tunnels are back, nothing that was protected is forwarded in clear. Removing the policy
+//! once it is installed again, or a clean stop, ends that.
+//!
+//! The file is a log of lines, `+` or `-`, a direction and a selector. It holds no keys and no SAs,
+//! and does not bring policies back: that is the journal's work, not the guard's.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use dataplane::policy::Direction;
+use dataplane::prefix::Prefix;
+use dataplane::selector::{PortMatch, Selector};
+
+/// The file's name in the instance's run directory.
+const FILE: &str = "guard";
+
+/// Lines beyond four per held selector before the file is written anew. Small enough that the file
+/// of an idle gateway stays below a megabyte, large enough that rekeying rarely rewrites it.
+const SLACK_LINES: usize = 10_000;
+
+/// A direction and what is protected in it.
+pub type Held = (Direction, Selector);
+
+/// The log of what is protected.
+pub struct Guard {
+    path: PathBuf,
+    file: File,
+    lines: usize,
+    /// How many policies protect each.
+    held: HashMap<Held, u32>,
+}
+
+impl Guard {
+    /// Opens the log in a run directory, and returns what an earlier run that did not end cleanly
+    /// had protected. That stays in the log until this run's policies protect it.
+    pub fn open(directory: &Path) -> io::Result<(Guard, Vec<Held>)> {
+        let path = directory.join(FILE);
+        let left = match fs::read_to_string(&path) {
+            Ok(text) => replay(&text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let file = write_anew(&path, left.iter())?;
+        let held = left.iter().map(|held| (*held, 0)).collect();
+        Ok((Guard { path, file, lines: left.len(), held }, left))
+    }
+
+    /// A protect policy was installed.
+    pub fn protect(&mut self, held: Held) -> io::Result<()> {
+        let count = self.held.entry(held).or_insert(0);
+        *count += 1;
+        if *count == 1 {
+            self.append('+', held)?;
+        }
+        Ok(())
+    }
+
+    /// A protect policy was removed. Returns whether nothing protects its flows any more.
+    pub fn release(&mut self, held: Held) -> io::Result<bool> {
+        match self.held.get_mut(&held) {
+            Some(count) if *count > 1 => {
+                *count -= 1;
+                Ok(false)
+            }
+            Some(_) => {
+                self.held.remove(&held);
+                self.append('-', held)?;
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// Ends the protection: the gateway stops cleanly.
+    pub fn end(self) -> io::Result<()> {
+        fs::remove_file(self.path)
+    }
+
+    fn append(&mut self, mark: char, held: Held) -> io::Result<()> {
+        self.file.write_all(line(mark, held).as_bytes())?;
+        self.lines += 1;
+        if self.lines > 4 * self.held.len() + SLACK_LINES {
+            self.file = write_anew(&self.path, self.held.keys())?;
+            self.lines = self.held.len();
+        }
+        Ok(())
+    }
+}
+
+/// Replaces the file as a whole, so that a crash in between leaves the old one.
+fn write_anew<'a>(path: &Path, held: impl Iterator<Item = &'a Held>) -> io::Result<File> {
+    let fresh = path.with_extension("new");
+    let mut file = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&fresh)?;
+    let text: String = held.map(|held| line('+', *held)).collect();
+    file.write_all(text.as_bytes())?;
+    fs::rename(&fresh, path)?;
+    OpenOptions::new().append(true).open(path)
+}
+
+/// What a log says is held. Lines that make no sense (a crash may cut the last one) are skipped.
+fn replay(text: &str) -> Vec<Held> {
+    let mut held = HashMap::new();
+    for (number, line) in text.lines().enumerate() {
+        match parse(line) {
+            Some(('+', one)) => held.insert(one, number),
+            Some(('-', one)) => held.remove(&one),
+            _ => None,
+        };
+    }
+    let mut held: Vec<(Held, usize)> = held.into_iter().collect();
+    held.sort_by_key(|(_, number)| *number);
+    held.into_iter().map(|(one, _)| one).collect()
+}
+
+fn line(mark: char, (direction, selector): Held) -> String {
+    let direction = match direction {
+        Direction::In => "in",
+        Direction::Out => "out",
+        Direction::Forward => "fwd",
+    };
+    let Selector { source, destination, protocol, source_port, destination_port } = selector;
+    let mut line = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        line,
+        "{mark} {direction} {source} {destination} {protocol} {}/{} {}/{}",
+        source_port.port, source_port.mask, destination_port.port, destination_port.mask
+    );
+    line
+}
+
+fn parse(line: &str) -> Option<(char, Held)> {
+    let mut words = line.split(' ');
+    let mark = words.next()?.chars().next()?;
+    let direction = match words.next()? {
+        "in" => Direction::In,
+        "out" => Direction::Out,
+        "fwd" => Direction::Forward,
+        _ => return None,
+    };
+    let mut prefix = || {
+        let (address, len) = words.next()?.split_once('/')?;
+        Prefix::new(address.parse().ok()?, len.parse().ok()?)
+    };
+    let (source, destination) = (prefix()?, prefix()?);
+    let protocol = words.next()?.parse().ok()?;
+    let mut port = || {
+        let (port, mask) = words.next()?.split_once('/')?;
+        Some(PortMatch { port: port.parse().ok()?, mask: mask.parse().ok()? })
+    };
+    let (source_port, destination_port) = (port()?, port()?);
+    let selector = Selector { source, destination, protocol, source_port, destination_port };
+    (source.family() == destination.family()).then_some((mark, (direction, selector)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(direction: Direction, source: &str, destination: &str) -> Held {
+        let prefix = |text: &str| {
+            let (address, len) = text.split_once('/').unwrap();
+            Prefix::new(address.parse().unwrap(), len.parse().unwrap()).unwrap()
+        };
+        (direction, Selector::between(prefix(source), prefix(destination)).unwrap())
+    }
+
+    #[test]
+    fn a_crash_leaves_what_was_protected_and_a_stop_does_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let one = held(Direction::Out, "16.0.0.0/8", "48.0.0.0/24");
+        let two = held(Direction::Forward, "fd48::/64", "fd16::/64");
+        let (mut guard, left) = Guard::open(directory.path()).unwrap();
+        assert!(left.is_empty());
+        guard.protect(one).unwrap();
+        guard.protect(two).unwrap();
+        guard.protect(two).unwrap();
+        assert!(!guard.release(two).unwrap(), "another policy still protects it");
+        drop(guard);
+
+        let (mut guard, left) = Guard::open(directory.path()).unwrap();
+        assert_eq!(left, [one, two]);
+        guard.protect(one).unwrap();
+        assert!(guard.release(one).unwrap());
+        drop(guard);
+
+        let (guard, left) = Guard::open(directory.path()).unwrap();
+        assert_eq!(left, [two], "what was taken back is not held; what nobody took back is");
+        guard.end().unwrap();
+        assert!(Guard::open(directory.path()).unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn the_log_is_rewritten_before_it_grows_without_bound() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut guard, _) = Guard::open(directory.path()).unwrap();
+        let one = held(Direction::In, "0.0.0.0/0", "48.0.0.0/8");
+        for _ in 0..SLACK_LINES {
+            guard.protect(one).unwrap();
+            guard.release(one).unwrap();
+        }
+        guard.protect(one).unwrap();
+        let lines = fs::read_to_string(directory.path().join(FILE)).unwrap().lines().count();
+        assert!(lines <= SLACK_LINES + 4, "{lines} lines");
+        drop(guard);
+        assert_eq!(Guard::open(directory.path()).unwrap().1, [one]);
+    }
+
+    #[test]
+    fn lines_that_make_no_sense_are_skipped() {
+        let good = line('+', held(Direction::Out, "1.0.0.0/8", "2.0.0.0/8"));
+        let cut = &good[..good.len() - 4];
+        for bad in ["", "+", "+ out", "+ out 1.0.0.0/33 2.0.0.0/8 0 0/0 0/0", "+ up a b", cut] {
+            assert_eq!(replay(&format!("{bad}\n{good}")).len(), 1, "{bad:?}");
+        }
+        assert!(replay("+ out 1.0.0.0/8 fd00::/8 0 0/0 0/0").is_empty(), "mixed families");
+    }
+
+    #[test]
+    fn the_file_is_for_its_owner_only() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let _guard = Guard::open(directory.path()).unwrap();
+        let mode = fs::metadata(directory.path().join(FILE)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}

@@ -1,0 +1,143 @@
+//! The ports as the kernel has them: interfaces with their steering programs.
+
+use std::net::IpAddr;
+
+use wire::ethernet::MacAddr;
+use xsk::{AttachMode, AttachWish, Steer, XdpPort, XskError};
+
+use crate::config::{Config, Mode};
+use crate::route_feed::{Kernel, RouteKind, Table};
+
+/// One interface with its program.
+pub struct PortProgram {
+    /// The port's name.
+    pub name: String,
+    /// The interface's name when the gateway started.
+    pub interface: String,
+    /// Its index.
+    pub ifindex: u32,
+    /// The program.
+    pub steer: Steer,
+    /// "native" or "generic" once attached.
+    pub mode: &'static str,
+    /// Whether all sockets share memory with the driver.
+    pub zero_copy: bool,
+    /// Receive queues served.
+    pub queues: u32,
+    mac: MacAddr,
+}
+
+/// All ports, in the order in which workers hold them.
+pub struct Ports {
+    programs: Vec<PortProgram>,
+}
+
+impl Ports {
+    /// Loads a program for each interface. Nothing is attached.
+    pub fn load(config: &Config, kernel: &Kernel) -> Result<Ports, XskError> {
+        let load = |port: &crate::config::PortConfig| {
+            let steer = Steer::load(&port.interface)?;
+            let link = kernel.link_named(&port.interface);
+            Ok(PortProgram {
+                name: port.label().to_owned(),
+                interface: port.interface.clone(),
+                ifindex: link.map_or(0, |link| link.ifindex),
+                steer,
+                mode: "none",
+                zero_copy: true,
+                queues: 0,
+                mac: link.and_then(|link| link.mac).unwrap_or(MacAddr::ZERO),
+            })
+        };
+        let programs = config.ports.iter().map(load).collect::<Result<_, XskError>>()?;
+        Ok(Ports { programs })
+    }
+
+    /// Each port's program.
+    pub fn iter(&self) -> impl Iterator<Item = &PortProgram> {
+        self.programs.iter()
+    }
+
+    /// Each port's interface index.
+    pub fn ifindexes(&self) -> impl Iterator<Item = u32> {
+        self.programs.iter().map(|port| port.ifindex)
+    }
+
+    /// Each port's name and the mode of its program.
+    pub fn modes(&self) -> impl Iterator<Item = (String, &'static str)> {
+        self.programs.iter().map(|port| (port.name.clone(), port.mode))
+    }
+
+    /// Gives the packets of a port's queues to a worker's sockets.
+    pub fn register(&mut self, port: usize, sockets: &XdpPort) -> Result<(), XskError> {
+        let program = &mut self.programs[port];
+        program.zero_copy &= sockets.is_zero_copy();
+        for (queue, socket) in sockets.queues() {
+            program.steer.register(queue, socket)?;
+            program.queues += 1;
+        }
+        Ok(())
+    }
+
+    /// Puts the programs on their interfaces: packets come from now on.
+    pub fn attach(&mut self, config: &Config) -> Result<(), XskError> {
+        for (program, port) in self.programs.iter_mut().zip(&config.ports) {
+            let wish = match port.mode {
+                Mode::Auto => AttachWish::Any,
+                Mode::Native => AttachWish::Native,
+                Mode::Generic => AttachWish::Generic,
+            };
+            program.mode = match program.steer.attach_as(wish)? {
+                AttachMode::Native => "native",
+                AttachMode::Generic(refusal) => {
+                    if let Some(refusal) = refusal {
+                        let interface = &program.interface;
+                        tracing::warn!(interface, %refusal, "the driver has no XDP: generic mode");
+                    }
+                    "generic"
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Takes the programs off: the kernel forwards again.
+    pub fn detach(&mut self) {
+        for program in &mut self.programs {
+            if let Err(error) = program.steer.detach() {
+                tracing::warn!(interface = program.interface, %error, "a program was not taken off");
+            }
+        }
+    }
+
+    /// Tells every program which addresses are the host's own.
+    pub fn follow_addresses(&mut self, kernel: &Kernel) -> Result<(), XskError> {
+        let addresses = local_addresses(kernel);
+        self.programs.iter_mut().try_for_each(|port| port.steer.set_local_addresses(&addresses))
+    }
+
+    /// Tells every program its interface's Ethernet address, if that changed.
+    pub fn follow_links(&mut self, kernel: &Kernel) {
+        for port in &mut self.programs {
+            if let Some(mac) = kernel.link(port.ifindex).and_then(|link| link.mac)
+                && mac != port.mac
+            {
+                port.mac = mac;
+                port.steer.set_ethernet_address(mac.0);
+            }
+        }
+    }
+}
+
+/// The host's addresses and the broadcast addresses of its networks.
+fn local_addresses(kernel: &Kernel) -> Vec<IpAddr> {
+    let broadcast = kernel
+        .routes()
+        .filter(|route| route.table == Table::Local && route.kind == RouteKind::Broadcast)
+        .map(|route| route.prefix.address());
+    let mut addresses: Vec<IpAddr> =
+        kernel.addresses().map(|address| address.address).chain(broadcast).collect();
+    addresses.sort();
+    addresses.dedup();
+    addresses
+}

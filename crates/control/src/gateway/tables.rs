@@ -1,0 +1,368 @@
+//! SAs and policies as the workers have them, kept equal to what the XFRM server says.
+//!
+//! The plan for each batch of changes, which ends in one view:
+//!
+//! 1. an SA goes into the SAD, where its SPI and destination find it;
+//! 2. a policy that wants an SA gets a *slot*, shared by all policies that want the same;
+//! 3. every slot that an SA came to or left is filled with the newest SA that fits, as Linux picks
+//!    it, and that SA is given IVs before any worker can see it;
+//! 4. what protect policies cover is told to the guard before a view without it can be published.
+//!
+//! It does not publish and does not know workers.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crypto::Engine;
+use dataplane::clock::Clock;
+use dataplane::nonce::NonceSpace;
+use dataplane::policy::{Action, Direction, Policy, PolicyConfig, Template};
+use dataplane::sa::Sa;
+use dataplane::view::View;
+use tracing::{error, warn};
+
+use super::guard::{Guard, Held};
+use super::translate::{self, Wanted};
+use crate::xfrm::{
+    Change, Counters, Defaults, PolicyCounters, PolicyId, PolicyRecord, SaCounters, SaId, SaRecord,
+};
+
+/// An SA in force.
+pub struct InstalledSa {
+    /// What the data plane has.
+    pub sa: Arc<Sa>,
+    /// What the interface said.
+    pub record: Arc<SaRecord>,
+}
+
+/// A policy in force.
+pub struct InstalledPolicy {
+    /// What the data plane has; `None` for policies that no packet can meet.
+    pub policy: Option<Arc<Policy>>,
+    /// What the interface said.
+    pub record: Arc<PolicyRecord>,
+    /// When it was added, on the data plane's clock.
+    pub added_ns: u64,
+    slot: Option<SlotKey>,
+}
+
+/// What a slot's SA must be. Zero stands for any, in `spi` and `reqid`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct SlotKey {
+    source: IpAddr,
+    destination: IpAddr,
+    reqid: u32,
+    spi: u32,
+}
+
+impl SlotKey {
+    fn of(template: &Template) -> SlotKey {
+        SlotKey {
+            source: template.source,
+            destination: template.destination,
+            reqid: template.reqid,
+            spi: template.spi,
+        }
+    }
+
+    /// Every slot that an SA fits.
+    fn fitted_by(sa: &Sa) -> [SlotKey; 4] {
+        let config = sa.config();
+        let key = |reqid, spi| SlotKey {
+            source: config.source,
+            destination: config.destination,
+            reqid,
+            spi,
+        };
+        let (reqid, spi) = (config.reqid, config.spi);
+        [key(reqid, 0), key(0, 0), key(reqid, spi), key(0, spi)]
+    }
+}
+
+/// A slot of `View::bundles`.
+struct Slot {
+    number: u32,
+    /// Policies that name it.
+    policies: u32,
+}
+
+/// All SAs and policies.
+pub struct Tables {
+    engine: Engine,
+    nonces: Arc<NonceSpace>,
+    clock: Clock,
+    guard: Guard,
+    sas: BTreeMap<SaId, InstalledSa>,
+    policies: BTreeMap<PolicyId, InstalledPolicy>,
+    by_index: HashMap<u32, PolicyId>,
+    /// SAs by each slot they fit, oldest first.
+    candidates: HashMap<SlotKey, BTreeSet<SaId>>,
+    slots: HashMap<SlotKey, Slot>,
+    free_slots: Vec<u32>,
+    slots_made: u32,
+}
+
+impl Tables {
+    /// No SA and no policy but the guard's: what an earlier run left protected is blocked.
+    pub fn new(
+        engine: Engine,
+        nonces: Arc<NonceSpace>,
+        clock: Clock,
+        guard: Guard,
+        left: &[Held],
+        view: &mut View,
+    ) -> Tables {
+        for (number, held) in left.iter().enumerate() {
+            view.spd.insert(Arc::new(Policy::new(guard_policy(number as u32, *held))));
+        }
+        Tables {
+            engine,
+            nonces,
+            clock,
+            guard,
+            sas: BTreeMap::new(),
+            policies: BTreeMap::new(),
+            by_index: HashMap::new(),
+            candidates: HashMap::new(),
+            slots: HashMap::new(),
+            free_slots: Vec::new(),
+            slots_made: 0,
+        }
+    }
+
+    /// Every SA, in the order of installation.
+    pub fn sas(&self) -> impl Iterator<Item = &InstalledSa> {
+        self.sas.values()
+    }
+
+    /// Every policy, in the order of installation.
+    pub fn policies(&self) -> impl Iterator<Item = &InstalledPolicy> {
+        self.policies.values()
+    }
+
+    /// The policy of an index, as events of the data plane name it.
+    pub fn policy_of_index(&self, index: u32) -> Option<PolicyId> {
+        self.by_index.get(&index).copied()
+    }
+
+    /// Ends the guard: the gateway stops cleanly.
+    pub fn end(self) -> io::Result<()> {
+        self.guard.end()
+    }
+
+    /// Brings a batch of changes into a view.
+    ///
+    /// # Errors
+    /// The guard or the epoch file cannot be written. The view must not be published then.
+    pub fn apply(&mut self, changes: &[Change], view: &mut View) -> io::Result<()> {
+        // A replaced policy is removed and installed in one batch: protecting first leaves no gap.
+        for change in changes {
+            if let Change::PolicyInstalled(record) = change
+                && let Some(held) = held(record)
+            {
+                self.guard.protect(held)?;
+            }
+        }
+        for change in changes {
+            match change {
+                Change::SaInstalled(record) => self.install_sa(record, view)?,
+                Change::SaUpdated(record) => self.update_sa(record, view)?,
+                Change::SaReplaySet(record) => {
+                    self.remove_sa(record.id, view)?;
+                    self.install_sa(record, view)?;
+                }
+                Change::SaRemoved(id) => self.remove_sa(*id, view)?,
+                Change::PolicyInstalled(record) => self.install_policy(record, view)?,
+                Change::PolicyRemoved(id) => self.remove_policy(*id, view)?,
+                Change::DefaultsChanged(defaults) => set_defaults(view, defaults),
+            }
+        }
+        Ok(())
+    }
+
+    fn install_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
+        match translate::sa(record, self.engine, &self.clock) {
+            Ok(sa) => self.put_sa(Arc::new(sa), record, view),
+            Err(reason) => {
+                // The server checked all that the data plane asks for; nothing is sealed without.
+                error!(spi = record.parameters.spi(), %reason, "an SA was not installed");
+                Ok(())
+            }
+        }
+    }
+
+    fn update_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
+        let Some(known) = self.sas.get(&record.id) else { return self.install_sa(record, view) };
+        let limits = translate::limits(record);
+        match known.sa.with_changes(|config| config.limits = limits) {
+            Ok(sa) => self.put_sa(Arc::new(sa), record, view),
+            Err(reason) => {
+                error!(spi = record.parameters.spi(), %reason, "an SA was not updated");
+                Ok(())
+            }
+        }
+    }
+
+    fn put_sa(&mut self, sa: Arc<Sa>, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
+        let parameters = &record.parameters;
+        let usable = translate::applies_to_packets(parameters.mark, parameters.if_id);
+        if usable {
+            view.sad.insert(sa.clone());
+        }
+        let installed = InstalledSa { sa: sa.clone(), record: record.clone() };
+        self.sas.insert(record.id, installed);
+        if usable {
+            for key in SlotKey::fitted_by(&sa) {
+                self.candidates.entry(key).or_default().insert(record.id);
+                self.fill(key, view)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_sa(&mut self, id: SaId, view: &mut View) -> io::Result<()> {
+        let Some(gone) = self.sas.remove(&id) else { return Ok(()) };
+        let config = gone.sa.config();
+        let listed = view.sad.get(config.spi, config.destination);
+        if listed.is_some_and(|listed| listed.same_runtime(&gone.sa)) {
+            view.sad.remove(config.spi, config.destination);
+        }
+        for key in SlotKey::fitted_by(&gone.sa) {
+            if let Some(candidates) = self.candidates.get_mut(&key) {
+                candidates.remove(&id);
+                if candidates.is_empty() {
+                    self.candidates.remove(&key);
+                }
+            }
+            self.fill(key, view)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the newest SA that fits into a slot, if there is such a slot.
+    fn fill(&self, key: SlotKey, view: &mut View) -> io::Result<()> {
+        let Some(slot) = self.slots.get(&key) else { return Ok(()) };
+        let newest = self.candidates.get(&key).and_then(BTreeSet::last);
+        let sa = newest.and_then(|id| self.sas.get(id)).map(|installed| installed.sa.clone());
+        if let Some(sa) = &sa {
+            sa.arm(&self.nonces)?;
+        }
+        view.bundles.set(slot.number, sa);
+        Ok(())
+    }
+
+    fn install_policy(&mut self, record: &Arc<PolicyRecord>, view: &mut View) -> io::Result<()> {
+        let wanted = translate::wanted(record);
+        let slot = match wanted {
+            Wanted::Sa(template) if record.direction == wire::xfrm::number::direction::OUT => {
+                Some(self.take_slot(SlotKey::of(&template), view)?)
+            }
+            Wanted::Impossible(_) => {
+                warn!(index = record.index, "a policy asks for what is not carried; it blocks");
+                None
+            }
+            _ => None,
+        };
+        let number = slot.map(|(_, number)| number);
+        let policy = translate::policy(record, wanted, number).map(|c| Arc::new(Policy::new(c)));
+        if let Some(policy) = &policy {
+            view.spd.insert(policy.clone());
+        }
+        self.by_index.insert(record.index, record.id);
+        let slot = slot.map(|(key, _)| key);
+        let (record, added_ns) = (record.clone(), self.clock.now_ns());
+        self.policies.insert(record.id, InstalledPolicy { policy, record, added_ns, slot });
+        Ok(())
+    }
+
+    fn remove_policy(&mut self, id: PolicyId, view: &mut View) -> io::Result<()> {
+        let Some(gone) = self.policies.remove(&id) else { return Ok(()) };
+        if self.by_index.get(&gone.record.index) == Some(&id) {
+            self.by_index.remove(&gone.record.index);
+        }
+        if let Some(policy) = &gone.policy {
+            let config = policy.config();
+            view.spd.remove(config.direction, &config.selector, config.index);
+        }
+        if let Some(key) = gone.slot {
+            self.leave_slot(key, view);
+        }
+        if let Some(held) = held(&gone.record) {
+            self.guard.release(held)?;
+        }
+        Ok(())
+    }
+
+    fn take_slot(&mut self, key: SlotKey, view: &mut View) -> io::Result<(SlotKey, u32)> {
+        if let Some(slot) = self.slots.get_mut(&key) {
+            slot.policies += 1;
+            return Ok((key, slot.number));
+        }
+        let number = self.free_slots.pop().unwrap_or_else(|| {
+            self.slots_made += 1;
+            self.slots_made - 1
+        });
+        self.slots.insert(key, Slot { number, policies: 1 });
+        self.fill(key, view)?;
+        Ok((key, number))
+    }
+
+    fn leave_slot(&mut self, key: SlotKey, view: &mut View) {
+        let Some(slot) = self.slots.get_mut(&key) else { return };
+        slot.policies -= 1;
+        if slot.policies == 0 {
+            view.bundles.set(slot.number, None);
+            self.free_slots.push(slot.number);
+            self.slots.remove(&key);
+        }
+    }
+}
+
+impl Counters for Tables {
+    fn sa(&self, id: SaId) -> Option<SaCounters> {
+        self.sas.get(&id).map(|installed| translate::counters(&installed.sa, &self.clock))
+    }
+
+    fn policy(&self, id: PolicyId) -> Option<PolicyCounters> {
+        let policy = self.policies.get(&id)?.policy.as_ref()?;
+        let use_time = self.clock.unix_seconds(policy.usage().last_use_ns).unwrap_or(0);
+        Some(PolicyCounters { use_time })
+    }
+}
+
+/// What of a policy the guard holds: every selector that packets must not pass in clear.
+fn held(record: &PolicyRecord) -> Option<Held> {
+    let wanted = translate::wanted(record);
+    let config = translate::policy(record, wanted, None)?;
+    match config.action {
+        Action::Protect { template, .. } if !template.optional => {
+            Some((config.direction, config.selector))
+        }
+        _ => None,
+    }
+}
+
+/// A policy of the guard's: it blocks, after every other policy. Its index is of no direction of the
+/// interface, which gives indexes from below.
+fn guard_policy(number: u32, (direction, selector): (Direction, dataplane::selector::Selector)) -> PolicyConfig {
+    PolicyConfig {
+        index: u32::MAX - number,
+        direction,
+        selector,
+        priority: u32::MAX,
+        position: u64::MAX,
+        action: Action::Discard,
+    }
+}
+
+fn set_defaults(view: &mut View, defaults: &Defaults) {
+    for (direction, wire) in [
+        (Direction::In, defaults.input),
+        (Direction::Forward, defaults.forward),
+        (Direction::Out, defaults.output),
+    ] {
+        view.spd.set_default(direction, translate::default_of(wire));
+    }
+}

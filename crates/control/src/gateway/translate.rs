@@ -1,0 +1,255 @@
+//! From the XFRM interface's words to the data plane's: selectors, SAs, policies, counters.
+//!
+//! Pure functions. What cannot be expressed exactly is made stricter, never looser: a policy that
+//! asks for what the data plane does not carry becomes one that never has an SA.
+
+use std::net::IpAddr;
+
+use crypto::{Engine, Key};
+use dataplane::clock::Clock;
+use dataplane::policy::{Action, Direction, PolicyConfig, Template};
+use dataplane::prefix::{Family, Prefix};
+use dataplane::sa::{HardLimits, Sa, SaConfig, SaFlags};
+use dataplane::selector::{PortMatch, Selector};
+use dataplane::spd::DefaultAction;
+use std::sync::Arc;
+use wire::xfrm::address::Selector as WireSelector;
+use wire::xfrm::number::{
+    AF_INET, AF_INET6, IPPROTO_ESP, action, default_action, direction, mode, policy_type, sa_extra_flag,
+    sa_flag,
+};
+use wire::xfrm::policy::UserTmpl;
+use wire::xfrm::replay::Stats;
+
+use crate::xfrm::{PolicyRecord, SaCounters, SaRecord};
+
+/// Length of the salt at the end of the keying material (RFC 4106 §8.1).
+const SALT_LEN: usize = 4;
+
+/// A selector of the interface; `None` if it has no family and therefore selects everything.
+pub fn selector(wire: &WireSelector) -> Option<Selector> {
+    let family = match wire.family {
+        AF_INET => Family::V4,
+        AF_INET6 => Family::V6,
+        _ => return None,
+    };
+    let prefix = |address: wire::xfrm::address::Address, len: u8| {
+        let address = address.ip(wire.family)?;
+        Prefix::new(address, len.min(family.bits()))
+    };
+    Some(Selector {
+        source: prefix(wire.saddr, wire.prefixlen_s)?,
+        destination: prefix(wire.daddr, wire.prefixlen_d)?,
+        protocol: wire.proto,
+        source_port: PortMatch { port: wire.sport.get(), mask: wire.sport_mask.get() },
+        destination_port: PortMatch { port: wire.dport.get(), mask: wire.dport_mask.get() },
+    })
+}
+
+/// A new SA, with its key expanded; the reason when the data plane cannot have it.
+pub fn sa(record: &SaRecord, engine: Engine, clock: &Clock) -> Result<Sa, String> {
+    let material = record.aead.key.expose();
+    let (key, salt) = material.split_last_chunk::<SALT_LEN>().ok_or("the key has no salt")?;
+    let key = Key::new(engine, key).map_err(|error| error.to_string())?;
+    let parameters = &record.parameters;
+    let info = &parameters.info;
+    let flag = |bit: u8| info.flags & bit != 0;
+    Sa::new(SaConfig {
+        spi: parameters.spi(),
+        source: parameters.source(),
+        destination: parameters.destination(),
+        reqid: info.reqid,
+        key: Arc::new(key),
+        salt: *salt,
+        extended_sequence: record.esn(),
+        replay_window: record.replay_window(),
+        selector: selector(&info.sel),
+        flags: SaFlags {
+            no_ecn: flag(sa_flag::NOECN),
+            decap_dscp: flag(sa_flag::DECAP_DSCP),
+            dont_encap_dscp: parameters.extra_flags & sa_extra_flag::DONT_ENCAP_DSCP != 0,
+            no_pmtu_discovery: flag(sa_flag::NOPMTUDISC),
+        },
+        encapsulation: None,
+        limits: limits(record),
+        sent: record.replay.output_sequence(),
+        received: record.replay.input_sequence(),
+        added_ns: clock.now_ns(),
+    })
+    .map_err(|error| error.to_string())
+}
+
+/// The limits that the data plane enforces to the packet.
+pub fn limits(record: &SaRecord) -> HardLimits {
+    let lifetime = &record.parameters.info.lft;
+    HardLimits { packets: lifetime.hard_packet_limit, bytes: lifetime.hard_byte_limit }
+}
+
+/// Whether packets, which carry no mark and come by no XFRM interface here, can use it.
+pub fn applies_to_packets(mark: wire::xfrm::address::Mark, if_id: u32) -> bool {
+    mark.accepts(0) && if_id == 0
+}
+
+/// What a policy asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Nothing: bypass or discard.
+    Nothing,
+    /// One SA that the data plane can carry.
+    Sa(Template),
+    /// Something that it cannot carry; such a policy never finds an SA.
+    Impossible(Template),
+}
+
+/// What a policy's templates ask for.
+pub fn wanted(record: &PolicyRecord) -> Wanted {
+    match record.templates.as_slice() {
+        _ if record.action == action::BLOCK => Wanted::Nothing,
+        [] => Wanted::Nothing,
+        [only] => {
+            let possible = only.id.proto == IPPROTO_ESP && only.mode == mode::TUNNEL;
+            match template(only) {
+                Some(template) if possible => Wanted::Sa(template),
+                Some(template) => Wanted::Impossible(Template { optional: false, ..template }),
+                None => Wanted::Impossible(never()),
+            }
+        }
+        _ => Wanted::Impossible(never()),
+    }
+}
+
+/// A template that no SA meets: SPI 0 is "any", so the impossible one is reserved (RFC 4303 §2.1).
+fn never() -> Template {
+    let nowhere = IpAddr::from([255, 255, 255, 255]);
+    Template { source: nowhere, destination: nowhere, spi: 1, reqid: u32::MAX, optional: false }
+}
+
+fn template(wire: &UserTmpl) -> Option<Template> {
+    Some(Template {
+        source: wire.saddr.ip(wire.family)?,
+        destination: wire.id.daddr.ip(wire.family)?,
+        spi: wire.id.spi.get(),
+        reqid: wire.reqid,
+        optional: wire.optional != 0,
+    })
+}
+
+/// A policy; `None` if it is not for packets: a socket's, or of the sub type that nobody uses.
+pub fn policy(record: &PolicyRecord, wanted: Wanted, bundle: Option<u32>) -> Option<PolicyConfig> {
+    if record.kind != policy_type::MAIN || !applies_to_packets(record.mark, record.if_id) {
+        return None;
+    }
+    // A selector applies on every port here. That is stricter than one interface's, but for a bypass.
+    let on_one_interface = record.selector.ifindex != 0;
+    if on_one_interface && wanted == Wanted::Nothing && record.action != action::BLOCK {
+        return None;
+    }
+    let action = match wanted {
+        Wanted::Nothing if record.action == action::BLOCK => Action::Discard,
+        Wanted::Nothing => Action::Bypass,
+        Wanted::Sa(template) => Action::Protect { template, bundle },
+        Wanted::Impossible(template) => Action::Protect { template, bundle: None },
+    };
+    Some(PolicyConfig {
+        index: record.index,
+        direction: self::direction(record.direction)?,
+        selector: selector(&record.selector)?,
+        priority: record.priority,
+        position: record.order,
+        action,
+    })
+}
+
+/// The direction of a policy.
+pub fn direction(wire: u8) -> Option<Direction> {
+    match wire {
+        direction::IN => Some(Direction::In),
+        direction::OUT => Some(Direction::Out),
+        direction::FWD => Some(Direction::Forward),
+        _ => None,
+    }
+}
+
+/// What happens where no policy matches.
+pub fn default_of(wire: u8) -> DefaultAction {
+    match wire {
+        default_action::BLOCK => DefaultAction::Block,
+        _ => DefaultAction::Accept,
+    }
+}
+
+/// The data plane's figures of an SA in the interface's form.
+pub fn counters(sa: &Sa, clock: &Clock) -> SaCounters {
+    let stats = sa.stats();
+    SaCounters {
+        bytes: stats.usage.bytes,
+        packets: stats.usage.packets,
+        use_time: clock.unix_seconds(stats.usage.first_use_ns).unwrap_or(0),
+        last_used: clock.unix_seconds(stats.usage.last_use_ns).unwrap_or(0),
+        output_sequence: stats.sent,
+        input_sequence: stats.received,
+        received: since_newest(&stats.replay_bitmap, sa.config().replay_window, stats.received),
+        stats: Stats {
+            replay_window: saturated(stats.replay_old),
+            replay: saturated(stats.replayed),
+            integrity_failed: saturated(stats.integrity_failed),
+        },
+    }
+}
+
+fn saturated(count: u64) -> u32 {
+    count.try_into().unwrap_or(u32::MAX)
+}
+
+/// A window laid out by number (number *n* is bit (*n* − 1) mod window) as one laid out from the
+/// newest number backwards.
+fn since_newest(bitmap: &[u32], window: u32, newest: u64) -> Vec<u64> {
+    let mut words = vec![0u64; window.div_ceil(64) as usize];
+    for back in 0..u64::from(window).min(newest) {
+        let position = (newest - back - 1) % u64::from(window);
+        let word = bitmap.get(position as usize / 32).copied().unwrap_or(0);
+        if word >> (position % 32) & 1 != 0 {
+            words[back as usize / 64] |= 1 << (back % 64);
+        }
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_the_same_seen_from_its_newest_number() {
+        // Window of 32, numbers 40, 39 and 10 received: bits 7, 6 and 9.
+        let bitmap = [1 << 7 | 1 << 6 | 1 << 9];
+        assert_eq!(since_newest(&bitmap, 32, 40), [0b11 | 1 << 30]);
+        assert_eq!(since_newest(&[0b111], 64, 3), [0b111]);
+        assert!(since_newest(&[], 0, 9).is_empty());
+    }
+
+    #[test]
+    fn several_templates_never_find_an_sa() {
+        let record = PolicyRecord {
+            id: crate::xfrm::PolicyId(1),
+            index: 9,
+            kind: policy_type::MAIN,
+            direction: direction::OUT,
+            selector: WireSelector { family: AF_INET, ..WireSelector::default() },
+            priority: 0,
+            order: 0,
+            action: action::ALLOW,
+            flags: 0,
+            limits: Default::default(),
+            mark: Default::default(),
+            if_id: 0,
+            templates: vec![UserTmpl::default(); 2],
+        };
+        let wanted = wanted(&record);
+        assert!(matches!(wanted, Wanted::Impossible(_)));
+        let config = policy(&record, wanted, Some(3)).unwrap();
+        assert!(matches!(config.action, Action::Protect { bundle: None, .. }), "fails closed");
+        let marked = PolicyRecord { mark: wire::xfrm::address::Mark { v: 1, m: 1 }, ..record };
+        assert!(policy(&marked, Wanted::Nothing, None).is_none(), "no packet carries a mark");
+    }
+}
