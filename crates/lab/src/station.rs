@@ -156,6 +156,7 @@ pub struct StationCounters {
 #[derive(Debug)]
 enum Command {
     Step(Order),
+    Sources(Box<[Source; 2]>),
     Counters,
 }
 
@@ -206,6 +207,15 @@ impl Station {
                 Event::Done(books) => return Ok(*books),
                 _ => return Err(StationError::Gone),
             }
+        }
+    }
+
+    /// Changes what both ports send, and begins new books.
+    pub fn replace(&mut self, sources: [Source; 2]) -> Result<(), StationError> {
+        self.ask(Command::Sources(Box::new(sources)))?;
+        match self.next()? {
+            Event::Ready(result) => result,
+            _ => Err(StationError::Gone),
         }
     }
 

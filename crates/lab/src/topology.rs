@@ -100,6 +100,16 @@ impl Namespace {
         command
     }
 
+    /// The same for a long-running program, which gets SIGTERM when the calling thread ends:
+    /// whatever kills this process, its gateways do not stay behind.
+    pub fn command_bound(&self, program: &Path) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "TERM", "--", "nsenter"]);
+        command.arg(format!("--net={}", self.path().display()));
+        command.arg("--").arg(program);
+        command
+    }
+
     /// Runs `program args…` inside and returns its standard output.
     pub fn run(&self, program: &str, args: &[&str]) -> Result<String, TopologyError> {
         let line = format!("[{}] {program} {}", self.name, args.join(" "));

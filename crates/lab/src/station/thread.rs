@@ -21,7 +21,7 @@ use super::{
     StationError, StationPort, Steady, StepBooks,
 };
 use crate::clock;
-use crate::generator::Generator;
+use crate::generator::{Generator, Source};
 use crate::sink::{Arrived, Sink};
 use crate::topology::{Namespace, TopologyError};
 use crate::traffic::SIGNATURE;
@@ -115,7 +115,7 @@ impl Bench {
             ports: [port_one, port_two],
             programs: [program_one, program_two],
             generators,
-            sink: Sink::new([one.source.cycle.clone(), two.source.cycle.clone()]),
+            sink,
             pool,
             arrivals: Vec::with_capacity(RECEIVE_MAX),
             waiting: [0; 2],
@@ -130,11 +130,18 @@ impl Bench {
             let answer = match command {
                 Command::Step(order) => Event::Done(Box::new(self.step(&order))),
                 Command::Counters => Event::Counters(self.counters()),
+                Command::Sources(sources) => Event::Ready(self.replace(*sources)),
             };
             if self.answers.send(answer).is_err() {
                 return;
             }
         }
+    }
+
+    fn replace(&mut self, sources: [Source; 2]) -> Result<(), StationError> {
+        self.receive();
+        (self.generators, self.sink) = halves(sources, &self.pool)?;
+        Ok(())
     }
 
     fn step(&mut self, order: &Order) -> StepBooks {
@@ -299,6 +306,23 @@ impl Drop for Bench {
             let _ = program.detach();
         }
     }
+}
+
+/// The sending and the receiving half for what both ports send.
+fn halves(
+    sources: [Source; 2],
+    pool: &Pool,
+) -> Result<([Generator; 2], Sink), StationError> {
+    let max = pool.umem().packet_size_max();
+    for source in &sources {
+        let size = source.mix.sizes().max().unwrap_or_default();
+        if usize::from(size) > max {
+            return Err(StationError::FrameSize { size, max });
+        }
+    }
+    let cycles = [0, 1].map(|port: usize| sources[port].cycle.clone());
+    let [one, two] = sources;
+    Ok(([Generator::new(one)?, Generator::new(two)?], Sink::new(cycles)))
 }
 
 /// Opens the port and brings the frames with our signature to it.
