@@ -1,0 +1,269 @@
+//! The connection to the gateway that stands behind a program's socket.
+//!
+//! Opens it, tells the server what the socket is, waits until the server has answered, and replaces
+//! it when the server was restarted. The program's own bytes do not pass here.
+
+use std::ffi::CStr;
+use std::time::{Duration, Instant};
+
+use libc::{c_int, c_void};
+
+use crate::frame::Frame;
+use crate::table::{NetlinkOption, Slot};
+use crate::{errno, next};
+
+/// Where the gateway listens if the environment does not say.
+const DEFAULT_PATH: &CStr = c"/run/peregrine/default/xfrm.sock";
+
+/// Longest wait for an answer. The server answers in microseconds; a program that waits longer
+/// than this sees the answer late, as it would from a busy kernel.
+const ANSWER_MS_MAX: u64 = 2000;
+
+/// Turns without sleeping while waiting for the server to take a frame: it usually does within a
+/// few tens of microseconds, a sleep costs at least as much.
+const YIELDS_MAX: u32 = 64;
+
+/// Connects. Returns a descriptor that is not in the table yet, or -1 with errno set:
+/// `ECONNREFUSED` for whatever keeps the server out of reach.
+pub fn open(flags: c_int) -> c_int {
+    // A connect that must not block fails while the server is busy accepting others.
+    let blocking = libc::SOCK_SEQPACKET | (flags & libc::SOCK_CLOEXEC);
+    // SAFETY: plain arguments.
+    let fd = unsafe { next::socket(libc::AF_UNIX, blocking, 0) };
+    if fd < 0 {
+        return fd;
+    }
+    if let Err(reason) = connect(fd) {
+        report(reason);
+        return abandon(fd, libc::ECONNREFUSED);
+    }
+    if flags & libc::SOCK_NONBLOCK != 0 && !set_nonblocking(fd) {
+        return abandon(fd, libc::ECONNREFUSED);
+    }
+    fd
+}
+
+fn abandon(fd: c_int, reason: c_int) -> c_int {
+    // SAFETY: the descriptor is ours and nobody else knows it.
+    unsafe { next::close(fd) };
+    errno::fail(reason)
+}
+
+fn set_nonblocking(fd: c_int) -> bool {
+    // SAFETY: these commands take no pointer.
+    unsafe {
+        let flags = next::fcntl(fd, libc::F_GETFL, std::ptr::null_mut());
+        flags >= 0 && next::fcntl(fd, libc::F_SETFL, flag_argument(flags | libc::O_NONBLOCK)) == 0
+    }
+}
+
+/// An integer where a variadic function wants a word.
+fn flag_argument(flags: c_int) -> *mut c_void {
+    std::ptr::without_provenance_mut(flags as usize)
+}
+
+fn path() -> &'static CStr {
+    // SAFETY: a C string; the result lives until the program changes its environment, which no
+    // program may do while other threads read it.
+    let named = unsafe { libc::getenv(c"PEREGRINE_XFRM".as_ptr()) };
+    if named.is_null() {
+        return DEFAULT_PATH;
+    }
+    // SAFETY: libc returns C strings.
+    let named = unsafe { CStr::from_ptr(named) };
+    if named.is_empty() { DEFAULT_PATH } else { named }
+}
+
+/// Connects to the server; the error is an errno.
+fn connect(fd: c_int) -> Result<(), c_int> {
+    let path = path().to_bytes_with_nul();
+    // SAFETY: a structure of integers, for which zeros are a value.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    if path.len() > address.sun_path.len() {
+        return Err(libc::ENAMETOOLONG);
+    }
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, from) in address.sun_path.iter_mut().zip(path) {
+        *to = *from as libc::c_char;
+    }
+    let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    loop {
+        // SAFETY: an address and its length.
+        let status = unsafe { next::connect(fd, (&raw const address).cast(), len) };
+        if status == 0 {
+            return Ok(());
+        }
+        if errno::get() != libc::EINTR {
+            return Err(errno::get());
+        }
+    }
+}
+
+/// One line for the person who wonders why there is no server; only on request, because a
+/// program's standard error is the program's.
+#[cold]
+fn report(reason: c_int) {
+    // SAFETY: C strings; what `strerror` returns stays until this thread's next call.
+    let (wanted, reason) = unsafe {
+        let wanted = !libc::getenv(c"PEREGRINE_XFRM_DEBUG".as_ptr()).is_null();
+        (wanted, CStr::from_ptr(libc::strerror(reason)))
+    };
+    if !wanted {
+        return;
+    }
+    let line: [&[u8]; 5] = [
+        b"peregrine: no XFRM server at ",
+        path().to_bytes(),
+        b": ",
+        reason.to_bytes(),
+        b"; is `peregrine run` running?\n",
+    ];
+    let parts = line
+        .map(|text| libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: text.len() });
+    // SAFETY: five buffers that live until the call returns.
+    unsafe { next::writev(libc::STDERR_FILENO, parts.as_ptr(), parts.len() as c_int) };
+}
+
+/// Tells the server something. Waits for room, so that nothing is lost on a socket that must not
+/// block; keeps errno.
+pub fn tell(fd: c_int, frame: Frame) {
+    let saved = errno::get();
+    let (bytes, len) = frame.bytes();
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    let deadline = Deadline::start();
+    loop {
+        // SAFETY: a buffer and the count of its bytes that matter.
+        let sent = unsafe { next::send(fd, bytes.as_ptr().cast(), len, flags) };
+        let again = sent < 0 && matches!(errno::get(), libc::EAGAIN | libc::EINTR);
+        if !again || !wait_for(fd, libc::POLLOUT, &deadline) {
+            break;
+        }
+    }
+    errno::set(saved);
+}
+
+/// Tells a new connection everything the program's socket is.
+pub fn introduce(fd: c_int, slot: &Slot) {
+    for option in NetlinkOption::ALL {
+        tell(fd, Frame::Option { name: option_name(option), on: slot.option(option) });
+    }
+    if let Some(port) = slot.port() {
+        tell(fd, Frame::Bind { port, groups: slot.groups() });
+    } else {
+        let joined = (1..=32).filter(|group| slot.groups() & (1 << (group - 1)) != 0);
+        joined.for_each(|group| tell(fd, Frame::Membership { group, on: true }));
+    }
+}
+
+/// The number of an option under `SOL_NETLINK`.
+pub fn option_name(option: NetlinkOption) -> u32 {
+    match option {
+        NetlinkOption::CapAck => libc::NETLINK_CAP_ACK as u32,
+        NetlinkOption::ExtAck => libc::NETLINK_EXT_ACK as u32,
+    }
+}
+
+/// Whether something can be read now. Keeps errno.
+pub fn is_readable(fd: c_int) -> bool {
+    poll(fd, libc::POLLIN, 0)
+}
+
+/// Waits until an answer can be read. Keeps errno.
+pub fn await_answer(fd: c_int) {
+    wait_for(fd, libc::POLLIN, &Deadline::start());
+}
+
+/// Waits until the server has answered whatever it was sent. Keeps errno.
+///
+/// The server takes the next frame only after it has queued the answers to the one before; and a
+/// Unix socket tells its sender when all was taken (`SIOCOUTQ`).
+pub fn synchronise(fd: c_int) {
+    let saved = errno::get();
+    tell(fd, Frame::Sync);
+    let deadline = Deadline::start();
+    let mut turns = 0;
+    while untaken(fd) && deadline.left_ms() > 0 {
+        if turns < YIELDS_MAX {
+            // SAFETY: no argument.
+            unsafe { libc::sched_yield() };
+        } else {
+            // SAFETY: no descriptor is passed; this only sleeps.
+            unsafe { libc::poll(std::ptr::null_mut(), 0, 1) };
+        }
+        turns += 1;
+    }
+    errno::set(saved);
+}
+
+/// Whether the server has not yet taken all that was sent to it. A closed connection has nothing
+/// untaken.
+fn untaken(fd: c_int) -> bool {
+    let mut bytes: c_int = 0;
+    // SAFETY: the request writes one int.
+    let status = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
+    status == 0 && bytes > 0
+}
+
+/// Replaces a connection whose server has gone, under the same descriptor. Whether there is a
+/// server again. Copies of the descriptor, and an epoll set that holds it, keep the old one.
+pub fn replace(fd: c_int, slot: &Slot) -> bool {
+    // SAFETY: these commands take no pointer.
+    let (descriptor, status) = unsafe {
+        (
+            next::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()),
+            next::fcntl(fd, libc::F_GETFL, std::ptr::null_mut()),
+        )
+    };
+    let nonblocking = status > 0 && status & libc::O_NONBLOCK != 0;
+    let flags = if nonblocking { libc::SOCK_NONBLOCK } else { 0 };
+    let fresh = open(libc::SOCK_CLOEXEC | flags);
+    if fresh < 0 {
+        return false;
+    }
+    let close_on_exec = descriptor > 0 && descriptor & libc::FD_CLOEXEC != 0;
+    let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
+    // SAFETY: `fresh` is ours; `fd` is what the caller is using.
+    let replaced = unsafe { next::dup3(fresh, fd, flags) } == fd;
+    // SAFETY: as above, and nobody else knows it.
+    unsafe { next::close(fresh) };
+    if replaced {
+        introduce(fd, slot);
+    }
+    replaced
+}
+
+/// An end to waiting.
+struct Deadline(Instant);
+
+impl Deadline {
+    fn start() -> Self {
+        Self(Instant::now() + Duration::from_millis(ANSWER_MS_MAX))
+    }
+
+    fn left_ms(&self) -> c_int {
+        let left = self.0.saturating_duration_since(Instant::now());
+        left.as_micros().div_ceil(1000) as c_int
+    }
+}
+
+/// Waits for an event, across signals; whether it came. Keeps errno.
+fn wait_for(fd: c_int, events: i16, deadline: &Deadline) -> bool {
+    loop {
+        let left_ms = deadline.left_ms();
+        if poll(fd, events, left_ms) {
+            return true;
+        }
+        if left_ms == 0 {
+            return false;
+        }
+    }
+}
+
+fn poll(fd: c_int, events: i16, timeout_ms: c_int) -> bool {
+    let saved = errno::get();
+    let mut wanted = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: one structure.
+    let ready = unsafe { libc::poll(&raw mut wanted, 1, timeout_ms) };
+    errno::set(saved);
+    ready > 0
+}

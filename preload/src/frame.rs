@@ -1,0 +1,80 @@
+//! What the server is told beside the program's requests: frames shaped like netlink messages.
+//!
+//! None of them is answered. Their types lie above every netlink type, except for `Sync`, which is
+//! netlink's own no-operation.
+
+/// A frame on its way to the server.
+#[derive(Clone, Copy)]
+pub enum Frame {
+    /// The socket was bound.
+    Bind {
+        /// `nl_pid`.
+        port: u32,
+        /// Mask of groups.
+        groups: u32,
+    },
+    /// The socket joined or left one group.
+    Membership {
+        /// Its number, from 1.
+        group: u32,
+        /// Joined.
+        on: bool,
+    },
+    /// A `SOL_NETLINK` option was set.
+    Option {
+        /// Its number.
+        name: u32,
+        /// Its value.
+        on: bool,
+    },
+    /// Nothing. When the server has taken it, it has answered everything before it.
+    Sync,
+}
+
+/// Longest frame: a netlink header and two words.
+pub const FRAME_LEN_MAX: usize = 24;
+
+const BIND: u16 = 0xfff0;
+const MEMBERSHIP: u16 = 0xfff1;
+const OPTION: u16 = 0xfff2;
+
+impl Frame {
+    /// Its bytes and how many of them count.
+    pub fn bytes(self) -> ([u8; FRAME_LEN_MAX], usize) {
+        let (kind, words) = match self {
+            Self::Bind { port, groups } => (BIND, Some([port, groups])),
+            Self::Membership { group, on } => (MEMBERSHIP, Some([group, u32::from(on)])),
+            Self::Option { name, on } => (OPTION, Some([name, u32::from(on)])),
+            Self::Sync => (libc::NLMSG_NOOP as u16, None),
+        };
+        let len = if words.is_some() { FRAME_LEN_MAX } else { 16 };
+        let mut bytes = [0; FRAME_LEN_MAX];
+        bytes[0..4].copy_from_slice(&(len as u32).to_ne_bytes());
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        if let Some([first, second]) = words {
+            bytes[16..20].copy_from_slice(&first.to_ne_bytes());
+            bytes[20..24].copy_from_slice(&second.to_ne_bytes());
+        }
+        (bytes, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bind_frame_holds_port_and_groups() {
+        let (bytes, len) = Frame::Bind { port: 0x0102_0304, groups: 0xc3 }.bytes();
+        let mut expected = vec![24, 0, 0, 0, 0xf0, 0xff, 0, 0];
+        expected.extend([0; 8]);
+        expected.extend([4, 3, 2, 1, 0xc3, 0, 0, 0]);
+        assert_eq!(&bytes[..len], expected);
+    }
+
+    #[test]
+    fn a_sync_frame_is_a_bare_header_without_request_flag() {
+        let (bytes, len) = Frame::Sync.bytes();
+        assert_eq!(&bytes[..len], [16, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,238 @@
+//! `recv` and its relatives: what the server wrote, as if the kernel had.
+//!
+//! Three things differ from the Unix socket underneath. The sender's address is netlink's: port 0,
+//! which programs check so that nobody else fools them; the group of an event is not known here and
+//! is 0. Lost events, which the server reports in a message, are netlink's `ENOBUFS`. And the end
+//! of the connection, which netlink does not have, is `ENOBUFS` when the gateway is back (whatever
+//! was under way is lost) or `ECONNREFUSED` when it is not.
+
+use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
+
+use super::send::slice;
+use crate::table::Slot;
+use crate::{address, connection, errno, next, request, table};
+
+/// `recv(2)`.
+///
+/// # Safety
+///
+/// `data` must be writable for `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn recv(
+    fd: c_int,
+    data: *mut c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the caller's promise.
+    let got = unsafe { next::recv(fd, data, len, flags) };
+    match table::find(fd) {
+        None => got,
+        // SAFETY: the buffer now holds `got` bytes, as far as they fit.
+        Some(slot) => unsafe { judge(fd, slot, got, &[part(data, len)], flags) },
+    }
+}
+
+/// `recvfrom(2)`.
+///
+/// # Safety
+///
+/// `data` must be writable for `len` bytes; `from` and `from_len` as in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn recvfrom(
+    fd: c_int,
+    data: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
+    let Some(slot) = table::find(fd) else {
+        // SAFETY: the caller's promise.
+        return unsafe { next::recvfrom(fd, data, len, flags, from, from_len) };
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        let got = next::recv(fd, data, len, flags);
+        let got = judge(fd, slot, got, &[part(data, len)], flags);
+        if got >= 0 {
+            address::write(from, from_len, 0, 0);
+        }
+        got
+    }
+}
+
+/// `recvmsg(2)`.
+///
+/// # Safety
+///
+/// `message` must be a valid message with writable buffers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    let Some(slot) = table::find(fd) else {
+        // SAFETY: the caller's promise.
+        return unsafe { next::recvmsg(fd, message, flags) };
+    };
+    if message.is_null() {
+        return errno::fail_len(libc::EFAULT);
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut inner = message.read();
+        inner.msg_name = std::ptr::null_mut();
+        inner.msg_namelen = 0;
+        let got = next::recvmsg(fd, &raw mut inner, flags);
+        let parts = slice(inner.msg_iov, inner.msg_iovlen);
+        let got = judge(fd, slot, got, parts, flags);
+        if got >= 0 {
+            let name = message.read().msg_name;
+            if !name.is_null() {
+                let room = message.read().msg_namelen;
+                (*message).msg_namelen = address::write_name(name, room, 0, 0);
+            }
+            (*message).msg_controllen = inner.msg_controllen;
+            (*message).msg_flags = inner.msg_flags;
+        }
+        got
+    }
+}
+
+/// `read(2)`.
+///
+/// # Safety
+///
+/// `data` must be writable for `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn read(fd: c_int, data: *mut c_void, len: size_t) -> ssize_t {
+    // SAFETY: the caller's promise.
+    let got = unsafe { next::read(fd, data, len) };
+    match table::find(fd) {
+        None => got,
+        // SAFETY: the buffer now holds `got` bytes.
+        Some(slot) => unsafe { judge(fd, slot, got, &[part(data, len)], 0) },
+    }
+}
+
+/// `readv(2)`.
+///
+/// # Safety
+///
+/// `parts` must be `count` writable buffers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the caller's promise.
+    let got = unsafe { next::readv(fd, parts, count) };
+    match (table::find(fd), usize::try_from(count)) {
+        // SAFETY: the buffers now hold `got` bytes.
+        (Some(slot), Ok(count)) => unsafe { judge(fd, slot, got, slice(parts, count), 0) },
+        _ => got,
+    }
+}
+
+/// What a program compiled with `_FORTIFY_SOURCE` calls for `recv`.
+///
+/// # Safety
+///
+/// `data` must be writable for `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __recv_chk(
+    fd: c_int,
+    data: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    if table::find(fd).is_some() && len <= room {
+        // SAFETY: the caller's promise.
+        return unsafe { recv(fd, data, len, flags) };
+    }
+    // SAFETY: libc ends the program if the buffer is too small.
+    unsafe { next::recv_chk(fd, data, len, room, flags) }
+}
+
+/// The same for `recvfrom`.
+///
+/// # Safety
+///
+/// As `recvfrom`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __recvfrom_chk(
+    fd: c_int,
+    data: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
+    if table::find(fd).is_some() && len <= room {
+        // SAFETY: the caller's promise.
+        return unsafe { recvfrom(fd, data, len, flags, from, from_len) };
+    }
+    // SAFETY: libc ends the program if the buffer is too small.
+    unsafe { next::recvfrom_chk(fd, data, len, room, flags, from, from_len) }
+}
+
+/// The same for `read`.
+///
+/// # Safety
+///
+/// As `read`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __read_chk(
+    fd: c_int,
+    data: *mut c_void,
+    len: size_t,
+    room: size_t,
+) -> ssize_t {
+    if table::find(fd).is_some() && len <= room {
+        // SAFETY: the caller's promise.
+        return unsafe { read(fd, data, len) };
+    }
+    // SAFETY: libc ends the program if the buffer is too small.
+    unsafe { next::read_chk(fd, data, len, room) }
+}
+
+fn part(data: *mut c_void, len: size_t) -> iovec {
+    iovec { iov_base: data, iov_len: len }
+}
+
+/// What the program is told of a receive that returned `got`.
+///
+/// # Safety
+///
+/// `parts` must hold what was received.
+unsafe fn judge(fd: c_int, slot: &Slot, got: ssize_t, parts: &[iovec], flags: c_int) -> ssize_t {
+    /// Length of a message without a body, which the report of lost events is.
+    const HEADER_LEN: ssize_t = 16;
+    let closed = match got {
+        0 => request::total_len(parts) > 0 || flags & libc::MSG_TRUNC != 0,
+        HEADER_LEN => {
+            // SAFETY: the caller's promise.
+            if unsafe { is_overrun(parts) } {
+                if flags & libc::MSG_PEEK != 0 {
+                    // The report is read once, however the program looks at it.
+                    // SAFETY: no buffer.
+                    unsafe { next::recv(fd, std::ptr::null_mut(), 0, libc::MSG_DONTWAIT) };
+                }
+                return errno::fail_len(libc::ENOBUFS);
+            }
+            false
+        }
+        _ => got < 0 && errno::get() == libc::ECONNRESET,
+    };
+    if !closed {
+        return got;
+    }
+    let back = connection::replace(fd, slot);
+    errno::fail_len(if back { libc::ENOBUFS } else { libc::ECONNREFUSED })
+}
+
+/// # Safety
+///
+/// `parts` must hold at least 16 received bytes, or have less room.
+unsafe fn is_overrun(parts: &[iovec]) -> bool {
+    // SAFETY: the caller's promise.
+    let header = unsafe { request::gather(parts) };
+    header.is_some_and(|h| c_int::from(u16::from_ne_bytes([h[4], h[5]])) == libc::NLMSG_OVERRUN)
+}

@@ -1,0 +1,184 @@
+//! `send` and its relatives: a program's datagram on its way to the server.
+//!
+//! Steps: 1. a socket without a port gets one, as netlink does on the first send; 2. the datagram
+//! goes out without the netlink address; 3. if the server has gone, the connection is replaced and
+//! the datagram sent once more; 4. the call returns when the answer is there.
+
+use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
+
+use crate::frame::Frame;
+use crate::request::{self, Answer};
+use crate::table::Slot;
+use crate::{connection, errno, next, table};
+
+/// `send(2)`.
+///
+/// # Safety
+///
+/// `data` must be readable for `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn send(
+    fd: c_int,
+    data: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    match table::find(fd) {
+        // SAFETY: the caller's promise.
+        None => unsafe { next::send(fd, data, len, flags) },
+        // SAFETY: the caller's promise.
+        Some(slot) => unsafe { transmit(fd, slot, &[part(data, len)], flags) },
+    }
+}
+
+/// `sendto(2)`. There is only one destination.
+///
+/// # Safety
+///
+/// `data` must be readable for `len` bytes, `to` for `to_len`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sendto(
+    fd: c_int,
+    data: *const c_void,
+    len: size_t,
+    flags: c_int,
+    to: *const sockaddr,
+    to_len: socklen_t,
+) -> ssize_t {
+    match table::find(fd) {
+        // SAFETY: the caller's promise.
+        None => unsafe { next::sendto(fd, data, len, flags, to, to_len) },
+        // SAFETY: the caller's promise.
+        Some(slot) => unsafe { transmit(fd, slot, &[part(data, len)], flags) },
+    }
+}
+
+/// `sendmsg(2)`. Name and control data are the kernel's business, and stay here.
+///
+/// # Safety
+///
+/// `message` must be a valid message.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sendmsg(
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> ssize_t {
+    let Some(slot) = table::find(fd) else {
+        // SAFETY: the caller's promise.
+        return unsafe { next::sendmsg(fd, message, flags) };
+    };
+    if message.is_null() {
+        return errno::fail_len(libc::EFAULT);
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let parts = slice(message.read().msg_iov, message.read().msg_iovlen);
+        transmit(fd, slot, parts, flags)
+    }
+}
+
+/// `write(2)`.
+///
+/// # Safety
+///
+/// `data` must be readable for `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn write(fd: c_int, data: *const c_void, len: size_t) -> ssize_t {
+    match table::find(fd) {
+        // SAFETY: the caller's promise.
+        None => unsafe { next::write(fd, data, len) },
+        // SAFETY: the caller's promise.
+        Some(slot) => unsafe { transmit(fd, slot, &[part(data, len)], 0) },
+    }
+}
+
+/// `writev(2)`.
+///
+/// # Safety
+///
+/// `parts` must be `count` buffers that are readable for their length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    let Some(slot) = table::find(fd) else {
+        // SAFETY: the caller's promise.
+        return unsafe { next::writev(fd, parts, count) };
+    };
+    let Ok(count) = usize::try_from(count) else { return errno::fail_len(libc::EINVAL) };
+    // SAFETY: the caller's promise.
+    unsafe { transmit(fd, slot, slice(parts, count), 0) }
+}
+
+fn part(data: *const c_void, len: size_t) -> iovec {
+    iovec { iov_base: data.cast_mut(), iov_len: len }
+}
+
+/// A program's buffers as a slice; none if it passed null.
+///
+/// # Safety
+///
+/// `parts` must be null or point to `count` valid structures that outlive the call.
+pub unsafe fn slice<'a>(parts: *const iovec, count: usize) -> &'a [iovec] {
+    if parts.is_null() {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(parts, count) }
+}
+
+/// Sends a datagram and waits for what it causes.
+///
+/// # Safety
+///
+/// `parts` must be buffers that are readable for their length.
+unsafe fn transmit(fd: c_int, slot: &Slot, parts: &[iovec], flags: c_int) -> ssize_t {
+    if request::total_len(parts) == 0 {
+        // Netlink takes an empty datagram and says nothing; to a connection it means the end.
+        return 0;
+    }
+    let saved = errno::get();
+    if slot.port().is_none() {
+        let port = table::choose_port(fd);
+        slot.bind(port);
+        connection::tell(fd, Frame::Bind { port, groups: slot.groups() });
+    }
+    // What is readable already, or may come from a group, says nothing about this datagram.
+    let ambiguous = slot.groups() != 0 || connection::is_readable(fd);
+    // SAFETY: the caller's promise.
+    let sent = unsafe {
+        let sent = pass_on(fd, parts, flags);
+        let lost = sent < 0 && is_gone(errno::get()) && connection::replace(fd, slot);
+        if lost { pass_on(fd, parts, flags) } else { sent }
+    };
+    if sent < 0 {
+        if is_gone(errno::get()) {
+            errno::set(libc::ECONNREFUSED);
+        }
+        return sent;
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { request::answer(parts) } {
+        Answer::Certain if !ambiguous => connection::await_answer(fd),
+        _ => connection::synchronise(fd),
+    }
+    errno::set(saved);
+    sent
+}
+
+/// # Safety
+///
+/// `parts` must be buffers that are readable for their length.
+unsafe fn pass_on(fd: c_int, parts: &[iovec], flags: c_int) -> ssize_t {
+    // SAFETY: a structure of integers and pointers, for which zeros are a value.
+    let mut message: msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.as_ptr().cast_mut();
+    message.msg_iovlen = parts.len();
+    // A netlink socket never raises SIGPIPE.
+    // SAFETY: the message has no name and no control data, and the parts are the caller's promise.
+    unsafe { next::sendmsg(fd, &raw const message, flags | libc::MSG_NOSIGNAL) }
+}
+
+/// Whether an errno means that nobody is at the other end.
+fn is_gone(reason: c_int) -> bool {
+    matches!(reason, libc::EPIPE | libc::ECONNRESET | libc::ECONNREFUSED | libc::ENOTCONN)
+}
