@@ -78,7 +78,11 @@ pub fn ask(path: &Path, show: Show) -> Result<Answer, AskError> {
 
     let mut request = serde_json::to_vec(&Request { show }).map_err(|e| garbled(e.to_string()))?;
     request.push(b'\n');
-    stream.write_all(&request).map_err(failed("ask"))?;
+    match stream.write_all(&request) {
+        // A server that hangs up early may have said why.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        other => other.map_err(failed("ask"))?,
+    }
 
     let mut json = String::new();
     let mut reader = BufReader::new(stream.take(REPLY_BYTES_MAX));

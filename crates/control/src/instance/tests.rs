@@ -1,1 +1,172 @@
-//! Tests of `instance`.
+//! Instances and epochs in a temporary directory.
+
+use std::collections::BTreeSet;
+use std::os::unix::net::UnixListener;
+
+use super::*;
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn a_name_is_held_once_and_given_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run/peregrine");
+    let first = Instance::hold(&run_dir, "gw0").unwrap();
+    assert_eq!(first.directory(), run_dir.join("gw0"));
+    assert_eq!((mode(first.directory()), mode(&first.directory().join("pid"))), (0o700, 0o600));
+
+    let sentence = Instance::hold(&run_dir, "gw0").unwrap_err().to_string();
+    let pid = std::process::id();
+    assert!(sentence.contains("gw0 is already running") && sentence.contains(&pid.to_string()));
+
+    let second = Instance::hold(&run_dir, "gw1").unwrap();
+    let names = |list: Vec<Running>| list.into_iter().map(|r| (r.name, r.pid)).collect::<Vec<_>>();
+    let both = [("gw0".to_owned(), Some(pid)), ("gw1".to_owned(), Some(pid))];
+    assert_eq!(names(running(&run_dir)), both);
+    drop(first);
+    assert_eq!(names(running(&run_dir)), both[1..]);
+    assert!(!run_dir.join("gw0").exists());
+    Instance::hold(&run_dir, "gw0").unwrap();
+    drop(second);
+    assert_eq!(fs::read_dir(&run_dir).unwrap().count(), 0, "nothing is left behind");
+}
+
+#[test]
+fn what_a_dead_instance_left_is_cleared() {
+    let dir = tempfile::tempdir().unwrap();
+    let left = dir.path().join("gw0");
+    fs::create_dir(&left).unwrap();
+    fs::set_permissions(&left, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(left.join("pid"), "1\n").unwrap();
+    drop(UnixListener::bind(left.join(CONTROL_SOCKET)).unwrap());
+    assert_eq!(running(dir.path()), []);
+
+    let instance = Instance::hold(dir.path(), "gw0").unwrap();
+    assert!(!instance.control_socket().exists());
+    assert_eq!(mode(instance.directory()), 0o700);
+    UnixListener::bind(instance.xfrm_socket()).unwrap();
+    assert_eq!(running(dir.path())[0].pid, Some(std::process::id()));
+}
+
+#[test]
+fn a_file_or_link_in_the_way_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), "").unwrap();
+    std::os::unix::fs::symlink("/tmp", dir.path().join("link")).unwrap();
+    for name in ["file", "link"] {
+        let sentence = Instance::hold(dir.path(), name).unwrap_err().to_string();
+        assert!(sentence.contains(name) && sentence.contains("not a directory"), "{sentence}");
+    }
+}
+
+#[test]
+fn many_takers_leave_one_holder() {
+    let dir = tempfile::tempdir().unwrap();
+    let take = || {
+        let instance = Instance::hold(dir.path(), "gw0");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        instance.is_ok()
+    };
+    for _ in 0..50 {
+        // All are alive at once until the slowest has tried, so at least one and never two hold.
+        let held = std::sync::Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| held.lock().unwrap().extend(Instance::hold(dir.path(), "gw0").ok()));
+            }
+        });
+        assert_eq!(held.into_inner().unwrap().len(), 1);
+    }
+    // With takers that come and go, the lock on a removed file must not count.
+    let taken = std::thread::scope(|scope| {
+        let takers: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| (0..50).filter(|_| take()).count())).collect();
+        takers.into_iter().map(|taker| taker.join().unwrap()).sum::<usize>()
+    });
+    assert!(taken > 0);
+    assert!(Instance::hold(dir.path(), "gw0").is_ok());
+}
+
+#[test]
+fn a_command_means_the_named_or_the_only_instance() {
+    let dir = tempfile::tempdir().unwrap();
+    let sentence = |name| choose(dir.path(), name).unwrap_err().to_string();
+    assert!(sentence(None).contains("no instance is running"));
+    assert!(sentence(Some("gw0")).contains("gw0 is running (none is)"));
+    let _first = Instance::hold(dir.path(), "gw0").unwrap();
+    assert_eq!(choose(dir.path(), None).unwrap().name, "gw0");
+    let _second = Instance::hold(dir.path(), "gw1").unwrap();
+    assert!(sentence(None).contains("several instances are running (running: gw0, gw1)"));
+    assert_eq!(choose(dir.path(), Some("gw1")).unwrap().directory, dir.path().join("gw1"));
+    assert!(sentence(Some("gw2")).contains("gw2"));
+    assert!(choose(Path::new("/nonexistent"), None).is_err());
+}
+
+#[test]
+fn epochs_count_up_and_are_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let claim = |name| Epoch::claim(&dir.path().join("state"), name).unwrap().get();
+    assert_eq!([claim("gw0"), claim("gw0"), claim("gw1"), claim("gw0")], [1, 2, 1, 3]);
+    let state = dir.path().join("state/gw0");
+    assert_eq!(fs::read_to_string(state.join("epoch")).unwrap(), "epoch 3\n");
+    assert_eq!((mode(&state), mode(&state.join("epoch"))), (0o700, 0o600));
+    assert_eq!(fs::read_dir(&state).unwrap().count(), 1, "no new file is left");
+
+    // A crash between writing the new file and moving it: the number may be lost, not repeated.
+    fs::write(state.join("epoch.new"), "epo").unwrap();
+    assert_eq!(claim("gw0"), 4);
+}
+
+#[test]
+fn concurrent_claims_never_share_an_epoch() {
+    let dir = tempfile::tempdir().unwrap();
+    let epochs: BTreeSet<u16> = std::thread::scope(|scope| {
+        let claim = || (0..8).map(|_| Epoch::claim(dir.path(), "gw0").unwrap().get());
+        let claimers: Vec<_> =
+            (0..4).map(|_| scope.spawn(move || claim().collect::<Vec<_>>())).collect();
+        claimers.into_iter().flat_map(|claimer| claimer.join().unwrap()).collect()
+    });
+    assert_eq!(epochs, (1..=32).collect());
+}
+
+#[test]
+fn the_last_epoch_is_the_last() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("gw0")).unwrap();
+    let path = dir.path().join("gw0/epoch");
+    fs::write(&path, "epoch 65534\n").unwrap();
+    assert_eq!(Epoch::claim(dir.path(), "gw0").unwrap().get(), 65_535);
+    for _ in 0..2 {
+        let sentence = Epoch::claim(dir.path(), "gw0").unwrap_err().to_string();
+        assert!(sentence.contains("65535, the last epoch") && sentence.contains("rekey"));
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap(), "epoch 65535\n");
+}
+
+#[test]
+fn a_garbled_epoch_is_not_guessed_at() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("gw0")).unwrap();
+    let path = dir.path().join("gw0/epoch");
+    let garbled: [&[u8]; 10] = [
+        b"",
+        b"epoch ",
+        b"epoch 7",
+        b"7\n",
+        b"epoch +7\n",
+        b"epoch 0\n",
+        b"epoch 65536\n",
+        b"epoch 7\n\n",
+        b"\xff\xfe",
+        b"epoch 1111111111111111111111111111111111111111111111111111\n",
+    ];
+    for bytes in garbled {
+        fs::write(&path, bytes).unwrap();
+        let error = Epoch::claim(dir.path(), "gw0").unwrap_err();
+        assert!(matches!(error, InstanceError::EpochGarbled { .. }), "{bytes:?}: {error}");
+        assert!(!error.to_string().contains('\n'));
+        assert_eq!(fs::read(&path).unwrap(), bytes, "the file is left as it was");
+    }
+}

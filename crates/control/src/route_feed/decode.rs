@@ -365,3 +365,137 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_core::DefaultNla;
+    use netlink_packet_route::link::InfoKind;
+
+    use super::*;
+
+    /// A message as it would come from the kernel, decoded.
+    fn through(message: RouteNetlinkMessage, flags: u16) -> Decoded {
+        let length = 16 + message.buffer_len();
+        let mut bytes = vec![0; length];
+        message.emit(&mut bytes[16..]);
+        let mut header = NetlinkBuffer::new(&mut bytes[..]);
+        header.set_length(length as u32);
+        header.set_message_type(message.message_type());
+        header.set_flags(flags);
+        decode(&NetlinkBuffer::new(&bytes[..]), false)
+    }
+
+    fn link_message(attributes: Vec<LinkAttribute>) -> RouteNetlinkMessage {
+        let mut message = LinkMessage::default();
+        message.header.index = 9;
+        message.header.flags = LinkFlags::Up | LinkFlags::LowerUp;
+        message.attributes = attributes;
+        RouteNetlinkMessage::NewLink(message)
+    }
+
+    fn route_message(attributes: Vec<RouteAttribute>) -> RouteMessage {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
+        message.header.destination_prefix_length = 8;
+        message.header.table = 254;
+        message.header.kind = RouteType::Unicast;
+        let destination = RouteAddress::Inet([10, 1, 2, 3].into());
+        message.attributes = vec![RouteAttribute::Destination(destination)];
+        message.attributes.extend(attributes);
+        message
+    }
+
+    fn route_of(message: RouteMessage) -> Option<Route> {
+        match through(RouteNetlinkMessage::NewRoute(message), 0) {
+            Decoded::Event(Event::Route(route, Placement::Prepend)) => Some(route),
+            Decoded::Irrelevant => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_vlan_names_its_tag_and_its_parent() {
+        let info = |kind| {
+            let data = InfoData::Vlan(vec![InfoVlan::Id(7)]);
+            LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind), LinkInfo::Data(data)])
+        };
+        let name = || LinkAttribute::IfName("p0.7".to_owned());
+        let mut attributes = vec![name(), LinkAttribute::Link(3), info(InfoKind::Vlan)];
+        let link = |attributes| match through(link_message(attributes), 0) {
+            Decoded::Event(Event::Link(link)) => link,
+            other => panic!("{other:?}"),
+        };
+        let vlan = link(attributes.clone());
+        assert_eq!((vlan.ifindex, vlan.name.as_str(), vlan.up), (9, "p0.7", true));
+        assert_eq!(
+            (vlan.kind.as_deref(), vlan.vlan, vlan.parent),
+            (Some("vlan"), Some(7), Some(3))
+        );
+        attributes.push(LinkAttribute::LinkNetNsId(1));
+        assert_eq!(link(attributes).parent, None, "the parent is in another namespace");
+    }
+
+    #[test]
+    fn a_bridges_view_of_a_port_is_not_a_link() {
+        let RouteNetlinkMessage::NewLink(mut message) = link_message(vec![]) else { panic!() };
+        message.header.interface_family = AddressFamily::Bridge;
+        let decoded = through(RouteNetlinkMessage::DelLink(message), 0);
+        assert_eq!(decoded, Decoded::Irrelevant);
+    }
+
+    #[test]
+    fn ways_that_only_the_kernel_knows_are_marked() {
+        let kind = |attributes| route_of(route_message(attributes)).unwrap().kind;
+        let oif = || RouteAttribute::Oif(2);
+        assert_eq!(kind(vec![oif()]), RouteKind::Unicast);
+        let encapsulation = RouteAttribute::EncapType(1.into());
+        assert!(matches!(kind(vec![oif(), encapsulation]), RouteKind::KernelOnly(_)));
+        assert!(matches!(kind(vec![RouteAttribute::NhId(1)]), RouteKind::KernelOnly(_)));
+        assert_eq!(kind(vec![oif(), RouteAttribute::NhId(1)]), RouteKind::Unicast);
+        assert!(matches!(kind(vec![]), RouteKind::KernelOnly(_)));
+    }
+
+    #[test]
+    fn routes_for_some_packets_only_are_left_out() {
+        let with = |change: fn(&mut RouteMessage)| {
+            let mut message = route_message(vec![RouteAttribute::Oif(2)]);
+            change(&mut message);
+            route_of(message).map(|route| (route.table, route.prefix.to_string()))
+        };
+        assert_eq!(with(|_| ()), Some((Table::Main, "10.0.0.0/8".to_owned())));
+        assert_eq!(with(|m| m.header.tos = 16), None);
+        assert_eq!(with(|m| m.header.source_prefix_length = 8), None);
+        assert_eq!(with(|m| m.header.flags = RouteFlags::Cloned), None);
+        assert_eq!(with(|m| m.header.address_family = AddressFamily::Mpls), None);
+        assert_eq!(with(|m| m.header.table = 220), None);
+        assert_eq!(with(|m| m.attributes.push(RouteAttribute::Table(1000))), None);
+        assert_eq!(with(|m| m.header.destination_prefix_length = 33), None);
+        let local = with(|m| m.attributes.push(RouteAttribute::Table(255)));
+        assert_eq!(local.map(|(table, _)| table), Some(Table::Local));
+    }
+
+    #[test]
+    fn flags_say_where_a_route_goes() {
+        assert_eq!(placement(NLM_F_REPLACE | NLM_F_APPEND), Placement::Replace);
+        assert_eq!(placement(NLM_F_CREATE | NLM_F_APPEND), Placement::Append);
+        assert_eq!(placement(NLM_F_CREATE), Placement::Prepend);
+    }
+
+    #[test]
+    fn proxies_and_foreign_messages_are_left_out_and_nonsense_is_told() {
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Inet;
+        let address = NeighbourAddress::Inet([10, 0, 0, 1].into());
+        message.attributes.push(NeighbourAttribute::Destination(address));
+        let told = |message: &NeighbourMessage| {
+            through(RouteNetlinkMessage::NewNeighbour(message.clone()), 0)
+        };
+        assert!(matches!(told(&message), Decoded::Event(Event::Neighbour(_))));
+        message.header.flags = NeighbourFlags::Proxy;
+        assert_eq!(told(&message), Decoded::Irrelevant);
+        let mut odd = route_message(vec![]);
+        let short = DefaultNla::new(4, vec![1]);
+        odd.attributes.push(RouteAttribute::Other(short));
+        assert_eq!(through(RouteNetlinkMessage::NewRoute(odd), 0), Decoded::Garbled);
+    }
+}

@@ -156,3 +156,176 @@ impl Replica {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, VecDeque};
+    use std::net::IpAddr;
+
+    use proptest::prelude::*;
+
+    use super::super::model::{Neighbour, NeighbourState};
+    use super::*;
+
+    enum Message {
+        Event(Event),
+        Entry(Event),
+        Interrupted,
+        End,
+    }
+
+    /// A kernel with nothing but neighbours, and a socket that loses events as netlink does: after
+    /// an overrun nothing is queued until the reader has seen the queue empty.
+    struct Simulation {
+        truth: BTreeMap<u32, Neighbour>,
+        queue: VecDeque<Message>,
+        capacity: usize,
+        congested: bool,
+        overrun: bool,
+        /// The dump under way: its kind, and the next key to list.
+        dump: Option<(Kind, u32)>,
+    }
+
+    impl Simulation {
+        fn tell(&mut self, event: Event) {
+            if self.congested {
+                return;
+            }
+            if self.queue.len() >= self.capacity {
+                (self.congested, self.overrun) = (true, true);
+                return;
+            }
+            self.queue.push_back(Message::Event(event));
+        }
+
+        fn set(&mut self, id: u32, state: NeighbourState) {
+            let address = IpAddr::from(id.to_be_bytes());
+            let neighbour = Neighbour { ifindex: 1, address, mac: None, state };
+            self.truth.insert(id, neighbour);
+            self.tell(Event::Neighbour(neighbour));
+        }
+
+        fn delete(&mut self, id: u32) {
+            if let Some(gone) = self.truth.remove(&id) {
+                self.tell(Event::NeighbourGone(gone.ifindex, gone.address));
+            }
+        }
+
+        /// Makes the next part of the dump under way, of two entries, when there is room.
+        fn list(&mut self, interrupt: bool) {
+            let Some((kind, from)) = self.dump.filter(|_| self.queue.len() < self.capacity) else {
+                return;
+            };
+            let all = if kind == Kind::Neighbours { &self.truth } else { &BTreeMap::new() };
+            let part: Vec<(u32, Neighbour)> =
+                all.range(from..).take(2).map(|(&id, &n)| (id, n)).collect();
+            if interrupt {
+                self.queue.push_back(Message::Interrupted);
+            }
+            match part.last() {
+                Some(&(last, _)) => self.dump = Some((kind, last + 1)),
+                None => self.dump = None,
+            }
+            let ended = part.is_empty();
+            let entries = part.into_iter().map(|(_, n)| Message::Entry(Event::Neighbour(n)));
+            self.queue.extend(entries);
+            if ended {
+                self.queue.push_back(Message::End);
+            }
+        }
+
+        /// One read of the socket by the replica, as the feed does it.
+        fn read(&mut self, replica: &mut Replica, changes: &mut Vec<Change>, interrupt: bool) {
+            if let Some(kind) = replica.next() {
+                assert!(self.dump.is_none(), "one dump at a time");
+                self.dump = Some((kind, 0));
+                replica.begin(kind);
+                self.list(false);
+            }
+            if std::mem::take(&mut self.overrun) {
+                replica.overrun();
+                return;
+            }
+            match self.queue.pop_front() {
+                Some(Message::Event(event)) => replica.event(event, changes),
+                Some(Message::Entry(event)) => replica.entry(event),
+                Some(Message::Interrupted) => replica.interrupted(),
+                Some(Message::End) => replica.end(changes),
+                None => {
+                    self.congested = false;
+                    replica.empty();
+                }
+            }
+            self.list(interrupt);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_replica_ends_up_equal_whatever_is_lost(
+            capacity in 1..12_usize,
+            steps in prop::collection::vec((0..8_u8, 0..12_u32, 0..3_u8), 0..200),
+        ) {
+            let mut simulation = Simulation {
+                truth: BTreeMap::new(),
+                queue: VecDeque::new(),
+                capacity,
+                congested: false,
+                overrun: false,
+                dump: None,
+            };
+            let mut replica = Replica::new();
+            let mut changes = Vec::new();
+            for (step, id, state) in steps {
+                let states =
+                    [NeighbourState::Reachable, NeighbourState::Stale, NeighbourState::Failed];
+                match step {
+                    0..=2 => simulation.set(id, states[usize::from(state)]),
+                    3 => simulation.delete(id),
+                    _ => simulation.read(&mut replica, &mut changes, step == 7 && id == 0),
+                }
+            }
+            for _ in 0..1000 {
+                simulation.read(&mut replica, &mut changes, false);
+                if replica.settled() && simulation.queue.is_empty() {
+                    break;
+                }
+            }
+            prop_assert!(replica.settled());
+            let known: BTreeMap<IpAddr, Neighbour> =
+                replica.kernel().neighbours().map(|n| (n.address, *n)).collect();
+            let truth: BTreeMap<IpAddr, Neighbour> =
+                simulation.truth.values().map(|n| (n.address, *n)).collect();
+            prop_assert_eq!(&known, &truth);
+            // Who only follows the changes has heard of everything that is there.
+            for address in truth.keys() {
+                prop_assert!(changes.contains(&Change::Neighbour(1, *address)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_dump_that_is_always_interrupted_is_taken_in_the_end() {
+        let mut replica = Replica::new();
+        let mut dumps = 0;
+        while let Some(kind) = replica.next() {
+            replica.begin(kind);
+            replica.interrupted();
+            replica.end(&mut Vec::new());
+            dumps += 1;
+        }
+        assert_eq!(dumps, Kind::ALL.len() as u32 * (1 + REPEATS_MAX));
+        assert!(replica.settled());
+    }
+
+    #[test]
+    fn a_dump_that_always_fails_is_given_up() {
+        let mut replica = Replica::new();
+        for _ in 0..REPEATS_MAX {
+            replica.begin(replica.next().unwrap());
+            assert!(replica.failed());
+        }
+        replica.begin(replica.next().unwrap());
+        assert!(!replica.failed());
+    }
+}

@@ -231,3 +231,202 @@ fn remove_v6(list: &mut Vec<Route>, route: &Route) -> Effect {
     }
     Effect::Changed
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::NextHop;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn route(text: &str, metric: u32, via: &[&str]) -> Route {
+        let (address, length) = text.split_once('/').unwrap();
+        let prefix = Prefix::new(address.parse().unwrap(), length.parse().unwrap()).unwrap();
+        let hop = |via: &&str| NextHop {
+            gateway: Some(via.parse().unwrap()),
+            ifindex: 2,
+            weight: 1,
+            dead: false,
+        };
+        Route {
+            table: Table::Main,
+            prefix,
+            metric,
+            kind: RouteKind::Unicast,
+            hops: via.iter().map(hop).collect(),
+            preferred_source: None,
+            mtu: None,
+            protocol: 4,
+        }
+    }
+
+    fn gateways(table: &RouteTable, address: &str) -> Vec<String> {
+        let route = table.lookup(address.parse().unwrap());
+        let gateway = |hop: &NextHop| hop.gateway.unwrap().to_string();
+        route.map(|r| r.hops.iter().map(gateway).collect()).unwrap_or_default()
+    }
+
+    #[test]
+    fn the_lowest_metric_wins_then_the_order_of_routes() {
+        let mut table = RouteTable::default();
+        let mut insert = |route: &Route, placement| table.insert(route.clone(), placement);
+        let (a, b) = (route("10.0.0.0/8", 5, &["1.1.1.1"]), route("10.0.0.0/8", 5, &["2.2.2.2"]));
+        let best = route("10.0.0.0/8", 1, &["3.3.3.3"]);
+        assert_eq!(insert(&a, Placement::Append), Effect::Changed);
+        assert_eq!(insert(&a, Placement::Append), Effect::None);
+        assert_eq!(insert(&b, Placement::Append), Effect::Changed);
+        assert_eq!(gateways(&table, "10.1.1.1"), ["1.1.1.1"]);
+        table.insert(best.clone(), Placement::Prepend);
+        assert_eq!(gateways(&table, "10.1.1.1"), ["3.3.3.3"]);
+        assert_eq!(table.remove(&best), Effect::Changed);
+        assert_eq!(table.remove(&best), Effect::Doubtful);
+        assert_eq!(table.remove(&a), Effect::Changed);
+        table.insert(a.clone(), Placement::Prepend);
+        assert_eq!(gateways(&table, "10.1.1.1"), ["1.1.1.1"]);
+        let c = route("10.0.0.0/8", 5, &["4.4.4.4"]);
+        assert_eq!(table.insert(c, Placement::Replace), Effect::Doubtful, "two candidates");
+        assert_eq!(gateways(&table, "10.1.1.1"), ["4.4.4.4"]);
+        assert_eq!((table.len(), table.selected().len()), (2, 1));
+    }
+
+    #[test]
+    fn ipv6_gateways_of_one_metric_are_one_route() {
+        let mut table = RouteTable::default();
+        let one = route("2001:db8::/32", 5, &["fe80::1"]);
+        let two = route("2001:db8::/32", 5, &["fe80::1", "fe80::2"]);
+        table.insert(one.clone(), Placement::Prepend);
+        table.insert(two, Placement::Append);
+        assert_eq!((gateways(&table, "2001:db8::9").len(), table.len()), (2, 1));
+        assert_eq!(table.remove(&one), Effect::Changed);
+        assert_eq!(gateways(&table, "2001:db8::9"), ["fe80::2"]);
+        let other = route("2001:db8::/32", 5, &["fe80::3"]);
+        assert_eq!(table.insert(other.clone(), Placement::Replace), Effect::Changed);
+        assert_eq!(gateways(&table, "2001:db8::9"), ["fe80::3"]);
+        assert_eq!(table.remove(&other), Effect::Changed);
+        assert_eq!(table, RouteTable::default());
+    }
+
+    #[test]
+    fn dead_hops_and_throw_lead_to_the_next_answer() {
+        let mut table = RouteTable::default();
+        let mut best = route("10.0.0.0/8", 1, &["1.1.1.1"]);
+        best.hops[0].dead = true;
+        table.insert(best, Placement::Append);
+        assert!(table.lookup("10.1.1.1".parse().unwrap()).is_none());
+        table.insert(route("10.0.0.0/8", 2, &["2.2.2.2"]), Placement::Append);
+        assert_eq!(gateways(&table, "10.1.1.1"), ["2.2.2.2"]);
+        let mut throw = route("10.1.0.0/16", 0, &[]);
+        throw.kind = RouteKind::Throw;
+        table.insert(throw, Placement::Append);
+        assert!(table.lookup("10.1.1.1".parse().unwrap()).is_none());
+        let mut last = route("0.0.0.0/0", 0, &["3.3.3.3"]);
+        last.table = Table::Default;
+        table.insert(last, Placement::Append);
+        assert_eq!(gateways(&table, "10.1.1.1"), ["3.3.3.3"]);
+        let longest = table.selected().into_iter().find(|r| r.prefix.len() == 16).unwrap();
+        assert_eq!(longest.kind, RouteKind::Throw, "left to the kernel");
+    }
+
+    /// The stupid twin: one list, in order.
+    #[derive(Default)]
+    struct Twin(Vec<Route>);
+
+    impl Twin {
+        fn insert(&mut self, route: Route, placement: Placement) {
+            let key = |r: &Route| (r.table, r.prefix, r.metric);
+            let first = self.0.iter().position(|r| key(r) == key(&route));
+            match (placement, first) {
+                (Placement::Replace, Some(i)) => self.0[i] = route,
+                (Placement::Prepend, _) => self.0.insert(0, route),
+                (Placement::Append | Placement::Replace, _) => self.0.push(route),
+            }
+        }
+
+        fn lookup(&self, address: IpAddr) -> Option<&Route> {
+            Table::ALL.into_iter().find_map(|table| {
+                let matches = |r: &&Route| r.table == table && r.prefix.contains(address);
+                let rank = |r: &&Route| (u8::MAX - r.prefix.len(), r.metric);
+                // The first of the lowest: `min_by_key` keeps the order of equals.
+                let best = self.0.iter().filter(|r| r.usable()).filter(matches).min_by_key(rank)?;
+                (best.kind != RouteKind::Throw).then_some(best)
+            })
+        }
+    }
+
+    fn longest_match<'a>(selected: &[&'a Route], address: IpAddr) -> Option<&'a Route> {
+        let matching = selected.iter().filter(|r| r.prefix.contains(address));
+        matching.max_by_key(|r| r.prefix.len()).copied()
+    }
+
+    fn arbitrary_route() -> impl Strategy<Value = Route> {
+        let bits = (0..8_u8, prop_oneof![Just(0_u8), 5..=8_u8], 0..3_usize, 0..2_u32, 0..4_u8);
+        (bits, any::<bool>(), prop::bool::weighted(0.2)).prop_map(
+            |((address, length, table, metric, way), v6, dead)| {
+                let address: IpAddr = if v6 {
+                    [u16::from(address) << 8, 0, 0, 0, 0, 0, 0, 0].into()
+                } else {
+                    [address, 0, 0, 0].into()
+                };
+                let gateway = Some(IpAddr::from([9, 9, 9, way]));
+                let kind = if way == 0 { RouteKind::Blackhole } else { RouteKind::Unicast };
+                let hop = NextHop { gateway, ifindex: 2, weight: 1, dead };
+                Route {
+                    table: Table::ALL[table],
+                    prefix: Prefix::new(address, length).unwrap(),
+                    metric,
+                    kind,
+                    hops: if way == 0 { vec![] } else { vec![hop] },
+                    preferred_source: None,
+                    mtu: None,
+                    protocol: 4,
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn look_ups_agree_with_the_twin(
+            steps in prop::collection::vec((arbitrary_route(), 0..4_u8), 0..60),
+        ) {
+            let (mut table, mut twin) = (RouteTable::default(), Twin::default());
+            for (route, step) in steps {
+                let key = |r: &Route| (r.table, r.prefix, r.metric);
+                let v6 = !route.prefix.address().is_ipv4();
+                let known = twin.0.iter().position(|r| key(r) == key(&route) && r.same_route(&route));
+                let placement = match (step, v6) {
+                    (0, _) => {
+                        let effect = table.remove(&route);
+                        prop_assert_eq!(effect == Effect::Changed, known.is_some());
+                        known.map(|i| twin.0.remove(i));
+                        continue;
+                    }
+                    (1, false) => Placement::Replace,
+                    (2, false) => Placement::Prepend,
+                    _ => Placement::Append,
+                };
+                // The kernel refuses a route that it has already.
+                if known.is_none() {
+                    table.insert(route.clone(), placement);
+                    twin.insert(route, placement);
+                }
+            }
+            let selected = table.selected();
+            for byte in 0..=9_u8 {
+                let v6 = IpAddr::from([u16::from(byte) << 8, 0, 0, 0, 0, 0, 0, 1]);
+                for address in [IpAddr::from([byte, 1, 2, 3]), v6] {
+                    let expected = twin.lookup(address);
+                    prop_assert_eq!(table.lookup(address), expected);
+                    prop_assert_eq!(longest_match(&selected, address), expected);
+                }
+            }
+            let rebuilt = {
+                let mut rebuilt = RouteTable::default();
+                for route in table.all() {
+                    rebuilt.insert(route.clone(), Placement::Append);
+                }
+                rebuilt
+            };
+            prop_assert_eq!(table.difference(&rebuilt), vec![]);
+        }
+    }
+}
