@@ -127,6 +127,22 @@ impl Header {
         Ipv4Addr::from(self.destination)
     }
 
+    /// Whether this is version 4, without options and no fragment.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.version_ihl == VERSION_IHL_PLAIN && !self.is_fragment()
+    }
+
+    /// Whether the checksum is right, of a header without options. A sum is all ones when it is a
+    /// multiple of 65 535 and not zero, and no header with a version is zero; that holds in
+    /// either byte order (RFC 1071 §2.B), so nothing is swapped and nothing folded.
+    #[inline]
+    pub fn plain_checksum_holds(&self) -> bool {
+        let (longs, _) = self.as_bytes().as_chunks::<4>();
+        let sum: u64 = longs.iter().map(|long| u64::from(u32::from_ne_bytes(*long))).sum();
+        self.version_ihl == VERSION_IHL_PLAIN && sum.is_multiple_of(0xffff)
+    }
+
     /// Takes one from the time to live and mends the checksum. `false`, and nothing changed, if
     /// the packet has no hop left (RFC 1812 §5.3.1: a TTL of 0 or 1 is not forwarded).
     #[inline]
@@ -192,12 +208,7 @@ impl<'a> Packet<'a> {
         let packet = bytes.get(..total_len).ok_or(Malformed::Truncated)?;
         let (head, payload) = packet.split_at(header_len);
         let option_bytes = &head[HEADER_LEN..];
-        // The fixed part has a constant length, which lets its sum be unrolled.
-        let mut sum = Sum::ZERO.bytes(header.as_bytes());
-        if header.version_ihl != VERSION_IHL_PLAIN {
-            sum = sum.bytes(option_bytes);
-        }
-        if sum.checksum() != 0 {
+        if Sum::ZERO.bytes(head).checksum() != 0 {
             return Err(Malformed::BadChecksum);
         }
         Ok(Packet { header, option_bytes, payload })
@@ -380,6 +391,7 @@ mod tests {
         let route = Opt { kind: 131, data: &[4, 10, 0, 0, 1] };
         assert_eq!(options, [Ok(route)]);
         assert!(route.source_route_left());
+        assert!(Opt { data: &[7, 10, 0, 0, 1], ..route }.source_route_left(), "7 is the last byte");
         let done = with_route(8);
         let option = Packet::parse(&done).unwrap().options().next().unwrap().unwrap();
         assert!(!option.source_route_left());
