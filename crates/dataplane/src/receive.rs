@@ -1,7 +1,8 @@
 //! First stage: packets from the ports into the batch.
 //!
-//! Every port gets an equal share of the batch, so that a busy port cannot starve another. What a
-//! port does not give in this turn waits in its ring.
+//! Every port first gets an equal share of the batch, so that a busy port cannot starve another;
+//! what others leave of theirs, the busy ones take. What a port does not give in this turn waits in
+//! its ring.
 
 use xsk::{Frame, Pool, Port};
 
@@ -17,13 +18,22 @@ pub(crate) fn receive(
 ) -> usize {
     let share = (BATCH_PACKETS / ports.len().max(1)).max(1);
     let mut bytes = 0;
-    for (index, port) in ports.iter_mut().enumerate() {
-        let room = share.min(BATCH_PACKETS - batch.slots.len());
-        port.receive(pool, inbox, room);
-        for frame in inbox.drain(..) {
-            bytes += frame.len() as u64;
-            batch.push(frame, index as u16);
+    let mut more = true;
+    while more {
+        more = false;
+        for (index, port) in ports.iter_mut().enumerate() {
+            let room = share.min(BATCH_PACKETS - batch.slots.len());
+            if room == 0 {
+                break;
+            }
+            // A port that fills its share may have more.
+            more |= port.receive(pool, inbox, room) == room;
+            for frame in inbox.drain(..) {
+                bytes += frame.len() as u64;
+                batch.push(frame, index as u16);
+            }
         }
+        more &= batch.slots.len() < BATCH_PACKETS;
     }
     turn.counters.count_received(batch.slots.len() as u64, bytes);
     batch.slots.len()

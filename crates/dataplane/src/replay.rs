@@ -379,7 +379,7 @@ mod tests {
             let work = |stride: u32| {
                 for number in 0..COUNT {
                     // Both visit every number, with different local disorder.
-                    let number = number ^ (number / 7 * stride & 15);
+                    let number = number ^ ((number / 7 * stride) & 15);
                     let sequence = start + 1 + u64::from(number.min(COUNT - 1));
                     if let Ok(full) = replay.check(sequence as u32)
                         && full == sequence

@@ -17,9 +17,6 @@ use hashbrown::HashTable;
 /// a few microseconds; much smaller and the array of shards itself becomes the cost of a change.
 const SHARD_ENTRIES_MAX: usize = 256;
 
-/// The first number of shards, so that an empty table is small.
-const SHARDS_MIN: usize = 1;
-
 type Shard<K, V> = HashTable<(K, V)>;
 
 /// A copy-on-write hash table in shards.
@@ -33,11 +30,7 @@ pub struct Table<K, V> {
 impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
     /// An empty table.
     pub fn new() -> Table<K, V> {
-        Table {
-            shards: Arc::new(vec![Arc::new(Shard::new()); SHARDS_MIN]),
-            len: 0,
-            hasher: RandomState::default(),
-        }
+        Table { shards: Arc::new(vec![Arc::default()]), len: 0, hasher: RandomState::default() }
     }
 
     /// Entries in the table.
