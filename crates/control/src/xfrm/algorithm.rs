@@ -4,7 +4,7 @@
 //! complains of an unknown one before it comes to what we do not carry.
 
 use rustix::io::Errno;
-use wire::xfrm::algorithm::{Algorithm, AlgorithmAead, AlgorithmAuth, Name, key_bytes};
+use wire::xfrm::algorithm::{Algorithm, AlgorithmAead, AlgorithmAuth, Name};
 use wire::xfrm::attribute::Attributes;
 use wire::xfrm::number::attr;
 
@@ -123,8 +123,9 @@ fn auth_bits(name: &Name) -> Option<u32> {
 }
 
 fn key_of(payload: &[u8], head: usize, bits: u32) -> Result<&[u8], Failure> {
-    usize::try_from(key_bytes(bits))
-        .ok()
+    // In 32 bits, as the kernel: a length of nearly 2^32 bits is no bytes, which no key has.
+    Some(bits.wrapping_add(7) / 8)
+        .and_then(|len| usize::try_from(len).ok())
         .and_then(|len| payload.get(head..)?.get(..len))
         .ok_or(Failure::invalid("Invalid AEAD attribute length"))
 }

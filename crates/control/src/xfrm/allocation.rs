@@ -10,7 +10,7 @@ use super::delivery::Delivery;
 use super::failure::Failure;
 use super::request::Request;
 use super::sa::{Body, Direction, Sa, SaId, SaParameters};
-use super::sad::{LarvalKey, SpiKey};
+use super::sad::LarvalKey;
 use super::server::Server;
 
 /// Random SPIs tried before a range counts as full. The kernel tries as many as the range has
@@ -110,14 +110,13 @@ impl Server {
 
     fn assign_spi(&mut self, id: SaId, min: u32, max: u32) -> Result<(), Failure> {
         let sa = self.sad.get(id).ok_or(Errno::NOENT)?;
-        let (mark, info) = (sa.parameters().mark.key(), sa.parameters().info);
+        let info = sa.parameters().info;
         if info.id.spi.get() != 0 {
             return Ok(());
         }
-        let free = |server: &Self, spi: u32| {
-            let key = SpiKey::new(&info.id.daddr, spi, info.id.proto, info.family);
-            server.sad.find(&key, mark).is_none()
-        };
+        // Under one protocol an SPI is given once, whatever the destination: hardware and peers
+        // tell SAs apart by it alone.
+        let free = |server: &Self, spi: u32| !server.sad.has_number(spi, info.id.proto);
         let mut chosen = None;
         if min == max {
             chosen = free(self, min).then_some(min);

@@ -1,7 +1,7 @@
 //! What the server must know of who asks.
 
 /// One client, as far as answers depend on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Client {
     /// Its netlink port (`nl_pid`); replies carry it.
     pub port: u32,
@@ -11,12 +11,4 @@ pub struct Client {
     pub cap_ack: bool,
     /// It has not read its last dump to the end.
     pub dumping: bool,
-}
-
-impl Default for Client {
-    /// Texts on, quoting on. Programs that never asked for texts do not look behind the quoted
-    /// request, and `ip`, which asks, prints them.
-    fn default() -> Self {
-        Self { port: 0, ext_ack: true, cap_ack: false, dumping: false }
-    }
 }

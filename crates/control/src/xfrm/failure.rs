@@ -13,17 +13,30 @@ pub struct Failure {
     pub message: Option<&'static str>,
     /// Where in the request the attribute at fault begins.
     pub offset: Option<u32>,
+    /// What that attribute's value should have been.
+    pub expected: Option<Expected>,
+}
+
+/// The integer that an attribute should have held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Number of bytes.
+    pub bytes: usize,
+    /// Smallest value.
+    pub min: u64,
+    /// Largest value.
+    pub max: u64,
 }
 
 impl Failure {
     /// Without a text.
     pub const fn new(errno: Errno) -> Self {
-        Self { errno, message: None, offset: None }
+        Self { errno, message: None, offset: None, expected: None }
     }
 
     /// With a text.
     pub const fn because(errno: Errno, message: &'static str) -> Self {
-        Self { errno, message: Some(message), offset: None }
+        Self { errno, message: Some(message), offset: None, expected: None }
     }
 
     /// `EINVAL` with a text.

@@ -49,7 +49,9 @@ impl Server {
     ) -> Result<(), Failure> {
         let flags: u32 = request.fixed()?;
         let count = self.sad.len();
-        let buckets = count.next_power_of_two().clamp(SAD_BUCKETS_MIN, BUCKETS_MAX as usize);
+        // The kernel doubles when there are more SAs than buckets less one.
+        let buckets = (self.sad.most() + 1).next_power_of_two();
+        let buckets = buckets.clamp(SAD_BUCKETS_MIN, BUCKETS_MAX as usize);
         let mut bytes = Bytes::for_reply();
         Builder::new(bytes.vec(), reply_header(request, msg::NEWSADINFO))
             .fixed(&flags)

@@ -262,7 +262,7 @@ fn construct(info: &UserpolicyInfo, request: &Request<'_>) -> Result<PolicyRecor
         action: info.action,
         flags: info.flags,
         limits: info.lft,
-        mark: request.mark(),
+        mark: request.mark().sanitized(),
         if_id: request.number(attr::IF_ID),
         templates,
     })

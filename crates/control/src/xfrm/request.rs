@@ -10,7 +10,8 @@ use zerocopy::FromBytes;
 
 use super::client::Client;
 use super::counters::Counters;
-use super::failure::Failure;
+use super::failure::{Expected, Failure};
+use super::sa::Direction;
 
 /// One request.
 pub(super) struct Request<'a> {
@@ -63,6 +64,8 @@ impl<'a> Request<'a> {
 enum Rule {
     /// At least so many bytes; more are allowed and ignored.
     AtLeast(usize),
+    /// An integer of at least so many bytes; more are allowed and ignored.
+    Integer(usize),
     /// Exactly so many bytes (attributes since Linux 6.10 are checked strictly).
     Exactly(usize),
     /// One byte, a direction.
@@ -79,20 +82,21 @@ const fn rule(kind: u16) -> Rule {
         attr::TMPL => Rule::AtLeast(64),
         attr::SA => Rule::AtLeast(224),
         attr::POLICY => Rule::AtLeast(168),
-        attr::SEC_CTX | attr::MARK | attr::OFFLOAD_DEV | attr::LASTUSED => Rule::AtLeast(8),
+        attr::SEC_CTX | attr::MARK | attr::OFFLOAD_DEV => Rule::AtLeast(8),
+        attr::LASTUSED => Rule::Integer(8),
         attr::LTIME_VAL => Rule::AtLeast(32),
         attr::REPLAY_VAL => Rule::AtLeast(12),
         attr::SRCADDR | attr::COADDR => Rule::AtLeast(16),
         attr::POLICY_TYPE => Rule::AtLeast(6),
         attr::MIGRATE => Rule::AtLeast(76),
         attr::KMADDRESS => Rule::AtLeast(40),
-        attr::PROTO => Rule::AtLeast(1),
+        attr::PROTO => Rule::Integer(1),
         attr::ADDRESS_FILTER => Rule::AtLeast(36),
         attr::REPLAY_THRESH | attr::ETIMER_THRESH | attr::TFCPAD | attr::SA_EXTRA_FLAGS => {
-            Rule::AtLeast(4)
+            Rule::Integer(4)
         }
         attr::SET_MARK | attr::SET_MARK_MASK | attr::IF_ID | attr::MTIMER_THRESH => {
-            Rule::AtLeast(4)
+            Rule::Integer(4)
         }
         attr::SA_DIR => Rule::Direction,
         attr::NAT_KEEPALIVE_INTERVAL
@@ -108,27 +112,36 @@ const fn rule(kind: u16) -> Rule {
 }
 
 fn check(attribute: &Attribute<'_>, rule: Rule) -> Result<(), Failure> {
-    const POLICY: Failure = Failure::because(Errno::RANGE, "Attribute failed policy validation");
+    let integer = |bytes: usize| Expected { bytes, min: 0, max: u64::MAX >> (64 - 8 * bytes) };
+    let direction =
+        Expected { min: sa_direction::IN.into(), max: sa_direction::OUT.into(), ..integer(1) };
     let len = attribute.payload.len();
-    let strict = match rule {
-        Rule::AtLeast(min) => return if len < min { Err(POLICY) } else { Ok(()) },
-        Rule::Exactly(exact) => exact,
-        Rule::Direction => 1,
-        Rule::Flag => return if len > 0 { Err(POLICY) } else { Ok(()) },
+    let (bytes, expected) = match rule {
+        Rule::AtLeast(min) => return too_short_if(len < min, None),
+        Rule::Integer(min) => return too_short_if(len < min, Some(integer(min))),
+        Rule::Flag => return too_short_if(len > 0, None),
+        Rule::Exactly(exact) => (exact, integer(exact)),
+        Rule::Direction => (1, direction),
     };
-    if len != strict {
-        return Err(Failure::invalid("invalid attribute length"));
+    let refuse = |errno, message| {
+        Err(Failure { expected: Some(expected), ..Failure::because(errno, message) })
+    };
+    if len != bytes {
+        return refuse(Errno::INVAL, "invalid attribute length");
     }
     if attribute.nested {
-        return Err(Failure::invalid("NLA_F_NESTED isn't expected"));
+        return refuse(Errno::INVAL, "NLA_F_NESTED isn't expected");
     }
-    let direction = attribute.payload.first().copied().unwrap_or_default();
-    if matches!(rule, Rule::Direction)
-        && !(sa_direction::IN..=sa_direction::OUT).contains(&direction)
-    {
-        return Err(Failure::because(Errno::RANGE, "integer out of range"));
+    let value = attribute.payload.first().copied().unwrap_or_default();
+    if matches!(rule, Rule::Direction) && Direction::from_wire(value).is_none() {
+        return refuse(Errno::RANGE, "integer out of range");
     }
     Ok(())
+}
+
+fn too_short_if(condition: bool, expected: Option<Expected>) -> Result<(), Failure> {
+    const POLICY: Failure = Failure::because(Errno::RANGE, "Attribute failed policy validation");
+    if condition { Err(Failure { expected, ..POLICY }) } else { Ok(()) }
 }
 
 /// The attributes of a request, each checked.

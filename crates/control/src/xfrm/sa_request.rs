@@ -75,6 +75,9 @@ impl Server {
         if cpu.is_some_and(|cpu| cpu >= self.settings.cpus) {
             return Err(Failure::because(Errno::RANGE, "pCPU number too big"));
         }
+        if !self.keeps_mode(&given, request) {
+            check_mode(&given)?;
+        }
         let aead = initialise(&given, aead, attributes)?;
         let replay = replay_value(&given, attributes)?;
 
@@ -90,7 +93,7 @@ impl Server {
         }
         let parameters = SaParameters {
             info,
-            mark: request.mark(),
+            mark: request.mark().sanitized(),
             output_mark: output_mark(attributes),
             if_id: request.number(attr::IF_ID),
             extra_flags: request.number(attr::SA_EXTRA_FLAGS),
@@ -111,6 +114,13 @@ impl Server {
         };
         sa.mapping_seconds = request.number(attr::MTIMER_THRESH);
         Ok(sa)
+    }
+
+    /// Whether this is an update of an SA in use, which keeps its mode whatever the request says.
+    fn keeps_mode(&self, info: &UsersaInfo, request: &Request<'_>) -> bool {
+        let key = SpiKey::new(&info.id.daddr, info.id.spi.get(), info.id.proto, info.family);
+        let found = self.sad.find(&key, request.mark().key()).and_then(|id| self.sad.get(id));
+        request.header().kind == msg::UPDSA && found.is_some_and(|sa| !sa.is_larval())
     }
 
     /// Adds an SA, in place of the larval one that waited for it.
@@ -206,7 +216,7 @@ impl Server {
     /// The SA that a DELSA or GETSA names.
     fn named_sa(&self, request: &Request<'_>) -> Result<SaId, Failure> {
         let id: UsersaId = request.fixed()?;
-        if !is_ipsec(id.proto) {
+        if !proto_matches(id.proto, IPSEC_PROTO_ANY) {
             // Such SAs are found by their addresses; there are none, but the request may be wrong.
             let complete = request.attributes.has(attr::SRCADDR);
             return Err(if complete { Errno::SRCH } else { Errno::INVAL }.into());
@@ -316,6 +326,13 @@ fn output_mark(attributes: &Attributes<'_>) -> Mark {
     }
 }
 
+fn check_mode(info: &UsersaInfo) -> Result<(), Failure> {
+    if info.mode == mode::TUNNEL {
+        return Ok(());
+    }
+    Err(Failure::because(Errno::PROTONOSUPPORT, "Requested mode not found"))
+}
+
 /// What the kernel checks when it sets the transform up; here is where it ends for what the data
 /// plane does not carry.
 fn initialise(
@@ -323,9 +340,6 @@ fn initialise(
     aead: Option<Aead>,
     attributes: &Attributes<'_>,
 ) -> Result<Aead, Failure> {
-    if info.mode != mode::TUNNEL {
-        return Err(Failure::because(Errno::PROTONOSUPPORT, "Requested mode not found"));
-    }
     if info.id.proto != IPPROTO_ESP {
         return Err(Failure::because(Errno::PROTONOSUPPORT, "Requested type not found"));
     }

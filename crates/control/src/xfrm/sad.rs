@@ -63,6 +63,8 @@ type Index<K> = HashMap<K, Vec<u64>>;
 pub(super) struct Sad {
     by_id: BTreeMap<u64, Sa>,
     by_spi: Index<SpiKey>,
+    /// How many SAs have an SPI under a protocol, whatever their addresses.
+    by_number: HashMap<(u32, u8), usize>,
     /// Larval SAs that have no SPI yet.
     by_addresses: Index<LarvalKey>,
     /// Larval SAs that an ACQUIRE announced, by its number.
@@ -71,9 +73,21 @@ pub(super) struct Sad {
     /// SAs with byte or packet limits.
     limited: BTreeSet<u64>,
     next_id: u64,
+    /// Most SAs at a time so far.
+    most: usize,
 }
 
 impl Sad {
+    /// Most SAs at a time so far, which is what a hash table that never shrinks is sized by.
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Whether any SA of the protocol has the SPI.
+    pub(super) fn has_number(&self, spi: u32, proto: u8) -> bool {
+        self.by_number.contains_key(&(spi, proto))
+    }
+
     pub(super) fn len(&self) -> usize {
         self.by_id.len()
     }
@@ -97,6 +111,7 @@ impl Sad {
         self.next_id += 1;
         self.link(id, &sa);
         self.by_id.insert(id, sa);
+        self.most = self.most.max(self.by_id.len());
         SaId(id)
     }
 
@@ -176,6 +191,7 @@ impl Sad {
         let parameters = sa.parameters();
         if parameters.spi() != 0 {
             self.by_spi.entry(SpiKey::of(sa)).or_default().push(id);
+            *self.by_number.entry((parameters.spi(), parameters.info.id.proto)).or_default() += 1;
         } else if sa.is_larval() {
             self.by_addresses.entry(LarvalKey::of(parameters)).or_default().push(id);
         }
@@ -193,6 +209,13 @@ impl Sad {
     fn unlink(&mut self, id: u64, sa: &Sa) {
         let parameters = sa.parameters();
         drop_from(&mut self.by_spi, &SpiKey::of(sa), id);
+        let number = (parameters.spi(), parameters.info.id.proto);
+        if let Some(count) = self.by_number.get_mut(&number) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_number.remove(&number);
+            }
+        }
         drop_from(&mut self.by_addresses, &LarvalKey::of(parameters), id);
         drop_from(&mut self.by_acquire, &parameters.info.seq, id);
         if let Some(deadline) = sa.deadline {

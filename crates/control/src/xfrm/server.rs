@@ -8,8 +8,9 @@ use wire::xfrm::Builder;
 use wire::xfrm::address::{Be16, Selector};
 use wire::xfrm::event::UserAcquire;
 use wire::xfrm::netlink::{
-    Datagram, Header, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_REQUEST,
-    NLMSG_ERROR, NLMSG_MIN_TYPE, NLMSGERR_ATTR_MSG, NLMSGERR_ATTR_OFFS,
+    AttributePolicy, Datagram, Header, NLA_F_NESTED, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED,
+    NLM_F_DUMP, NLM_F_REQUEST, NLMSG_ERROR, NLMSG_MIN_TYPE, NLMSGERR_ATTR_MSG, NLMSGERR_ATTR_OFFS,
+    NLMSGERR_ATTR_POLICY,
 };
 use wire::xfrm::number::{group, mode, msg};
 use zerocopy::IntoBytes;
@@ -135,21 +136,22 @@ impl Server {
     ) -> Handled {
         let mut handled = Handled::default();
         for (header, bytes) in Datagram::new(datagram) {
-            let result = if header.flags & NLM_F_REQUEST == 0 || header.kind < NLMSG_MIN_TYPE {
-                Ok(())
-            } else if is_dump(&header) {
-                let busy = client.dumping || handled.dump.is_some();
-                if !busy {
-                    self.begin_dump(client, header, bytes, counters, &mut handled);
-                    // A dump is its own answer.
-                    continue;
-                }
-                Err(Errno::BUSY.into())
-            } else {
-                self.answer(client, header, bytes, now, counters, &mut handled.deliveries)
-            };
+            let result: Result<Option<&'static str>, Failure> =
+                if header.flags & NLM_F_REQUEST == 0 || header.kind < NLMSG_MIN_TYPE {
+                    Ok(None)
+                } else if is_dump(&header) {
+                    let busy = client.dumping || handled.dump.is_some();
+                    if !busy {
+                        self.begin_dump(client, header, bytes, counters, &mut handled);
+                        // A dump is its own answer.
+                        continue;
+                    }
+                    Err(Errno::BUSY.into())
+                } else {
+                    self.answer(client, header, bytes, now, counters, &mut handled.deliveries)
+                };
             if result.is_err() || header.flags & NLM_F_ACK != 0 {
-                let reply = acknowledgement(client, &header, bytes, result.err());
+                let reply = acknowledgement(client, &header, bytes, result);
                 handled.deliveries.push(Delivery::Reply(reply));
             }
         }
@@ -169,6 +171,7 @@ impl Server {
         handled.dump = (!dump.is_over()).then_some(dump);
     }
 
+    /// Answers one request; `Ok` may still have a text for the client.
     fn answer(
         &mut self,
         client: &Client,
@@ -177,9 +180,18 @@ impl Server {
         now: u64,
         counters: &dyn Counters,
         out: &mut Vec<Delivery>,
-    ) -> Result<(), Failure> {
-        let request = &Request::parse(client, header, bytes, counters, now)?;
-        match header.kind {
+    ) -> Result<Option<&'static str>, Failure> {
+        let request = Request::parse(client, header, bytes, counters, now)?;
+        let warning =
+            request.attributes.leftover.then_some("bytes leftover after parsing attributes");
+        match self.dispatch(&request, out) {
+            Ok(()) => Ok(warning),
+            Err(failure) => Err(Failure { message: failure.message.or(warning), ..failure }),
+        }
+    }
+
+    fn dispatch(&mut self, request: &Request<'_>, out: &mut Vec<Delivery>) -> Result<(), Failure> {
+        match request.header().kind {
             msg::NEWSA | msg::UPDSA => self.add_sa(request, out),
             msg::DELSA => self.delete_sa(request, out),
             msg::GETSA => self.get_sa(request, out),
@@ -311,11 +323,16 @@ fn acknowledgement(
     client: &Client,
     header: &Header,
     bytes: &[u8],
-    failure: Option<Failure>,
+    result: Result<Option<&'static str>, Failure>,
 ) -> Bytes {
+    let (failure, text) = match result {
+        Ok(warning) => (None, warning),
+        Err(failure) => (Some(failure), failure.message),
+    };
     let quoted = failure.is_some() && !client.cap_ack;
-    let text = failure.and_then(|failure| failure.message).filter(|_| client.ext_ack);
+    let text = text.filter(|_| client.ext_ack);
     let offset = failure.and_then(|failure| failure.offset).filter(|_| client.ext_ack);
+    let expected = failure.and_then(|failure| failure.expected).filter(|_| client.ext_ack);
     let mut flags = if quoted { 0 } else { NLM_F_CAPPED };
     if text.is_some() || offset.is_some() {
         flags |= NLM_F_ACK_TLVS;
@@ -329,11 +346,18 @@ fn acknowledgement(
     if let Some(text) = text {
         message = message.attribute_parts(NLMSGERR_ATTR_MSG, &[text.as_bytes(), &[0]]);
     }
-    message.attribute_if(NLMSGERR_ATTR_OFFS, offset).finish();
+    message = message.attribute_if(NLMSGERR_ATTR_OFFS, offset);
+    if let Some(expected) = expected {
+        message = message.attribute_parts(
+            NLMSGERR_ATTR_POLICY | NLA_F_NESTED,
+            &[AttributePolicy::integer(expected.bytes, expected.min, expected.max).as_bytes()],
+        );
+    }
+    message.finish();
     reply
 }
 
 /// A refusal made outside of the server.
 pub(super) fn refusal(client: &Client, header: &Header, errno: Errno) -> Bytes {
-    acknowledgement(client, header, &[], Some(errno.into()))
+    acknowledgement(client, header, &[], Err(errno.into()))
 }

@@ -196,6 +196,11 @@ impl Mark {
         self.v & self.m
     }
 
+    /// The mark without bits that its mask hides; one with such bits would accept nothing.
+    pub const fn sanitized(self) -> Self {
+        Self { v: self.key(), m: self.m }
+    }
+
     /// Whether a packet or request with mark `key` meets this mark.
     pub const fn accepts(self, key: u32) -> bool {
         key & self.m == self.v

@@ -50,12 +50,13 @@ impl Attribute<'_> {
 pub struct AttributeIter<'a> {
     bytes: &'a [u8],
     at: usize,
+    leftover: bool,
 }
 
 impl<'a> AttributeIter<'a> {
     /// Over the bytes behind a message's fixed part.
     pub const fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
+        Self { bytes, at: 0, leftover: false }
     }
 }
 
@@ -64,12 +65,14 @@ impl<'a> Iterator for AttributeIter<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let rest = self.bytes.get(self.at..)?;
-        let (header, _) = AttributeHeader::read_from_prefix(rest).ok()?;
-        let len = usize::from(header.len);
-        if len < ATTRIBUTE_HEADER_LEN || len > rest.len() {
+        let header = AttributeHeader::read_from_prefix(rest).ok().map(|(header, _)| header);
+        let len = header.as_ref().map_or(0, |header| usize::from(header.len));
+        let (Some(header), true) = (header, (ATTRIBUTE_HEADER_LEN..=rest.len()).contains(&len))
+        else {
+            self.leftover |= !rest.is_empty();
             self.at = self.bytes.len();
             return None;
-        }
+        };
         let attribute = Attribute {
             kind: header.kind & TYPE_MASK,
             nested: header.kind & NESTED != 0,
@@ -85,6 +88,8 @@ impl<'a> Iterator for AttributeIter<'a> {
 #[derive(Clone, Debug)]
 pub struct Attributes<'a> {
     by_type: [Option<Attribute<'a>>; attr::MAX as usize + 1],
+    /// Bytes were left over behind the last attribute that could be read.
+    pub leftover: bool,
 }
 
 impl<'a> Attributes<'a> {
@@ -97,14 +102,15 @@ impl<'a> Attributes<'a> {
     ) -> Result<Self, E> {
         let mut by_type = [None; attr::MAX as usize + 1];
         let max = max.min(attr::MAX);
-        for attribute in AttributeIter::new(bytes) {
+        let mut attributes = AttributeIter::new(bytes);
+        while let Some(attribute) = attributes.next() {
             if attribute.kind == 0 || attribute.kind > max {
                 continue;
             }
             check(&attribute)?;
             by_type[usize::from(attribute.kind)] = Some(attribute);
         }
-        Ok(Self { by_type })
+        Ok(Self { by_type, leftover: attributes.leftover })
     }
 
     /// The attribute of a type, if it was there.
@@ -167,7 +173,9 @@ mod tests {
             bytes.extend([0; 4]);
             let table = parse(&bytes);
             assert!(table.has(attr::IF_ID) && !table.has(attr::MARK), "length {len}");
+            assert!(table.leftover, "length {len}");
         }
+        assert!(!parse(&attribute(attr::IF_ID, &[0; 3])).leftover);
     }
 
     #[test]

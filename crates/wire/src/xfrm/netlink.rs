@@ -40,6 +40,10 @@ pub const NLM_F_ACK_TLVS: u16 = 0x200;
 pub const NLMSGERR_ATTR_MSG: u16 = 1;
 /// Attribute of an error: offset of the bad attribute in the request.
 pub const NLMSGERR_ATTR_OFFS: u16 = 2;
+/// Attribute of an error: what the bad attribute's value should have been, nested.
+pub const NLMSGERR_ATTR_POLICY: u16 = 4;
+/// Flag of an attribute's type: its value is attributes.
+pub const NLA_F_NESTED: u16 = 0x8000;
 
 /// `NLA_ALIGN` and `NLMSG_ALIGN`: the next multiple of four.
 pub const fn align(len: usize) -> usize {
@@ -65,6 +69,39 @@ pub struct Header {
 }
 
 const _: () = assert!(size_of::<Header>() == HEADER_LEN);
+
+/// The value of `NLMSGERR_ATTR_POLICY` for an integer: its range and its kind, as attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, packed)]
+pub struct AttributePolicy {
+    min_head: [u16; 2],
+    min: u64,
+    max_head: [u16; 2],
+    max: u64,
+    kind_head: [u16; 2],
+    kind: u32,
+}
+
+impl AttributePolicy {
+    /// For an unsigned integer of `bytes` bytes.
+    pub const fn integer(bytes: usize, min: u64, max: u64) -> Self {
+        /// `NL_POLICY_TYPE_ATTR_MIN_VALUE_U`, `_MAX_VALUE_U` and `_TYPE`.
+        const KINDS: [u16; 3] = [4, 5, 1];
+        // `NL_ATTR_TYPE_U8` is 2, and so on in powers of two.
+        let kind = bytes.trailing_zeros() + 2;
+        let [min_kind, max_kind, kind_kind] = KINDS;
+        Self {
+            min_head: [12, min_kind],
+            min,
+            max_head: [12, max_kind],
+            max,
+            kind_head: [8, kind_kind],
+            kind,
+        }
+    }
+}
+
+const _: () = assert!(size_of::<AttributePolicy>() == 32);
 
 /// The messages of one datagram.
 ///
