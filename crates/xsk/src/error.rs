@@ -76,8 +76,8 @@ pub enum XskError {
     },
     /// Another program's XDP program is on the interface.
     #[error(
-        "interface {interface} already runs the XDP program {program} (id {id}), which is not ours: \
-         detach it first (ip link set dev {interface} xdp off)"
+        "interface {interface} already runs the XDP program {program} (id {id}), which is not \
+         ours: detach it first (ip link set dev {interface} xdp off)"
     )]
     ForeignProgram {
         /// The interface.

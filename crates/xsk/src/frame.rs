@@ -38,16 +38,19 @@ impl Frame {
     ///
     /// `chunk` starts `size` bytes that are mapped for the life of the process, and no other frame
     /// nor the kernel holds that chunk. `start + len <= size`.
+    #[inline]
     pub(crate) unsafe fn new(chunk: NonNull<u8>, size: u16, start: u16, len: u16) -> Frame {
         debug_assert!(usize::from(start) + usize::from(len) <= usize::from(size));
         Frame { chunk, start, len, size }
     }
 
+    #[inline]
     pub(crate) fn chunk(&self) -> NonNull<u8> {
         self.chunk
     }
 
     /// The packet.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `start + len <= size` always holds, the chunk is mapped for the life of the
         // process and this frame is the only right to it; the kernel initialised it with zeros.
@@ -58,11 +61,13 @@ impl Frame {
     }
 
     /// The packet, to be changed in place.
+    #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.window_mut(self.start, self.len)
     }
 
     /// `len` bytes of the chunk from offset `start`, which the callers have checked.
+    #[inline]
     fn window_mut(&mut self, start: u16, len: u16) -> &mut [u8] {
         debug_assert!(usize::from(start) + usize::from(len) <= usize::from(self.size));
         // SAFETY: the callers pass a window inside the chunk; the rest as in `bytes`, and `&mut
@@ -74,27 +79,32 @@ impl Frame {
     }
 
     /// Bytes of the packet.
+    #[inline]
     pub fn len(&self) -> usize {
         usize::from(self.len)
     }
 
     /// Whether the packet has no bytes.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Free bytes in front of the packet.
+    #[inline]
     pub fn headroom(&self) -> usize {
         usize::from(self.start)
     }
 
     /// Free bytes behind the packet.
+    #[inline]
     pub fn tailroom(&self) -> usize {
         usize::from(self.size - self.start - self.len)
     }
 
     /// Grows the packet by `count` bytes at the front and returns the new bytes, whose content is
     /// whatever the chunk held; `None` when the headroom is too small.
+    #[inline]
     pub fn push_front(&mut self, count: usize) -> Option<&mut [u8]> {
         if count > self.headroom() {
             return None;
@@ -106,6 +116,7 @@ impl Frame {
     }
 
     /// Removes `count` bytes from the front; `false`, and no change, when there are fewer.
+    #[inline]
     #[must_use]
     pub fn pull_front(&mut self, count: usize) -> bool {
         if count > self.len() {
@@ -118,6 +129,7 @@ impl Frame {
 
     /// Grows the packet by `count` bytes at the end and returns the new bytes, whose content is
     /// whatever the chunk held; `None` when the tailroom is too small.
+    #[inline]
     pub fn push_back(&mut self, count: usize) -> Option<&mut [u8]> {
         if count > self.tailroom() {
             return None;
@@ -128,12 +140,14 @@ impl Frame {
     }
 
     /// Shortens the packet to `len` bytes; a packet that is already shorter stays as it is.
+    #[inline]
     pub fn truncate(&mut self, len: usize) {
         // `len` is the smaller one, so it fits 16 bits.
         self.len = len.min(self.len()) as u16;
     }
 
     /// Empties the packet and puts its start back to the default headroom.
+    #[inline]
     pub fn clear(&mut self) {
         self.start = HEADROOM as u16;
         self.len = 0;
@@ -144,6 +158,7 @@ impl Frame {
     ///
     /// Only meaningful on a frame as it was received, from a program that writes metadata for
     /// every packet (the kernel does not say whether there is any); `None` with less headroom.
+    #[inline]
     pub fn metadata_u64(&self) -> Option<u64> {
         let start = self.headroom().checked_sub(8)?;
         // SAFETY: `start + 8 <= self.start <= size`, so the bytes lie inside the chunk; the

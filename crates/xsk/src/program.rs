@@ -96,7 +96,8 @@ impl Interface {
         }
         let native = sys::attach_program(self.index, Some(program), sys::NATIVE_MODE, None);
         let Err(refusal) = native else { return Ok(AttachMode::Native) };
-        let certain = matches!(refusal.raw_os_error(), Some(libc::EPERM | libc::EBUSY | libc::EEXIST));
+        let certain =
+            matches!(refusal.raw_os_error(), Some(libc::EPERM | libc::EBUSY | libc::EEXIST));
         if certain || wanted == AttachWish::Native {
             return Err(self.error(refusal));
         }

@@ -115,6 +115,7 @@ impl<T: Copy> Shared<T> {
         flags.load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
+    #[inline]
     fn slot(&self, index: u32) -> NonNull<T> {
         // SAFETY: the mask keeps the slot inside the `entries` slots that `new` checked.
         unsafe { self.slots.add((index & self.mask) as usize) }
@@ -142,16 +143,19 @@ impl<T: Copy> Producer<T> {
     }
 
     /// Free slots, as far as known without looking at the consumer again.
+    #[inline]
     fn known_free(&self) -> u32 {
         let filled = self.head.wrapping_sub(self.consumer_seen);
         (self.shared.mask + 1).saturating_sub(filled)
     }
 
+    #[inline]
     fn free(&mut self) -> u32 {
         self.consumer_seen = self.shared.consumer().load(Ordering::Acquire);
         self.known_free()
     }
 
+    #[inline]
     fn put(&mut self, item: T) -> bool {
         if self.known_free() == 0 && self.free() == 0 {
             return false;
@@ -192,6 +196,7 @@ impl<T: Copy> Consumer<T> {
         Consumer { tail, producer_seen: tail, shared }
     }
 
+    #[inline]
     fn available(&mut self) -> u32 {
         if self.producer_seen == self.tail {
             self.producer_seen = self.shared.producer().load(Ordering::Acquire);
@@ -199,6 +204,7 @@ impl<T: Copy> Consumer<T> {
         self.producer_seen.wrapping_sub(self.tail)
     }
 
+    #[inline]
     fn take(&mut self) -> Option<T> {
         if self.available() == 0 {
             return None;
@@ -216,6 +222,12 @@ impl<T: Copy> Consumer<T> {
 }
 
 /// Empty frames on their way to the kernel, to be filled with packets.
+///
+/// ```
+/// fn fill(ring: &mut xsk::ring::FillRing, frame: xsk::Frame) {
+///     assert!(ring.push(frame).is_ok());
+/// }
+/// ```
 ///
 /// ```compile_fail
 /// fn fill_an_rx_ring(ring: &mut xsk::ring::RxRing, frame: xsk::Frame) {
@@ -251,6 +263,7 @@ pub struct CompletionRing {
 
 impl FillRing {
     /// Puts a frame in; it comes back when the ring is full. [`FillRing::publish`] shows it.
+    #[inline]
     pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
         if self.ring.put(self.umem.address(&frame)) { Ok(()) } else { Err(frame) }
     }
@@ -273,6 +286,7 @@ impl FillRing {
 
 impl TxRing {
     /// Puts a packet in; it comes back when the ring is full. [`TxRing::publish`] shows it.
+    #[inline]
     pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
         let (address, len) = (self.umem.address(&frame), frame.len() as u32);
         let descriptor = Descriptor { address, len, options: 0 };
@@ -302,6 +316,7 @@ impl TxRing {
 
 impl RxRing {
     /// The next packet. Its slot is free again after [`RxRing::release`].
+    #[inline]
     pub fn pop(&mut self) -> Option<Frame> {
         loop {
             let descriptor = self.ring.take()?;
@@ -327,6 +342,7 @@ impl RxRing {
 
 impl CompletionRing {
     /// The next spent frame. Its slot is free again after [`CompletionRing::release`].
+    #[inline]
     pub fn pop(&mut self) -> Option<Frame> {
         loop {
             let address = self.ring.take()?;

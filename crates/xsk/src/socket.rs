@@ -61,13 +61,10 @@ impl Socket {
         let sibling = live.iter().find_map(std::sync::Weak::upgrade);
         let target = Target { interface, index, queue, options };
         let (fd, rings) = match target.bind(umem, sibling.as_deref()) {
-            // The siblings' zero copy or modes do not suit this interface: register the same
-            // memory once more. Frames still cross without a copy.
-            Err(XskError::Kernel { source, .. })
-                if sibling.is_some() && source.raw_os_error() == Some(libc::EOPNOTSUPP) =>
-            {
-                target.bind(umem, None)?
-            }
+            // The sibling's zero copy does not suit this interface (EOPNOTSUPP), it holds this
+            // very queue (EINVAL), or its interface is gone (EBADF). Registering the same memory
+            // once more works, and frames still cross without a copy, or it says what is wrong.
+            Err(XskError::Kernel { .. }) if sibling.is_some() => target.bind(umem, None)?,
             result => result?,
         };
         let at =

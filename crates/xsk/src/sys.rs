@@ -98,7 +98,8 @@ fn set_option<T>(
     .map(drop)
 }
 
-/// Reads an option that the kernel fills completely; a shorter answer (an older kernel) is an error.
+/// Reads an option that the kernel fills completely; a shorter answer, of an older kernel, is an
+/// error.
 ///
 /// `T` must be a plain C structure of integers.
 fn get_option<T: Copy>(fd: BorrowedFd<'_>, name: libc::c_int) -> io::Result<T> {

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use namespace::{Namespace, run, veth};
-use xsk::{AttachMode, Port, Steer, Umem, XdpOptions, XdpPort, XskError, remove_stale};
+use xsk::{AttachMode, AttachWish, Port, Steer, Umem, XdpOptions, XdpPort, XskError, remove_stale};
 
 /// Set in the child: the namespace to be the gateway of.
 const GATEWAY: &str = "XSK_TEST_GATEWAY";
@@ -236,6 +236,22 @@ fn where_the_driver_cannot_the_network_stack_runs_the_program() {
     assert!(left.try_run("ping -c 2 -i 0.2 -W 2 10.1.0.1"));
     let transit = first.counters()[0];
     assert_eq!((transit.name, transit.packets), ("to_worker_transit", 20));
+
+    // Where native is asked for, generic is no answer.
+    gateway.run("ip link add c0 type veth peer name c1");
+    gateway.run("ip link add e0 numtxqueues 2 type veth peer name e1 numrxqueues 1");
+    gateway.enter(|| {
+        let mut asked = Steer::load("e1").unwrap();
+        let error = asked.attach_as(AttachWish::Native).unwrap_err();
+        assert!(matches!(error, XskError::Kernel { .. }), "{error}");
+        assert!(!asked.detach().unwrap());
+        let mut asked = Steer::load("c0").unwrap();
+        let mode = asked.attach_as(AttachWish::Generic).unwrap();
+        assert!(matches!(mode, AttachMode::Generic(None)));
+        assert!(asked.detach().unwrap());
+        let mode = asked.attach_as(AttachWish::Native).unwrap();
+        assert!(matches!(mode, AttachMode::Native));
+    });
 
     // A new program takes the same place, and only its own owner takes it off.
     drop(port);

@@ -394,6 +394,42 @@ fn an_interface_that_is_down_costs_no_unnamed_packet() {
 }
 
 #[test]
+fn a_port_outlives_its_interface_going_down_and_going_away() {
+    let (left, gateway) = (Namespace::new("left"), Namespace::new("gateway"));
+    veth((&left, "l0"), (&gateway, "a0"), 1, 1500);
+    veth((&left, "l1"), (&gateway, "b0"), 1, 1500);
+    let umem = Umem::new(2048, 2048, false).unwrap();
+    let (mut outside, mut pool) = (umem.pool(0..1024), umem.pool(1024..2048));
+    let (mut port, mut steer) = steered(&gateway, "a0", &mut pool, SMALL);
+    let mut source = open(&left, "l0", &mut outside, SMALL);
+    let mac = gateway.mac("a0");
+    let mut crosses = |port: &mut Port, pool: &mut Pool| {
+        let packets = (0..10).map(|n| frame(mac, [10, 2, 0, 2], 64, n));
+        send_all(&mut source, &mut outside, packets);
+        let mut count = 0;
+        drain(port, pool, |_| count += 1);
+        count
+    };
+    assert_eq!(crosses(&mut port, &mut pool), 10);
+    gateway.run("ip link set a0 down");
+    drain(&mut port, &mut pool, |_| panic!("nothing arrives"));
+    gateway.run("ip link set a0 up");
+    assert_eq!(crosses(&mut port, &mut pool), 10, "down and up changes nothing");
+
+    gateway.run("ip link del a0");
+    drain(&mut port, &mut pool, |_| panic!("nothing arrives"));
+    let mut batch = vec![pool.take().unwrap()];
+    batch[0].push_back(60).unwrap();
+    assert_eq!(port.send(&mut batch, &mut pool), 1);
+    assert_eq!(port.flush(&mut pool), 1, "it waits for an interface that never returns");
+    assert_eq!(port.counters().rx_packets, 20);
+    assert!(!gateway.enter(|| steer.detach()).unwrap());
+    // A new port cannot join the dead one's memory registration, and works all the same.
+    let mut other = open(&gateway, "b0", &mut pool, SMALL);
+    assert_eq!(other.receive(&mut pool, &mut batch, 64), 0);
+}
+
+#[test]
 fn setting_up_fails_with_a_sentence() {
     let gateway = Namespace::new("gateway");
     veth((&gateway, "a0"), (&gateway, "a1"), 1, 1500);
@@ -428,19 +464,38 @@ fn setting_up_fails_with_a_sentence() {
 
 #[test]
 fn without_privileges_the_missing_capability_is_named() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    let only = |effective: CapabilitySet| {
+        let inheritable = CapabilitySet::empty();
+        let sets = CapabilitySets { effective, permitted: effective, inheritable };
+        set_capabilities(None, sets).unwrap();
+    };
     let gateway = Namespace::new("gateway");
     veth((&gateway, "a0"), (&gateway, "a1"), 1, 1500);
     let umem = Umem::new(256, 2048, false).unwrap();
     let mut pool = umem.pool(0..256);
     gateway.enter(|| {
-        use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
-        let none = CapabilitySet::empty();
-        let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
-        set_capabilities(None, sets).unwrap();
+        only(CapabilitySet::empty());
         let error = XdpPort::open("a0", 0, 1, &mut pool, SMALL).unwrap_err().to_string();
         assert!(error.contains("CAP_NET_RAW"), "{error}");
-        let error = Steer::load("a0").err().unwrap().to_string();
+        let error = Steer::load("a0").unwrap_err().to_string();
         assert!(error.contains("CAP_BPF"), "{error}");
+    });
+    // 64 MiB are above the usual limit on locked memory, which CAP_IPC_LOCK lifts.
+    let mut large = Umem::new(32768, 2048, false).unwrap().pool(0..32768);
+    gateway.enter(|| {
+        use rustix::process::{Resource, Rlimit, setrlimit};
+        let limit = Rlimit { current: Some(8 << 20), maximum: Some(8 << 20) };
+        setrlimit(Resource::Memlock, limit).unwrap();
+        only(CapabilitySet::NET_RAW | CapabilitySet::NET_ADMIN);
+        let error = XdpPort::open("a0", 0, 1, &mut large, SMALL).unwrap_err().to_string();
+        assert!(error.contains("too low for 64 MiB"), "{error}");
+    });
+    gateway.enter(|| {
+        let mut steer = Steer::load("a0").unwrap();
+        only(CapabilitySet::NET_RAW);
+        let error = steer.attach().unwrap_err().to_string();
+        assert!(error.contains("CAP_NET_ADMIN"), "{error}");
     });
     let mut steer = gateway.enter(|| Steer::load("a0")).unwrap();
     let socket = gateway.enter(|| XdpPort::open("a0", 0, 1, &mut pool, SMALL)).unwrap();
