@@ -18,29 +18,26 @@
 //! All SAs: AES-256-GCM, extended sequence numbers, window of 128, IPv4 in IPv4. Nothing here prints
 //! or judges.
 
-use std::net::{IpAddr, Ipv4Addr};
+mod cipher;
+mod gateways;
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use crypto::{Engine, Key};
-use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
-use wire::{Overlay, esp, ipv4, protocol};
+use wire::esp;
+use wire::ethernet::HEADER_LEN;
 use xsk::{Frame, MemoryEnd, MemoryPort, Pool, Port, Umem};
 
 use crate::batch::BATCH_PACKETS;
 use crate::bundles::BUNDLES_MAX;
 use crate::clock::Clock;
-use crate::counters::CounterSnapshot;
 use crate::event;
-use crate::fib::{NextHop, Route};
-use crate::nonce::NonceSpace;
-use crate::policy::{Action, Direction, Policy, PolicyConfig, Template};
-use crate::prefix::{Family, Prefix};
-use crate::sa::{HardLimits, Sa, SaConfig, SaFlags};
-use crate::selector::Selector;
 use crate::verdict::Verdict;
-use crate::view::{PortInfo, Publisher, View};
+use crate::view::{Publisher, View};
 use crate::worker::{Worker, WorkerParts};
+
+pub use cipher::CipherBench;
 
 /// The smallest inner packet: IPv4 and UDP headers.
 pub const SIZE_MIN: usize = 28;
@@ -54,17 +51,8 @@ const HEADERS_LEN: usize = HEADER_LEN + SIZE_MIN;
 /// Frames of each worker's pool: a batch in each of three rings, and one in hand.
 const POOL_FRAMES: usize = 4 * BATCH_PACKETS;
 
-const RED: u16 = 0;
-const BLACK: u16 = 1;
+/// Bytes of a frame's chunk.
 const CHUNK: usize = 2048;
-const MTU: u32 = 2000;
-const KEY_LEN: usize = 32;
-const SPI_FIRST: u32 = 0x100;
-const WEST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-const EAST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
-const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-const RED_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
-const BLACK_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
 /// Padding, trailer and ICV, at most.
 const TAIL_MAX: usize = esp::ALIGNMENT - 1 + esp::TRAILER_LEN + esp::ICV_LEN;
@@ -135,7 +123,8 @@ pub struct PathBench {
     east: Side,
     measured: Measured,
     sizes: Vec<usize>,
-    headers: Vec<[u8; HEADERS_LEN]>,
+    /// Tunnels in the order in which packets use them.
+    order: Vec<u32>,
     next: usize,
     frames: Vec<Frame>,
 }
@@ -164,17 +153,17 @@ impl PathBench {
             let message = format!("between 1 and {BUNDLES_MAX} tunnels, not {tunnels}");
             return Err(PathError::Request(message));
         }
-        let keys = (0..tunnels).map(|n| Ok(Arc::new(Key::new(engine, &key_bytes(n))?)));
+        let keys = (0..tunnels).map(|n| Ok(Arc::new(Key::new(engine, &gateways::key_bytes(n))?)));
         let keys = keys.collect::<Result<Vec<_>, PathError>>()?;
         let umem = Umem::new(2 * POOL_FRAMES, CHUNK, true)?;
-        let west = Side::new(umem.pool(0..POOL_FRAMES), west_view(&keys)?)?;
-        let east = Side::new(umem.pool(POOL_FRAMES..2 * POOL_FRAMES), east_view(&keys))?;
+        let west = Side::new(umem.pool(0..POOL_FRAMES), gateways::west_view(&keys)?)?;
+        let east = Side::new(umem.pool(POOL_FRAMES..2 * POOL_FRAMES), gateways::east_view(&keys)?)?;
         let mut bench = PathBench {
             west,
             east,
             measured,
             sizes: sizes.to_vec(),
-            headers: interleave(tunnels, sizes),
+            order: gateways::order(tunnels),
             next: 0,
             frames: Vec::with_capacity(BATCH_PACKETS),
         };
@@ -216,12 +205,12 @@ impl PathBench {
         let mut bytes = 0;
         for frame in &mut self.frames {
             let size = self.sizes[self.next % self.sizes.len()];
-            let headers = &self.headers[self.next % self.headers.len()];
+            let tunnel = self.order[self.next % self.order.len()] as usize;
             self.next += 1;
             frame.clear();
             // Whatever the chunk holds is payload enough; `check_sizes` saw that it fits.
             if let Some(room) = frame.push_back(HEADER_LEN + size) {
-                room[..HEADERS_LEN].copy_from_slice(headers);
+                room[..HEADERS_LEN].copy_from_slice(&gateways::headers(tunnel, size));
             }
             bytes += size as u64;
         }
@@ -232,7 +221,7 @@ impl PathBench {
         if self.frames.len() == BATCH_PACKETS {
             return Ok(());
         }
-        let counters: CounterSnapshot = side.worker.counters().snapshot();
+        let counters = side.worker.counters().snapshot();
         let failed = |v: &&Verdict| **v != success && counters.of(**v) != 0;
         Err(PathError::Lost {
             sent: BATCH_PACKETS as u64,
@@ -266,72 +255,6 @@ impl Side {
     }
 }
 
-/// The cipher alone: the same lengths, one key, a batch of buffers, nothing else.
-pub struct CipherBench {
-    key: Key,
-    measured: Measured,
-    buffers: Vec<Vec<u8>>,
-    bytes: u64,
-    iv: u64,
-}
-
-impl CipherBench {
-    /// Buffers for 64 packets at a time, as long as ESP makes inner packets of `sizes`.
-    ///
-    /// # Errors
-    /// If a size is out of bounds or the engine cannot be had.
-    pub fn new(
-        engine: Engine,
-        measured: Measured,
-        sizes: &[usize],
-    ) -> Result<CipherBench, PathError> {
-        check_sizes(sizes)?;
-        // Whole passes over the sizes, so that their mix is right; at least a batch.
-        let count = sizes.len() * BATCH_PACKETS.div_ceil(sizes.len());
-        let sizes = sizes.iter().cycle().take(count);
-        let plaintext_len = |size: &usize| size + esp::pad_len(*size) + esp::TRAILER_LEN;
-        Ok(CipherBench {
-            key: Key::new(engine, &key_bytes(0))?,
-            measured,
-            buffers: sizes.clone().map(|size| vec![0; plaintext_len(size)]).collect(),
-            bytes: sizes.map(|size| *size as u64).sum(),
-            iv: 0,
-        })
-    }
-
-    /// Seals and opens all buffers `rounds` times, and measures what was asked for.
-    pub fn run(&mut self, rounds: usize) -> Sample {
-        let mut sample = Sample::default();
-        let mut tags = vec![[0; esp::ICV_LEN]; self.buffers.len()];
-        for _ in 0..rounds {
-            let first_iv = self.iv;
-            self.iv += self.buffers.len() as u64;
-            let start = Instant::now();
-            for ((buffer, tag), iv) in self.buffers.iter_mut().zip(&mut tags).zip(first_iv..) {
-                let nonce = esp::gcm_nonce([0; 4], iv.to_be_bytes());
-                self.key.seal(&nonce, &esp::aad_esn(SPI_FIRST, iv), buffer, tag);
-            }
-            let seal_ns = start.elapsed().as_nanos() as u64;
-            let start = Instant::now();
-            let mut genuine = true;
-            for ((buffer, tag), iv) in self.buffers.iter_mut().zip(&tags).zip(first_iv..) {
-                let nonce = esp::gcm_nonce([0; 4], iv.to_be_bytes());
-                genuine &= self.key.open(&nonce, &esp::aad_esn(SPI_FIRST, iv), buffer, tag);
-            }
-            let open_ns = start.elapsed().as_nanos() as u64;
-            debug_assert!(genuine);
-            sample.packets += self.buffers.len() as u64;
-            sample.bytes += self.bytes;
-            sample.elapsed_ns += match self.measured {
-                Measured::Seal => seal_ns,
-                Measured::Open => open_ns,
-                Measured::Both => seal_ns + open_ns,
-            };
-        }
-        sample
-    }
-}
-
 fn check_sizes(sizes: &[usize]) -> Result<(), PathError> {
     match sizes.iter().find(|size| !(SIZE_MIN..=SIZE_MAX).contains(*size)) {
         None if sizes.is_empty() => Err(PathError::Request("no packet size was given".to_owned())),
@@ -340,141 +263,6 @@ fn check_sizes(sizes: &[usize]) -> Result<(), PathError> {
             "inner IP packets of {SIZE_MIN} to {SIZE_MAX} bytes can be measured, not {size}"
         ))),
     }
-}
-
-/// Distinct keys; this is no secret and no packet leaves the process.
-fn key_bytes(tunnel: usize) -> [u8; KEY_LEN] {
-    let mut key = [0x5a; KEY_LEN];
-    key[..8].copy_from_slice(&(tunnel as u64).to_le_bytes());
-    key
-}
-
-/// The destination behind a tunnel.
-fn destination(tunnel: usize) -> Ipv4Addr {
-    Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + tunnel as u32)
-}
-
-fn spi(tunnel: usize) -> u32 {
-    SPI_FIRST + tunnel as u32
-}
-
-/// The headers of every (tunnel, size) pair that comes up, tunnels in a fixed random order. The
-/// number of headers is a multiple of the number of sizes, so that both go round together.
-fn interleave(tunnels: usize, sizes: &[usize]) -> Vec<[u8; HEADERS_LEN]> {
-    let mut order: Vec<usize> = (0..tunnels).collect();
-    // Fisher and Yates with a fixed linear congruence (Knuth's MMIX constants): runs are repeatable.
-    let mut state = 1u64;
-    for last in (1..tunnels).rev() {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        order.swap(last, (state >> 33) as usize % (last + 1));
-    }
-    let count = tunnels * sizes.len();
-    let pairs = order.iter().cycle().zip(sizes.iter().cycle()).take(count);
-    pairs.map(|(tunnel, size)| headers(*tunnel, *size)).collect()
-}
-
-fn headers(tunnel: usize, size: usize) -> [u8; HEADERS_LEN] {
-    let mut bytes = [0; HEADERS_LEN];
-    let ip = ipv4::Template::new(HOST, destination(tunnel), protocol::UDP, 64);
-    let ip = ip.stamp(size as u16, 0, 0, false);
-    let (link, rest) = bytes.split_at_mut(HEADER_LEN);
-    // The arrays are as long as the headers, so neither can fail.
-    let _ = Header::new(RED_MAC, BLACK_MAC, EtherType::IPV4).emit(link);
-    if let Ok(udp) = ip.emit(rest) {
-        udp[..4].copy_from_slice(&[0x10, 0x00, 0x20, 0x00]);
-        udp[4..6].copy_from_slice(&((size - ipv4::HEADER_LEN) as u16).to_be_bytes());
-    }
-    bytes
-}
-
-fn sa(tunnel: usize, key: &Arc<Key>) -> Result<Sa, PathError> {
-    let config = SaConfig {
-        spi: spi(tunnel),
-        source: WEST.into(),
-        destination: EAST.into(),
-        reqid: 1 + tunnel as u32,
-        key: key.clone(),
-        salt: [7; 4],
-        extended_sequence: true,
-        replay_window: 128,
-        selector: None,
-        flags: SaFlags::default(),
-        encapsulation: None,
-        limits: HardLimits::NONE,
-        sent: 0,
-        received: 0,
-        added_ns: 1,
-    };
-    Sa::new(config).map_err(|error| PathError::Request(error.to_string()))
-}
-
-fn policy(tunnel: usize, direction: Direction) -> Arc<Policy> {
-    let template = Template {
-        source: WEST.into(),
-        destination: EAST.into(),
-        spi: 0,
-        reqid: 1 + tunnel as u32,
-        optional: false,
-    };
-    let selector = Selector {
-        source: Prefix::host(HOST.into()),
-        destination: Prefix::host(destination(tunnel).into()),
-        ..Selector::any(Family::V4)
-    };
-    let bundle = (direction == Direction::Out).then_some(tunnel as u32);
-    Arc::new(Policy::new(PolicyConfig {
-        index: 8 * (1 + tunnel as u32) + direction as u32,
-        direction,
-        selector,
-        priority: 1000,
-        position: tunnel as u64,
-        action: Action::Protect { template, bundle },
-    }))
-}
-
-fn west_view(keys: &[Arc<Key>]) -> Result<View, PathError> {
-    // The process never claims a second epoch here: a block per tunnel, and 65 536 blocks, or more
-    // epochs if there are more tunnels. No IV leaves the process.
-    let mut epoch = 0;
-    let nonces = NonceSpace::new(move || {
-        epoch += 1;
-        Ok(epoch)
-    })?;
-    let mut view = base_view();
-    view.local.insert(WEST.into(), ());
-    for (tunnel, key) in keys.iter().enumerate() {
-        let sa = Arc::new(sa(tunnel, key)?);
-        sa.arm(&nonces)?;
-        view.bundles.set(tunnel as u32, Some(sa));
-        view.spd.insert(policy(tunnel, Direction::Out));
-    }
-    add_route(&mut view, Prefix::host(EAST.into()), BLACK, EAST.into(), BLACK_MAC);
-    Ok(view)
-}
-
-fn east_view(keys: &[Arc<Key>]) -> View {
-    let mut view = base_view();
-    view.local.insert(EAST.into(), ());
-    for (tunnel, key) in keys.iter().enumerate() {
-        if let Ok(sa) = sa(tunnel, key) {
-            view.sad.insert(Arc::new(sa));
-        }
-        view.spd.insert(policy(tunnel, Direction::Forward));
-    }
-    add_route(&mut view, Prefix::any(Family::V4), RED, HOST.into(), RED_MAC);
-    view
-}
-
-fn base_view() -> View {
-    let port =
-        |name: &str, mac| PortInfo { ifindex: 0, name: name.to_owned(), mac, mtu: MTU, up: true };
-    View { ports: [port("red", RED_MAC), port("black", BLACK_MAC)].into(), ..View::default() }
-}
-
-fn add_route(view: &mut View, prefix: Prefix, port: u16, gateway: IpAddr, mac: MacAddr) {
-    view.fib.insert(prefix, Route::Via(NextHop { port, gateway: Some(gateway) }));
-    view.neighbours.set(port, gateway, mac);
 }
 
 #[cfg(test)]
@@ -503,14 +291,15 @@ mod tests {
             PathBench::new(Engine::AwsLc, 64, Measured::Both, &[100, 200, 300]).unwrap();
         bench.run(6).unwrap();
         for tunnel in 0..64 {
-            let sa = sa(tunnel, &Arc::new(Key::new(Engine::AwsLc, &key_bytes(tunnel)).unwrap()));
-            let destination = sa.unwrap().config().destination;
             let mut reader = bench.east._publisher.reader();
-            let sa = reader.enter().sad.get(spi(tunnel), destination).unwrap();
+            let sad = &reader.enter().sad;
+            let sa = sad.get(gateways::SPI_FIRST + tunnel, gateways::EAST.into()).unwrap();
             assert_eq!(sa.stats().usage.packets, 6);
         }
-        let destinations: Vec<_> = bench.headers.iter().map(|header| &header[30..34]).collect();
-        assert!(destinations.windows(2).all(|pair| pair[0] != pair[1]));
+        let mut order = bench.order.clone();
+        assert!(!order.is_sorted());
+        order.sort_unstable();
+        assert!(order.into_iter().eq(0..64));
     }
 
     #[test]

@@ -123,29 +123,27 @@ impl Spd {
         let space = &self.spaces[direction as usize][Family::of(flow.src).index()];
         let key = Key::of(flow);
         let portless = flow.fragment == Fragment::Later;
-        let mut found: Option<&Policy> = None;
-        let mut found_rank: Rank = (u32::MAX, u64::MAX);
-        let mut ports_needed = false;
+        // The best match so far; without a policy if only ports could tell whether it matches.
+        let mut found: Option<(Rank, Option<&Policy>)> = None;
         for tuple in space {
-            if (found.is_some() || ports_needed) && tuple.best >= found_rank {
+            if found.is_some_and(|(rank, _)| tuple.best >= rank) {
                 break;
             }
-            if portless && tuple.mask.has_ports() {
-                if let Some(rank) = tuple.best_without_ports(&key)
-                    && rank < found_rank
-                {
-                    (found, found_rank, ports_needed) = (None, rank, true);
-                }
-            } else if let Some(bucket) = tuple.buckets.get(&key.under(&tuple.mask))
-                && bucket.first.rank() < found_rank
+            let candidate = if portless && tuple.mask.has_ports() {
+                tuple.best_without_ports(&key).map(|rank| (rank, None))
+            } else {
+                let bucket = tuple.buckets.get(&key.under(&tuple.mask));
+                bucket.map(|bucket| (bucket.first.rank(), Some(&*bucket.first)))
+            };
+            if let Some((rank, _)) = candidate
+                && found.is_none_or(|(best, _)| rank < best)
             {
-                (found, found_rank) = (Some(&*bucket.first), bucket.first.rank());
-                ports_needed = false;
+                found = candidate;
             }
         }
         match found {
-            Some(policy) => Lookup::Policy(policy),
-            None if ports_needed => Lookup::PortsNeeded,
+            Some((_, Some(policy))) => Lookup::Policy(policy),
+            Some((_, None)) => Lookup::PortsNeeded,
             None => Lookup::Default(self.default_action(direction)),
         }
     }

@@ -88,6 +88,8 @@ pub struct Worker {
     reader: Reader,
     events: EventSink,
     clock: Clock,
+    /// When the current turn began.
+    now_ns: u64,
     idle: Idle,
     counters: Arc<Counters>,
     board: Arc<PortBoard>,
@@ -106,6 +108,7 @@ impl Worker {
             pool: parts.pool,
             reader: parts.reader,
             events: EventSink::new(parts.events),
+            now_ns: parts.clock.now_ns(),
             clock: parts.clock,
             idle: Idle::default(),
             counters: Arc::default(),
@@ -164,7 +167,8 @@ impl Worker {
     pub fn turn(&mut self) -> usize {
         let view = self.reader.enter();
         let (ports, pool) = (&mut self.ports[..], &mut self.pool);
-        let now_ns = self.clock.now_ns();
+        self.now_ns = self.clock.now_ns();
+        let now_ns = self.now_ns;
         let turn = &mut Turn { now_ns, counters: &self.counters, events: &mut self.events };
         let batch = &mut self.batch.begin();
 
@@ -193,16 +197,16 @@ impl Worker {
             cpus.set(cpu);
             sched_setaffinity(None, &cpus)?;
         }
-        let mut busy_ns = self.clock.now_ns();
+        let mut busy_ns = self.now_ns;
         while !stop.load(Relaxed) {
             self.board.answer(&self.ports);
             if self.turn() != 0 {
-                busy_ns = self.clock.now_ns();
+                busy_ns = self.now_ns;
                 continue;
             }
             std::hint::spin_loop();
             if let Idle::Sleep { after } = self.idle
-                && self.clock.now_ns() - busy_ns > after.as_nanos() as u64
+                && self.now_ns.saturating_sub(busy_ns) > after.as_nanos() as u64
             {
                 self.sleep()?;
             }

@@ -202,3 +202,31 @@ fn many_policies_of_one_shape_are_one_table_and_go_quickly() {
     assert!(spd.is_empty());
     assert!(spd.spaces[Direction::Out as usize][0].is_empty());
 }
+
+#[test]
+fn a_policy_of_the_worst_possible_rank_still_decides() {
+    let mut spd = Spd::new();
+    let selector = Selector::any(Family::V4);
+    let last = policy(1, Direction::Out, selector, u32::MAX, u64::MAX);
+    spd.insert(last.clone());
+    let port = Selector { destination_port: PortMatch::exactly(80), ..selector };
+    spd.insert(policy(2, Direction::In, port, u32::MAX, u64::MAX));
+    let flow = |fragment| Flow {
+        src: IpAddr::from([10, 0, 0, 1]),
+        dst: IpAddr::from([10, 0, 0, 2]),
+        protocol: 6,
+        src_port: 0,
+        dst_port: 80,
+        ttl: 64,
+        tos: 0,
+        header_len: 20,
+        total_len: 40,
+        fragment,
+        has_options: false,
+    };
+    let whole = flow(Fragment::Whole);
+    assert_eq!(found(spd.lookup(Direction::Out, &whole)), Found::Policy(1));
+    assert_eq!(found(spd.lookup(Direction::In, &whole)), Found::Policy(2));
+    let later = flow(Fragment::Later);
+    assert_eq!(found(spd.lookup(Direction::In, &later)), Found::PortsNeeded);
+}

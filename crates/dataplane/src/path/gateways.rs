@@ -1,0 +1,166 @@
+//! The two gateways of the ruler: their tables, and the headers of the packets between them.
+//!
+//! Everything is fixed, so that runs are repeatable. Nothing here measures.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use crypto::Key;
+use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
+use wire::{Overlay, ipv4, protocol};
+
+use super::{HEADERS_LEN, PathError};
+use crate::fib::{NextHop, Route};
+use crate::nonce::NonceSpace;
+use crate::policy::{Action, Direction, Policy, PolicyConfig, Template};
+use crate::prefix::{Family, Prefix};
+use crate::sa::{HardLimits, Sa, SaConfig, SaFlags};
+use crate::selector::Selector;
+use crate::view::{PortInfo, View};
+
+/// The SPI of the first tunnel; the others follow.
+pub(super) const SPI_FIRST: u32 = 0x100;
+
+/// Where all tunnels end.
+pub(super) const EAST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+
+const RED: u16 = 0;
+const BLACK: u16 = 1;
+const MTU: u32 = 2000;
+const KEY_LEN: usize = 32;
+const WEST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const RED_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+const BLACK_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+/// Distinct keys; this is no secret and no packet leaves the process.
+pub(super) fn key_bytes(tunnel: usize) -> [u8; KEY_LEN] {
+    let mut key = [0x5a; KEY_LEN];
+    key[..8].copy_from_slice(&(tunnel as u64).to_le_bytes());
+    key
+}
+
+/// The destination behind a tunnel.
+fn destination(tunnel: usize) -> Ipv4Addr {
+    Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + tunnel as u32)
+}
+
+fn spi(tunnel: usize) -> u32 {
+    SPI_FIRST + tunnel as u32
+}
+
+/// All tunnels in a fixed random order.
+pub(super) fn order(tunnels: usize) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..tunnels as u32).collect();
+    // Fisher and Yates, with Knuth's MMIX constants.
+    let mut state = 1u64;
+    for last in (1..tunnels).rev() {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        order.swap(last, (state >> 33) as usize % (last + 1));
+    }
+    order
+}
+
+/// The headers of a packet of `size` bytes into a tunnel, as they reach the sealing gateway.
+pub(super) fn headers(tunnel: usize, size: usize) -> [u8; HEADERS_LEN] {
+    let mut bytes = [0; HEADERS_LEN];
+    let ip = ipv4::Template::new(HOST, destination(tunnel), protocol::UDP, 64);
+    let ip = ip.stamp(size as u16, 0, 0, false);
+    let (link, rest) = bytes.split_at_mut(HEADER_LEN);
+    // Both slices are longer than what is written, so neither can fail.
+    let _ = Header::new(RED_MAC, BLACK_MAC, EtherType::IPV4).emit(link);
+    if let Ok(udp) = ip.emit(rest) {
+        udp[..4].copy_from_slice(&[0x10, 0x00, 0x20, 0x00]);
+        udp[4..6].copy_from_slice(&((size - ipv4::HEADER_LEN) as u16).to_be_bytes());
+    }
+    bytes
+}
+
+fn sa(tunnel: usize, key: &Arc<Key>) -> Result<Sa, PathError> {
+    let config = SaConfig {
+        spi: spi(tunnel),
+        source: WEST.into(),
+        destination: EAST.into(),
+        reqid: 1 + tunnel as u32,
+        key: key.clone(),
+        salt: [7; 4],
+        extended_sequence: true,
+        replay_window: 128,
+        selector: None,
+        flags: SaFlags::default(),
+        encapsulation: None,
+        limits: HardLimits::NONE,
+        sent: 0,
+        received: 0,
+        added_ns: 1,
+    };
+    Sa::new(config).map_err(|error| PathError::Request(error.to_string()))
+}
+
+fn policy(tunnel: usize, direction: Direction) -> Arc<Policy> {
+    let template = Template {
+        source: WEST.into(),
+        destination: EAST.into(),
+        spi: 0,
+        reqid: 1 + tunnel as u32,
+        optional: false,
+    };
+    let selector = Selector {
+        source: Prefix::host(HOST.into()),
+        destination: Prefix::host(destination(tunnel).into()),
+        ..Selector::any(Family::V4)
+    };
+    let bundle = (direction == Direction::Out).then_some(tunnel as u32);
+    Arc::new(Policy::new(PolicyConfig {
+        index: 8 * (1 + tunnel as u32) + direction as u32,
+        direction,
+        selector,
+        priority: 1000,
+        position: tunnel as u64,
+        action: Action::Protect { template, bundle },
+    }))
+}
+
+/// The tables of the gateway that seals.
+pub(super) fn west_view(keys: &[Arc<Key>]) -> Result<View, PathError> {
+    // Epochs counted in memory: these keys and IVs never leave the process.
+    let mut epoch = 0;
+    let nonces = NonceSpace::new(move || {
+        epoch += 1;
+        Ok(epoch)
+    })?;
+    let mut view = base_view();
+    view.local.insert(WEST.into(), ());
+    for (tunnel, key) in keys.iter().enumerate() {
+        let sa = Arc::new(sa(tunnel, key)?);
+        sa.arm(&nonces)?;
+        view.bundles.set(tunnel as u32, Some(sa));
+        view.spd.insert(policy(tunnel, Direction::Out));
+    }
+    add_route(&mut view, Prefix::host(EAST.into()), BLACK, EAST.into(), BLACK_MAC);
+    Ok(view)
+}
+
+/// The tables of the gateway that opens.
+pub(super) fn east_view(keys: &[Arc<Key>]) -> Result<View, PathError> {
+    let mut view = base_view();
+    view.local.insert(EAST.into(), ());
+    for (tunnel, key) in keys.iter().enumerate() {
+        view.sad.insert(Arc::new(sa(tunnel, key)?));
+        view.spd.insert(policy(tunnel, Direction::Forward));
+    }
+    add_route(&mut view, Prefix::any(Family::V4), RED, HOST.into(), RED_MAC);
+    Ok(view)
+}
+
+fn base_view() -> View {
+    let port =
+        |name: &str, mac| PortInfo { ifindex: 0, name: name.to_owned(), mac, mtu: MTU, up: true };
+    View { ports: [port("red", RED_MAC), port("black", BLACK_MAC)].into(), ..View::default() }
+}
+
+fn add_route(view: &mut View, prefix: Prefix, port: u16, gateway: IpAddr, mac: MacAddr) {
+    view.fib.insert(prefix, Route::Via(NextHop { port, gateway: Some(gateway) }));
+    view.neighbours.set(port, gateway, mac);
+}
