@@ -298,6 +298,12 @@ fn esp_and_transit_go_to_the_worker() {
             "to_worker_transit",
         ),
         ("loopback address", v4(&ipv4([127, 0, 0, 1], 17, &syn)), "to_worker_transit"),
+        ("class E", v4(&ipv4([240, 0, 0, 1], 17, &syn)), "to_worker_transit"),
+        (
+            "old site-local",
+            v6(&ipv6([0xfe, 0xc0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], &[], 6, &syn)),
+            "to_worker_transit",
+        ),
         ("IPv4 header cut short", v4(&transit[..19]), "to_worker_transit"),
         ("transit6", v6(&ipv6(REMOTE_V6, &[], 6, &syn)), "to_worker_transit"),
         (
