@@ -24,7 +24,7 @@ ip xfrm policy delete $SEL dir out if_id 7
 ip xfrm policy delete $SEL dir out
 ip xfrm policy list
 ip xfrm policy flush
-# Indexes: the low three bits hold the direction.
+# Indexes: the low three bits hold the direction; the rest counts policies of the namespace.
 ip xfrm policy add $SEL dir out index 0x10001 $TMPL
 ip xfrm policy add $SEL dir in index 0x10000 $TMPL
 ip xfrm policy add $SEL dir fwd index 0x10002 $TMPL
@@ -39,7 +39,7 @@ ip xfrm policy get index 0x10001 dir in
 ip xfrm policy get index 0x10001
 ip xfrm policy get index 0x10009 dir out
 ip xfrm policy get index 0 dir out
-ip xfrm policy get index $(ip xfrm policy list src 10.9.0.0/16 | sed -n 's/.*index \([0-9]*\).*/\1/p') dir out
+ip xfrm policy get index $(ip -s xfrm policy list src 10.9.0.0/16 | sed -n 's/.*index \([0-9]*\).*/\1/p') dir out
 ip xfrm policy get $SEL index 0x10001 dir out
 ip xfrm policy delete index 0x10001 dir in
 ip xfrm policy delete index 0x10001 dir out
