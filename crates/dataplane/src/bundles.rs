@@ -35,7 +35,8 @@ impl Bundles {
         chunk[slot as usize % CHUNK].as_ref()
     }
 
-    /// Fills or empties a slot. Returns whether the slot exists, which all below [`BUNDLES_MAX`] do.
+    /// Fills or empties a slot. Returns whether the slot exists, which all below [`BUNDLES_MAX`]
+    /// do.
     pub fn set(&mut self, slot: u32, sa: Option<Arc<Sa>>) -> bool {
         if slot >= BUNDLES_MAX {
             return false;

@@ -1,4 +1,5 @@
-//! The data plane: what happens to a packet between the port it came in by and the port it leaves by.
+//! The data plane: what happens to a packet between the port it came in by and the port it leaves
+//! by.
 //!
 //! Read `worker.rs` first, then the stages in the order in which it names them:
 //!

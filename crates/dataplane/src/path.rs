@@ -8,15 +8,15 @@
 //!     └───────── the first 42 bytes are written afresh ◄──────────────┘
 //! ```
 //!
-//! **What is counted:** the whole of [`Worker::turn`] of the measured side or sides, from the port's
-//! ring to the port's ring, 64 packets at a time, with two readings of the clock per turn (about
-//! 1 ns per packet). **What is not:** moving frames between the rings, writing the next headers,
-//! and the turn of the other side. The payload was last touched by the other side on the same
-//! core, so it is in the second level cache, as a packet is that the kernel just copied.
+//! **What is counted:** the whole of [`Worker::turn`] of the measured side or sides, from the
+//! port's ring to the port's ring, 64 packets at a time, with two readings of the clock per turn
+//! (about 1 ns per packet). **What is not:** moving frames between the rings, writing the next
+//! headers, and the turn of the other side. The payload was last touched by the other side on the
+//! same core, so it is in the second level cache, as a packet is that the kernel just copied.
 //! Consecutive packets use different tunnels, in a fixed random order over all of them.
 //!
-//! All SAs: AES-256-GCM, extended sequence numbers, window of 128, IPv4 in IPv4. Nothing here prints
-//! or judges.
+//! All SAs: AES-256-GCM, extended sequence numbers, window of 128, IPv4 in IPv4. Nothing here
+//! prints or judges.
 
 mod cipher;
 mod gateways;

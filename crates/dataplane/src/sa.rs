@@ -1,8 +1,8 @@
 //! A security association, as the data plane needs it.
 //!
-//! An [`Sa`] is read-only but for its [`Runtime`]: sequence numbers, IVs, replay window and counters,
-//! all atomic. A changed SA (`XFRM_MSG_UPDSA`) is a new object that shares the old one's runtime, so
-//! nothing is lost or repeated while workers move from one to the other.
+//! An [`Sa`] is read-only but for its runtime: sequence numbers, IVs, replay window and
+//! counters, all atomic. A changed SA (`XFRM_MSG_UPDSA`) is a new object that shares the old one's
+//! runtime, so nothing is lost or repeated while workers move from one to the other.
 //!
 //! As in XFRM, an SA has no direction of its own. It opens once the SAD holds it, and seals once a
 //! bundle points to it and [`Sa::arm`] gave it IVs. Soft lifetimes, rekeying and timers are

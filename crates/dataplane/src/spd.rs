@@ -1,13 +1,14 @@
-//! The policy database: which policy decides a flow, at a cost that does not grow with their number.
+//! The policy database: which policy decides a flow, at a cost that does not grow with their
+//! number.
 //!
-//! XFRM's semantics: one list per direction, the lowest priority value wins, among equals the policy
-//! added first, and a default action per direction where nothing matches.
+//! XFRM's semantics: one list per direction, the lowest priority value wins, among equals the
+//! policy added first, and a default action per direction where nothing matches.
 //!
 //! Method: tuple space search (Srinivasan, Suri, Varghese, SIGCOMM 1999). Policies whose selectors
 //! mask the same bits share a hash table; a look-up probes each table once, in the order of the
-//! best rank each may hold, and stops at the first that cannot better what was found. A gateway with
-//! 50 000 tunnels of equal shape has one table. The kernel's marks, interface indices and interface
-//! ids are not in a selector here.
+//! best rank each may hold, and stops at the first that cannot better what was found. A gateway
+//! with 50 000 tunnels of equal shape has one table. The kernel's marks, interface indices and
+//! interface ids are not in a selector here.
 
 use std::sync::Arc;
 
@@ -148,7 +149,8 @@ impl Spd {
         }
     }
 
-    /// Adds a policy, or replaces the one with its direction, selector and index, which is returned.
+    /// Adds a policy, or replaces the one with its direction, selector and index, which is
+    /// returned.
     pub fn insert(&mut self, policy: Arc<Policy>) -> Option<Arc<Policy>> {
         let config = policy.config();
         let replaced = self.remove(config.direction, &config.selector, config.index);

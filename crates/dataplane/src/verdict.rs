@@ -1,9 +1,9 @@
 //! The one list of ends a packet can have.
 //!
-//! Every packet that a worker receives ends in exactly one [`Verdict`], so the sum over all counters
-//! (plus what still waits in a transmit queue) equals the packets received. The names are the
-//! counter names in every place that shows them. Where Linux has a counter for the same cause in
-//! `/proc/net/xfrm_stat`, [`Verdict::linux`] gives its name.
+//! Every packet that a worker receives ends in exactly one [`Verdict`], so the sum over all
+//! counters (plus what still waits in a transmit queue) equals the packets received. The names are
+//! the counter names in every place that shows them. Where Linux has a counter for the same cause
+//! in `/proc/net/xfrm_stat`, [`Verdict::linux`] gives its name.
 //!
 //! This file does not count (`counters.rs`) and does not decide (the stages do).
 
@@ -94,7 +94,8 @@ verdicts! {
     SourceRoute "source_route" Dropped None;
     /// The source address cannot be forwarded from (multicast, link-local, loopback, unspecified).
     MartianSource "martian_source" Dropped None;
-    /// The destination cannot be forwarded to (multicast, broadcast, link-local, loopback, unspecified).
+    /// The destination cannot be forwarded to (multicast, broadcast, link-local, loopback,
+    /// unspecified).
     MartianDestination "martian_destination" Dropped None;
 
     // ---- for the host --------------------------------------------------------------------------

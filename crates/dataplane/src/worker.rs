@@ -1,8 +1,8 @@
 //! A worker: one thread, one core, the whole path from port to port.
 //!
-//! [`Worker::turn`] is the table of contents of this crate. A worker shares nothing with another but
-//! what the current view holds, and waits for nobody. It does not choose which packets come to it;
-//! the steering program does.
+//! [`Worker::turn`] is the table of contents of this crate. A worker shares nothing with another
+//! but what the current view holds, and waits for nobody. It does not choose which packets come to
+//! it; the steering program does.
 
 use std::io;
 use std::sync::Arc;
