@@ -150,7 +150,10 @@ mod tests {
         assert_eq!(last_clean_step(&curve.steps), None);
         curve.steps[0].loss_ratio = 0.005;
         curve.steps[1].loss_ratio = 0.0051;
-        assert_eq!((last_clean_step(&curve.steps), last_half_percent_step(&curve.steps)), (None, Some(1)));
+        assert_eq!(
+            (last_clean_step(&curve.steps), last_half_percent_step(&curve.steps)),
+            (None, Some(1))
+        );
     }
 
     /// The published figure's markers follow from its own digitised curves and the top of its

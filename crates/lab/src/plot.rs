@@ -125,9 +125,8 @@ fn one_series(run: &Run, curve: &Curve, label: String) -> Series {
             latency_loss_percent: sample.latency_loss_percent,
         })
         .collect();
-    let is_limited = |step: u32| {
-        curve.steps.iter().any(|entry| entry.step == step && entry.generator_limited)
-    };
+    let is_limited =
+        |step: u32| curve.steps.iter().any(|entry| entry.step == step && entry.generator_limited);
     let mut limited: Vec<(usize, usize)> = Vec::new();
     for (index, _) in points.iter().enumerate().filter(|(_, point)| is_limited(point.step)) {
         match limited.last_mut() {

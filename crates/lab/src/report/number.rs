@@ -34,6 +34,16 @@ pub fn microseconds(us: f64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
+/// A chosen time, such as a threshold: like [`microseconds`] without digits that say nothing.
+pub fn round_microseconds(us: f64) -> String {
+    let (value, unit) = match us {
+        us if us >= 1e6 => (us / 1e6, "s"),
+        us if us >= 1e3 => (us / 1e3, "ms"),
+        us => (us, "µs"),
+    };
+    format!("{} {unit}", (value * 1000.0).round() / 1000.0)
+}
+
 /// Like [`microseconds`]; a dash where nothing was measured.
 pub fn latency(us: Option<f64>) -> String {
     us.map_or_else(|| "–".into(), microseconds)
@@ -72,6 +82,8 @@ mod tests {
         assert_eq!(microseconds(228.75), "229 µs");
         assert_eq!(microseconds(2140.0), "2.14 ms");
         assert_eq!(microseconds(1e6), "1.00 s");
+        assert_eq!(round_microseconds(1e6), "1 s");
+        assert_eq!(round_microseconds(1500.0), "1.5 ms");
         assert_eq!(latency(None), "–");
         assert_eq!(percent(2.98), "2.98 %");
         assert_eq!(percent(0.0), "0.00 %");

@@ -13,7 +13,9 @@ const FAMILIES: [&str; 4] = ["DejaVu Sans", "Verdana", "Liberation Sans", "Noto 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PngError {
     /// The machine has no font at all, and a plot without text says nothing.
-    #[error("no font was found on this machine; install one (Debian: fonts-dejavu-core) and redraw")]
+    #[error(
+        "no font was found on this machine; install one (Debian: fonts-dejavu-core) and redraw"
+    )]
     NoFont,
     /// The SVG could not be read, or has no size.
     #[error("the SVG cannot be rendered: {0}")]
@@ -42,11 +44,11 @@ fn render_with(svg: &str, mut fonts: fontdb::Database) -> Result<Vec<u8>, PngErr
 
 /// The best family there is, or any.
 fn family(fonts: &fontdb::Database) -> Option<String> {
-    let has = |name: &&str| {
+    let has = |name: &str| {
         fonts.faces().any(|face| face.families.iter().any(|(family, _)| family == name))
     };
     let any = || fonts.faces().find_map(|face| face.families.first().map(|(name, _)| name.clone()));
-    FAMILIES.iter().find(has).map(|name| (*name).to_owned()).or_else(any)
+    FAMILIES.into_iter().find(|name| has(name)).map(str::to_owned).or_else(any)
 }
 
 #[cfg(test)]
