@@ -4,8 +4,6 @@
 //! where it arrived: whole and at the other port with the addresses of its number, or under the
 //! name of what is wrong with it. This file does not receive; [`crate::station`] hands frames in.
 
-use std::time::Duration;
-
 use crate::histogram::LatencyHistogram;
 use crate::result::Counts;
 use crate::sequence::{Fate, Tracker};
@@ -198,10 +196,4 @@ pub fn running_loss_percent(arrived: &Counts, sent_before: u64) -> f64 {
     let missing = arrived.lost.max(overdue);
     let known = arrived.received + missing;
     if known == 0 { 0.0 } else { missing as f64 * 100.0 / known as f64 }
-}
-
-/// The stretch at the start of a step that its averages leave out: two seconds as published, a
-/// fifth of a step that is shorter than ten.
-pub fn settle_time(step: Duration) -> Duration {
-    (step / 5).min(Duration::from_secs(2))
 }

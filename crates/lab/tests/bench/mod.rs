@@ -65,12 +65,7 @@ pub fn station(
 
 /// A step without anything to settle.
 pub fn order(load: [Load; 2], duration: Duration) -> Order {
-    Order {
-        load,
-        duration,
-        settle: Duration::ZERO,
-        drain: Duration::from_millis(200),
-    }
+    Order { load, duration, settle: Duration::ZERO, drain: Duration::from_millis(200) }
 }
 
 /// Frames that port `from` sent and that a link or a ring is known to have lost before they
@@ -80,8 +75,13 @@ pub fn lost_on_links(from: usize, before: &StationCounters, after: &StationCount
     let sender = after.ports[from] - before.ports[from];
     let receiver = after.ports[to] - before.ports[to];
     let refused = after.refused[to] - before.refused[to];
-    sender.tx_dropped + sender.tx_invalid + after.waiting[from] + refused
-        + receiver.rx_ring_full + receiver.rx_no_frame + receiver.rx_oversize
+    sender.tx_dropped
+        + sender.tx_invalid
+        + after.waiting[from]
+        + refused
+        + receiver.rx_ring_full
+        + receiver.rx_no_frame
+        + receiver.rx_oversize
 }
 
 /// Whether one direction of a step closes to the frame: sent = received + damaged + misdirected +

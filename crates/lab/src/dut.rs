@@ -1,0 +1,269 @@
+//! The device under test: two gateways, each a process of its own in its own namespace.
+//!
+//! They are the real binary with a real configuration, driven the way an operator drives them:
+//! tunnels through `peregrine exec -- ip -batch`, questions through `peregrine show --json`. The
+//! lab knows nothing of their inside, and judges them by what they tell everybody.
+
+mod facts;
+
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::recipe::Recipe;
+use crate::topology::{Process, TopologyError, batch};
+use crate::wiring::{SIDES, Wiring};
+
+pub use facts::{GatewayFacts, PortFacts, Verdict};
+
+/// Where gateways keep their sockets.
+const RUN_DIRECTORY: &str = "/run/peregrine";
+/// How long a gateway may take to be ready. It takes a fraction of a second; a machine that
+/// compiles something at the same time may need longer.
+const READY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What went wrong with a gateway.
+#[derive(Debug, thiserror::Error)]
+pub enum DutError {
+    /// A process or command failed.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// Tunnels could not be installed.
+    #[error("installing {tunnels} tunnels on {gateway}: {source}\nits log ends with:\n{log}")]
+    Install {
+        /// The gateway.
+        gateway: String,
+        /// How many tunnels.
+        tunnels: u32,
+        /// What the command said.
+        source: TopologyError,
+        /// The end of the gateway's log.
+        log: String,
+    },
+    /// A question was not answered.
+    #[error("`show {question}` of {gateway} failed: {reason}")]
+    Show {
+        /// The gateway.
+        gateway: String,
+        /// What was asked.
+        question: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// A file could not be written.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+/// Both gateways of a curve. They are stopped when it is dropped.
+#[derive(Debug)]
+pub struct Dut {
+    gateways: [Gateway; 2],
+}
+
+/// One running gateway.
+#[derive(Debug)]
+struct Gateway {
+    /// The recipe's name for it.
+    label: String,
+    /// The name of the instance, unique on the machine.
+    instance: String,
+    binary: PathBuf,
+    process: Process,
+}
+
+impl Dut {
+    /// Starts both gateways of `binary` in the namespaces of `wiring`, with `scratch` for their
+    /// files, and waits until they serve.
+    pub fn start(
+        wiring: &Wiring,
+        recipe: &Recipe,
+        binary: &Path,
+        scratch: &Path,
+    ) -> Result<Dut, DutError> {
+        let cores = cores();
+        let launch = |index: usize| {
+            let site = recipe.site(SIDES[index]);
+            let ports = [site.clear_link.as_str(), site.black_link.as_str()];
+            let core = cores[index % cores.len()];
+            Gateway::launch(wiring, index, &site.gateway, &ports, core, binary, scratch)
+        };
+        // Both are launched before either is waited for.
+        let [near, far] = [launch(0), launch(1)];
+        let mut gateways = [near?, far?];
+        for gateway in &mut gateways {
+            gateway.wait_until_ready()?;
+        }
+        Ok(Dut { gateways })
+    }
+
+    /// Installs the SAs and policies of `tunnels` tunnels on both gateways.
+    pub fn install(&self, recipe: &Recipe, tunnels: u32) -> Result<(), DutError> {
+        for (side, gateway) in SIDES.into_iter().zip(&self.gateways) {
+            let text = recipe.xfrm_batch(side, tunnels);
+            let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            let mut command = gateway.command();
+            command.args(["exec", "--instance", &gateway.instance, "--", "ip"]);
+            batch(command, &["-batch", "-"], &lines).map_err(|source| DutError::Install {
+                gateway: gateway.label.clone(),
+                tunnels,
+                source,
+                log: tail(&gateway.process.log()),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What both gateways count.
+    pub fn facts(&self) -> Result<[GatewayFacts; 2], DutError> {
+        let [near, far] = &self.gateways;
+        Ok([near.facts()?, far.facts()?])
+    }
+
+    /// The answer of the near gateway to `show status`: versions, engine, cores.
+    pub fn status(&self) -> Result<Value, DutError> {
+        self.gateways[0].show("status")
+    }
+
+    /// Process ids, for whoever wants to watch or to end them.
+    pub fn pids(&self) -> [u32; 2] {
+        [0, 1].map(|index: usize| self.gateways[index].process.pid())
+    }
+
+    /// The ends of both logs, for error messages.
+    pub fn logs(&self) -> String {
+        let one =
+            |gateway: &Gateway| format!("{}:\n{}", gateway.label, tail(&gateway.process.log()));
+        self.gateways.iter().map(one).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Stops both and returns their exit codes (`None` for a signal).
+    pub fn stop(&mut self) -> [Option<i32>; 2] {
+        let [near, far] = &mut self.gateways;
+        [near.process.stop(), far.process.stop()]
+    }
+}
+
+impl Gateway {
+    fn launch(
+        wiring: &Wiring,
+        index: usize,
+        label: &str,
+        ports: &[&str],
+        core: usize,
+        binary: &Path,
+        scratch: &Path,
+    ) -> Result<Gateway, DutError> {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let instance = format!("lab-{}-{serial}-{label}", std::process::id());
+        let config = scratch.join(format!("{instance}.toml"));
+        let text = configuration(&instance, ports, core, &scratch.join("state"));
+        fs::write(&config, text).map_err(|source| DutError::Io {
+            what: format!("writing {}", config.display()),
+            source,
+        })?;
+        let mut command = wiring.gateway(index).command_bound(binary);
+        command.arg("run").arg("--config").arg(&config);
+        // Ctrl-C in the terminal is for the lab, which stops the gateways when it has read them.
+        command.process_group(0);
+        let log = scratch.join(format!("{instance}.log"));
+        let process = Process::start(label, command, log)?;
+        Ok(Gateway { label: label.to_owned(), instance, binary: binary.to_owned(), process })
+    }
+
+    fn wait_until_ready(&mut self) -> Result<(), TopologyError> {
+        let directory = Path::new(RUN_DIRECTORY).join(&self.instance);
+        self.process.wait_until(READY_PATIENCE, |process| {
+            let sockets = ["xfrm.sock", "control.sock"];
+            process.log().contains("ready")
+                && sockets.iter().all(|socket| directory.join(socket).exists())
+        })
+    }
+
+    fn command(&self) -> Command {
+        Command::new(&self.binary)
+    }
+
+    fn facts(&self) -> Result<GatewayFacts, DutError> {
+        let (ports, drops) = (self.show("ports")?, self.show("drops")?);
+        GatewayFacts::read(&self.label, &ports, &drops)
+            .ok_or_else(|| self.show_error("ports", "it lacks fields that the lab needs"))
+    }
+
+    fn show(&self, question: &'static str) -> Result<Value, DutError> {
+        let output = self
+            .command()
+            .args(["show", question, "--json", "--instance", &self.instance])
+            .output()
+            .map_err(|error| self.show_error(question, error))?;
+        if !output.status.success() {
+            let reason = String::from_utf8_lossy(&output.stderr);
+            return Err(self.show_error(question, reason.trim()));
+        }
+        serde_json::from_slice(&output.stdout).map_err(|error| self.show_error(question, error))
+    }
+
+    fn show_error(&self, question: &'static str, reason: impl ToString) -> DutError {
+        DutError::Show { gateway: self.label.clone(), question, reason: reason.to_string() }
+    }
+}
+
+/// A gateway's configuration: one worker, and nothing left behind outside `state`.
+fn configuration(name: &str, ports: &[&str], core: usize, state: &Path) -> String {
+    let ports: String =
+        ports.iter().map(|port| format!("\n[[port]]\ninterface = \"{port}\"\n")).collect();
+    let state = state.display();
+    format!("name = \"{name}\"\ncores = [{core}]\n{ports}\n[control]\nstate_dir = \"{state}\"\n")
+}
+
+/// The cores that this process may use, lowest first; the gateways take turns at them.
+pub fn cores() -> Vec<usize> {
+    let set = rustix::thread::sched_getaffinity(None);
+    let cores: Vec<usize> = set
+        .map(|set| (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
+        .unwrap_or_default();
+    if cores.is_empty() { vec![0] } else { cores }
+}
+
+/// The last lines of a log.
+fn tail(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_names_what_the_gateway_needs() {
+        let text = configuration("lab-1-0-gw0", &["p1", "p0"], 3, Path::new("/tmp/x/state"));
+        let table: toml::Table = text.parse().unwrap();
+        assert_eq!(table["name"].as_str(), Some("lab-1-0-gw0"));
+        assert_eq!(table["cores"].as_array().unwrap()[0].as_integer(), Some(3));
+        let ports: Vec<_> = table["port"].as_array().unwrap().iter().collect();
+        assert_eq!(ports[0]["interface"].as_str(), Some("p1"));
+        assert_eq!(ports[1]["interface"].as_str(), Some("p0"));
+        assert_eq!(table["control"]["state_dir"].as_str(), Some("/tmp/x/state"));
+    }
+
+    #[test]
+    fn the_tail_of_a_log_is_its_end() {
+        let log: String = (0..30).map(|n| format!("line {n}\n")).collect();
+        assert_eq!(tail(&log).lines().count(), 20);
+        assert!(tail(&log).ends_with("line 29"));
+        assert_eq!(tail("short"), "short");
+    }
+}
