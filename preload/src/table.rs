@@ -52,8 +52,9 @@ impl NetlinkOption {
 }
 
 impl Slot {
-    const EMPTY: Self =
-        Self { state: AtomicU8::new(0), port: AtomicU32::new(0), groups: AtomicU32::new(0) };
+    const fn empty() -> Self {
+        Self { state: AtomicU8::new(0), port: AtomicU32::new(0), groups: AtomicU32::new(0) }
+    }
 
     fn has(&self, bit: u8) -> bool {
         self.state.load(Ordering::Acquire) & bit != 0
@@ -113,7 +114,7 @@ impl Slot {
     }
 }
 
-static SLOTS: [Slot; DESCRIPTORS_MAX] = [Slot::EMPTY; DESCRIPTORS_MAX];
+static SLOTS: [Slot; DESCRIPTORS_MAX] = [const { Slot::empty() }; DESCRIPTORS_MAX];
 
 /// One more than the highest descriptor that ever was an XFRM socket: where sweeps end.
 static SWEEP_END: AtomicUsize = AtomicUsize::new(0);
