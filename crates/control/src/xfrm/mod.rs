@@ -44,6 +44,8 @@ mod secret;
 mod server;
 mod socket;
 mod spd;
+#[cfg(test)]
+mod tests;
 
 pub use client::Client;
 pub use connection::control_frame;

@@ -1,0 +1,12 @@
+//! Tests of the server: requests as programs send them, answers as a kernel gives them.
+
+mod bench;
+mod dumps;
+mod events;
+mod policies;
+mod properties;
+mod protocol;
+mod replies;
+mod sas;
+mod scale;
+mod timers;

@@ -1,0 +1,82 @@
+//! Who hears of what.
+
+use wire::xfrm::event::UserAcquire;
+use wire::xfrm::number::{attr, direction, group, mode, msg};
+use wire::xfrm::policy::UserTmpl;
+use wire::xfrm::sa::{UsersaInfo, UserspiInfo};
+
+use super::super::{Flow, PolicyId};
+use super::bench::*;
+
+#[test]
+fn events_that_nobody_hears_are_not_built() {
+    let mut bench = Bench::new();
+    bench.server.set_listeners(group::bit(group::EXPIRE));
+    assert!(bench.accept(&new_sa(1)).events.is_empty());
+    bench.server.set_listeners(group::bit(group::SA));
+    assert_eq!(bench.accept(&delete_sa(1)).kinds(), [(group::SA, msg::DELSA)]);
+}
+
+#[test]
+fn an_event_carries_the_askers_sequence_number_and_port() {
+    let mut bench = Bench::new();
+    let mut request = new_sa(1);
+    request.header.pid = 4242;
+    let answer = bench.accept(&request);
+    let head = header(&answer.events[0].bytes);
+    assert_eq!((head.seq, head.pid, head.flags), (5, 4242, 0));
+    // The event comes before the acknowledgement, as it enters the queues in a kernel.
+    let deliveries = bench.handle(&delete_sa(1).bytes()).deliveries;
+    assert!(matches!(deliveries[0], super::super::Delivery::Event(_)));
+    assert!(matches!(deliveries[1], super::super::Delivery::Reply(_)));
+}
+
+fn flow(cpu: Option<u32>) -> Flow {
+    Flow {
+        addresses: ("10.1.2.3".parse().unwrap(), "10.2.0.1".parse().unwrap()),
+        protocol: 17,
+        ports: (1000, 2000),
+        cpu,
+    }
+}
+
+#[test]
+fn a_packet_without_sa_is_asked_for_once() {
+    let mut bench = Bench::new();
+    bench.accept(&new_policy("10.2.0.1", direction::OUT));
+    let ask = |bench: &mut Bench, cpu| {
+        let out = bench.server.acquire(PolicyId(0), &flow(cpu), bench.now, &());
+        Answer::new(out)
+    };
+    let answer = ask(&mut bench, None);
+    assert_eq!(answer.kinds(), [(group::ACQUIRE, msg::ACQUIRE)]);
+    let body: UserAcquire = messages(&answer.events[0].bytes)[0].fixed().unwrap();
+    assert_eq!((body.seq, body.saddr), (1, address("192.0.2.1")));
+    assert_eq!((body.sel.sport.get(), body.sel.dport.get(), body.sel.proto), (1000, 2000, 17));
+    assert!(attributes(&answer.events[0].bytes).contains_key(&attr::TMPL));
+    assert!(ask(&mut bench, None).events.is_empty());
+    // A worker that wants an SA of its own is another question (RFC 9611).
+    assert_eq!(ask(&mut bench, Some(2)).events.len(), 1);
+    // IKE reserves an SPI for the question and installs the SA, which replaces the larval one.
+    let reserve = UserspiInfo { info: UsersaInfo { seq: 1, ..usersa(0) }, min: 9, max: 9 };
+    bench.accept(&Request::new(msg::ALLOCSPI, &reserve));
+    assert_eq!(bench.server.sizes().0, 2);
+    bench.accept(&new_sa(10).change(|info: &mut UsersaInfo| info.seq = 2));
+    assert_eq!(bench.server.sizes().0, 2);
+    // Unanswered questions may be asked again after a while.
+    bench.tick(31);
+    assert_eq!(bench.server.sizes().0, 1);
+    assert_eq!(ask(&mut bench, None).events.len(), 1);
+}
+
+#[test]
+fn nothing_is_asked_for_a_policy_that_wants_no_tunnel() {
+    let mut bench = Bench::new();
+    bench.accept(&new_policy("10.2.0.1", direction::OUT).without(attr::TMPL));
+    let transport = UserTmpl { mode: mode::TRANSPORT, ..template() };
+    let request = new_policy("10.2.0.2", direction::OUT).without(attr::TMPL);
+    bench.accept(&request.with(attr::TMPL, &transport));
+    for id in 0..3 {
+        assert!(bench.server.acquire(PolicyId(id), &flow(None), NOW, &()).is_empty());
+    }
+}

@@ -1,0 +1,140 @@
+//! What time and traffic do.
+
+use wire::xfrm::event::{UserExpire, UserPolexpire};
+use wire::xfrm::lifetime::LifetimeConfig;
+use wire::xfrm::netlink::NLM_F_REQUEST;
+use wire::xfrm::number::{direction, group, msg};
+use wire::xfrm::policy::UserpolicyInfo;
+use wire::xfrm::sa::{UsersaInfo, UserspiInfo};
+
+use super::super::{Change, PolicyCounters, PolicyId, SaCounters, SaId};
+use super::bench::*;
+
+fn limited(limits: LifetimeConfig) -> Request {
+    new_sa(1).change(|info: &mut UsersaInfo| info.lft = limits)
+}
+
+fn hardness(answer: &Answer) -> Vec<u8> {
+    let expiries = answer.events.iter().map(|event| {
+        assert_eq!((event.group, header(&event.bytes).kind), (group::EXPIRE, msg::EXPIRE));
+        messages(&event.bytes)[0].fixed::<UserExpire>().unwrap().hard
+    });
+    expiries.collect()
+}
+
+#[test]
+fn an_sa_warns_once_and_then_goes() {
+    let mut bench = Bench::new();
+    bench.accept(&limited(LifetimeConfig {
+        soft_add_expires_seconds: 10,
+        hard_add_expires_seconds: 20,
+        ..LifetimeConfig::UNLIMITED
+    }));
+    bench.changes();
+    assert_eq!(bench.server.next_deadline(), Some(NOW + 1));
+    let mut seen = Vec::new();
+    for second in 1..=30 {
+        let answer = bench.tick(1);
+        seen.extend(hardness(&answer).into_iter().map(|hard| (second, hard)));
+    }
+    assert_eq!(seen, [(10, 0), (20, 1)]);
+    assert!(matches!(bench.changes()[..], [Change::SaRemoved(SaId(0))]));
+    assert_eq!(bench.server.next_deadline(), None);
+}
+
+#[test]
+fn a_clock_that_jumps_leaves_time_to_rekey() {
+    let mut bench = Bench::new();
+    bench.accept(&limited(LifetimeConfig {
+        soft_add_expires_seconds: 100,
+        hard_add_expires_seconds: 160,
+        ..LifetimeConfig::UNLIMITED
+    }));
+    bench.tick(1);
+    assert_eq!(hardness(&bench.tick(1_000_000)), [0]);
+    assert_eq!(hardness(&bench.tick(30)), []);
+    assert_eq!(hardness(&bench.tick(60)), [1]);
+}
+
+#[test]
+fn use_time_counts_from_the_first_packet() {
+    let mut bench = Bench::new();
+    bench.accept(&limited(LifetimeConfig {
+        soft_use_expires_seconds: 5,
+        hard_use_expires_seconds: 10,
+        ..LifetimeConfig::UNLIMITED
+    }));
+    assert_eq!(hardness(&bench.tick(100)), []);
+    let live = SaCounters { use_time: bench.now, packets: 1, ..SaCounters::default() };
+    bench.figures.sas.insert(SaId(0), live);
+    assert_eq!(hardness(&bench.tick(6)), [0]);
+    assert_eq!(hardness(&bench.tick(6)), [1]);
+}
+
+#[test]
+fn traffic_counts() {
+    let mut bench = Bench::new();
+    bench.accept(&limited(LifetimeConfig {
+        soft_byte_limit: 1000,
+        hard_packet_limit: 50,
+        ..LifetimeConfig::UNLIMITED
+    }));
+    let figures = |bench: &mut Bench, bytes, packets| {
+        let live = SaCounters { bytes, packets, ..SaCounters::default() };
+        bench.figures.sas.insert(SaId(0), live);
+        hardness(&bench.tick(1))
+    };
+    assert_eq!(figures(&mut bench, 999, 1), []);
+    assert_eq!(figures(&mut bench, 1000, 2), [0]);
+    assert_eq!(figures(&mut bench, 2000, 49), []);
+    // New limits, and a new warning.
+    let update = update_sa(1).change(|info: &mut UsersaInfo| {
+        info.lft = LifetimeConfig {
+            soft_byte_limit: 3000,
+            hard_byte_limit: 4000,
+            ..LifetimeConfig::UNLIMITED
+        };
+    });
+    bench.accept(&update);
+    assert_eq!(figures(&mut bench, 3500, 60), [0]);
+    assert_eq!(figures(&mut bench, 4000, 70), [1]);
+    assert_eq!(bench.server.sizes().0, 0);
+}
+
+#[test]
+fn a_reservation_is_forgotten() {
+    let mut bench = Bench::new();
+    let reserve = UserspiInfo { info: usersa(0), min: 9, max: 9 };
+    bench.accept(&Request::new(msg::ALLOCSPI, &reserve).flags(NLM_F_REQUEST));
+    assert_eq!(hardness(&bench.tick(29)), []);
+    assert_eq!(hardness(&bench.tick(1)), [1]);
+    assert!(bench.changes().is_empty(), "the data plane never knew of it");
+    bench.accept(&new_sa(9));
+}
+
+#[test]
+fn a_policy_is_reminded_of_until_it_goes() {
+    let mut bench = Bench::new();
+    let limits = LifetimeConfig {
+        soft_add_expires_seconds: 10,
+        hard_use_expires_seconds: 100,
+        ..LifetimeConfig::UNLIMITED
+    };
+    let request = new_policy("10.2.0.1", direction::OUT);
+    bench.accept(&request.change(|info: &mut UserpolicyInfo| info.lft = limits));
+    bench.changes();
+    let mut seen = Vec::new();
+    for second in 1..=200 {
+        if second == 50 {
+            let used = PolicyCounters { use_time: bench.now };
+            bench.figures.policies.insert(PolicyId(0), used);
+        }
+        for event in bench.tick(1).events {
+            assert_eq!((event.group, header(&event.bytes).kind), (group::EXPIRE, msg::POLEXPIRE));
+            let body: UserPolexpire = messages(&event.bytes)[0].fixed().unwrap();
+            seen.push((second, body.hard));
+        }
+    }
+    assert_eq!(seen, [(10, 0), (40, 0), (70, 0), (100, 0), (130, 0), (149, 1)]);
+    assert!(matches!(bench.changes()[..], [Change::PolicyRemoved(PolicyId(0))]));
+}
