@@ -94,9 +94,9 @@ impl Case {
         let (key, id) = (self.key(), self.number);
         let (local, remote) = (self.prefix("16"), self.prefix("48"));
         let replay = if self.esn {
-            "replay-window 64 flag esn"
+            "replay-window 64 flag esn af-unspec"
         } else {
-            "replay-window 32"
+            "replay-window 32 flag af-unspec"
         };
         let state = |src: &str, dst: &str, spi: usize| {
             format!(
@@ -246,15 +246,15 @@ fn scapy_and_the_gateway_understand_each_other() {
             let verdict = match kind.as_str() {
                 "replay" => "replayed",
                 "integrity_failed" => "integrity_failed",
-                "no_sa_inbound" => "no_sa_inbound",
-                "malformed" => "esp_too_short",
+                "no_sa_inbound" => "no_state",
+                "malformed" => "esp_truncated",
                 "selector" => "no_policy",
                 other => panic!("unknown kind {other}"),
             };
             expected.push((verdict, count.as_u64().expect("a count")));
         }
     }
-    for verdict in ["replayed", "integrity_failed", "no_sa_inbound", "esp_too_short", "no_policy"] {
+    for verdict in ["replayed", "integrity_failed", "no_state", "esp_truncated", "no_policy"] {
         let sent: u64 = expected
             .iter()
             .filter(|(name, _)| *name == verdict)

@@ -50,7 +50,7 @@ impl Gateway {
             .iter()
             .map(|interface| format!("[[port]]\ninterface = \"{interface}\"\n"))
             .collect();
-        let text = format!("name = \"{name}\"\ncores = {cores:?}\nframes = 4096\n{ports}");
+        let text = format!("name = \"{name}\"\ncores = {cores:?}\n{ports}");
         let directory = tempfile::tempdir().expect("a temporary directory");
         let config = directory.path().join("gateway.toml");
         std::fs::write(&config, text).expect("the configuration is written");
@@ -150,14 +150,14 @@ impl Gateway {
 
 /// Every (verdict, packets) of a `show drops --json` answer.
 pub fn verdicts(drops: &Value) -> Vec<(String, u64)> {
-    drops["verdicts"]
+    drops
         .as_array()
         .expect("a list of verdicts")
         .iter()
         .map(|v| {
             (
                 v["name"].as_str().expect("a name").to_string(),
-                v["packets"].as_u64().expect("a count"),
+                v["count"].as_u64().expect("a count"),
             )
         })
         .collect()

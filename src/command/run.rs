@@ -1,0 +1,88 @@
+//! `peregrine run`: one gateway in the foreground.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use control::config::Config;
+use control::gateway::{Gateway, GatewayError};
+use control::signal::StopSignals;
+
+use super::Unfit;
+
+/// Run a gateway in the foreground until SIGTERM or Ctrl-C
+///
+/// Takes the interfaces of its configuration: ESP to this host's addresses and packets to be
+/// forwarded go to Peregrine, everything else (ARP, IKE, SSH, the host's own traffic) stays with
+/// the kernel, as do routes, addresses and neighbours. SAs and policies come through the XFRM
+/// interface: see `peregrine exec`.
+///
+/// A clean stop gives the interfaces back to the kernel and leaves nothing behind. A gateway that
+/// is killed fails closed: its XDP programs stay and drop what they would have delivered, until a
+/// gateway of the same configuration starts again, or `ip link set dev IF xdp off`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Exit codes:
+  0  stopped by a signal
+  1  ended by a failure while running; the interfaces are left closed
+  2  not started: the configuration, the machine or the rights are not fit; nothing was changed
+
+Examples:
+  peregrine run --example > gw.toml
+  peregrine run --config gw.toml --check
+  peregrine run --config gw.toml")]
+pub struct Run {
+    /// The configuration
+    #[arg(long, short, value_name = "FILE", required_unless_present = "example")]
+    config: Option<PathBuf>,
+    /// Print a commented configuration to start from
+    #[arg(long)]
+    example: bool,
+    /// Check the configuration against this machine, and stop
+    #[arg(long, requires = "config")]
+    check: bool,
+}
+
+impl Run {
+    /// Runs the gateway.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let Some(path) = self.config.filter(|_| !self.example) else {
+            print!("{}", Config::example());
+            return Ok(ExitCode::SUCCESS);
+        };
+        let config = Config::read(&path).map_err(unfit)?;
+        if self.check {
+            let machine = control::config::Machine::probe().map_err(unfit)?;
+            config.check(&machine).map_err(unfit)?;
+            println!("{}: fit for this machine", path.display());
+            return Ok(ExitCode::SUCCESS);
+        }
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
+        // Packet memory and keys stay out of core dumps.
+        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
+        let mut signals = StopSignals::subscribe()?;
+        let mut gateway = Gateway::start(config).map_err(unfit)?;
+        let summary = gateway.summary();
+        let ports: Vec<String> =
+            summary.ports.iter().map(|(name, mode)| format!("{name} ({mode})")).collect();
+        eprintln!(
+            "peregrine: gateway {} ready: ports {}, cores {:?}, {}, epoch {}",
+            summary.name,
+            ports.join(", "),
+            summary.cores,
+            summary.engine,
+            summary.epoch
+        );
+        if let Err(error) = gateway.serve(&mut signals) {
+            // No destructor runs: the interfaces stay closed, and what was protected is remembered.
+            eprintln!("peregrine: gateway {} ends: {error}; its interfaces stay closed", summary.name);
+            std::process::exit(1);
+        }
+        gateway.stop()?;
+        eprintln!("peregrine: gateway {} stopped", summary.name);
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn unfit(error: impl Into<GatewayError>) -> Unfit {
+    Unfit(error.into().to_string())
+}

@@ -1,0 +1,313 @@
+//! `peregrine show`: what a gateway is doing, as a table or as JSON.
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
+use control::api::{self, Reply, Show as What};
+
+use super::Instance;
+
+/// Show what a running gateway is doing
+///
+/// sa          security associations: counters, sequence numbers, errors (never keys)
+/// policy      policies in the order in which they are asked
+/// ports       interfaces: traffic, how packets were steered, and every named loss
+/// workers     cores and how busy they are
+/// drops       how packets ended, by name, with the name Linux has for it
+/// routes      the kernel's routes that packets take
+/// neighbours  who answers on the links
+/// status      the gateway itself, and whether its packet accounts close
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+#[command(after_help = "\
+Examples:
+  peregrine show sa
+  peregrine show drops --all
+  peregrine show ports --json | jq '.[].losses'")]
+pub struct Show {
+    /// What to show
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(
+        ["sa", "policy", "ports", "workers", "drops", "routes", "neighbours", "status"]))]
+    what: String,
+    #[command(flatten)]
+    instance: Instance,
+    /// Print JSON, for programs (the fields are those of the control socket)
+    #[arg(long)]
+    json: bool,
+    /// Also show what is zero
+    #[arg(long)]
+    all: bool,
+}
+
+impl Show {
+    /// Asks and prints.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let what: What = self.what.parse().map_err(super::Unfit)?;
+        let socket = self.instance.directory()?.join(control::instance::CONTROL_SOCKET);
+        let answer = api::ask(&socket, what)?;
+        if self.json {
+            println!("{}", json(&answer.reply)?);
+            return Ok(ExitCode::SUCCESS);
+        }
+        match answer.reply {
+            Reply::Sa(sas) => print(sa_table(&sas), "no SA is installed"),
+            Reply::Policy(policies) => print(policy_table(&policies), "no policy is installed"),
+            Reply::Ports(ports) => print_ports(&ports, self.all),
+            Reply::Workers(workers) => print(worker_table(&workers), "no worker runs"),
+            Reply::Drops(drops) => print_drops(&drops, self.all),
+            Reply::Routes(routes) => print(route_table(&routes), "no route is known"),
+            Reply::Neighbours(list) => print(neighbour_table(&list), "no neighbour is known"),
+            Reply::Status(status) => print_status(&status),
+            Reply::Error(sentence) => anyhow::bail!("{sentence}"),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The reply without its envelope.
+fn json(reply: &Reply) -> anyhow::Result<String> {
+    Ok(match reply {
+        Reply::Sa(list) => serde_json::to_string_pretty(list)?,
+        Reply::Policy(list) => serde_json::to_string_pretty(list)?,
+        Reply::Ports(list) => serde_json::to_string_pretty(list)?,
+        Reply::Workers(list) => serde_json::to_string_pretty(list)?,
+        Reply::Drops(list) => serde_json::to_string_pretty(list)?,
+        Reply::Routes(list) => serde_json::to_string_pretty(list)?,
+        Reply::Neighbours(list) => serde_json::to_string_pretty(list)?,
+        Reply::Status(status) => serde_json::to_string_pretty(status)?,
+        Reply::Error(sentence) => anyhow::bail!("{sentence}"),
+    })
+}
+
+/// A table whose columns marked with `>` are numbers.
+fn table(columns: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(columns.iter().map(|column| column.trim_start_matches('>')));
+    for (index, column) in columns.iter().enumerate() {
+        if column.starts_with('>')
+            && let Some(column) = table.column_mut(index)
+        {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+fn print(table: Table, none: &str) {
+    if table.is_empty() {
+        println!("{none}");
+    } else {
+        println!("{table}");
+    }
+}
+
+/// A count with thin groups of three: 1 234 567.
+fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index != 0 && (digits.len() - index) % 3 == 0 {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn ago(age_s: Option<u64>) -> String {
+    age_s.map_or_else(|| "never".to_owned(), |age| format!("{age} s ago"))
+}
+
+fn sa_table(sas: &[api::Sa]) -> Table {
+    let mut table = table(&[
+        "SPI", "dir", "outer", ">reqid", "algorithm", ">window", ">sequence", ">packets", ">bytes",
+        "last use", ">errors",
+    ]);
+    for sa in sas {
+        let errors = sa.errors.integrity + sa.errors.replay + sa.errors.replay_window;
+        let esn = if sa.esn { ", ESN" } else { "" };
+        table.add_row([
+            format!("{:#010x}", sa.spi),
+            sa.direction.clone(),
+            format!("{} → {}", sa.src, sa.dst),
+            sa.reqid.to_string(),
+            format!("{} {}/{}{esn}", sa.algorithm, sa.key_bits, sa.icv_bits),
+            sa.replay_window_packets.to_string(),
+            grouped(sa.sequence),
+            grouped(sa.packets),
+            grouped(sa.bytes),
+            ago(sa.last_use_age_s),
+            grouped(errors),
+        ]);
+    }
+    table
+}
+
+fn policy_table(policies: &[api::Policy]) -> Table {
+    let mut table = table(&[
+        "dir", ">priority", "source", "destination", "traffic", "action", "through", ">packets",
+        ">bytes", "last use",
+    ]);
+    for policy in policies {
+        let through: Vec<String> = policy.templates.iter().map(template_text).collect();
+        table.add_row([
+            policy.direction.clone(),
+            policy.priority.to_string(),
+            policy.src.clone(),
+            policy.dst.clone(),
+            traffic_text(policy),
+            policy.action.clone(),
+            through.join(" + "),
+            grouped(policy.packets),
+            grouped(policy.bytes),
+            ago(policy.last_use_age_s),
+        ]);
+    }
+    table
+}
+
+fn template_text(template: &api::Template) -> String {
+    let optional = if template.optional { " if there is one" } else { "" };
+    let (protocol, mode) = (&template.protocol, &template.mode);
+    format!("{protocol} {mode} {} → {} reqid {}{optional}", template.src, template.dst, template.reqid)
+}
+
+/// Protocol and ports of a policy; ports only where they matter.
+fn traffic_text(policy: &api::Policy) -> String {
+    let protocol = match policy.protocol {
+        0 => "any".to_owned(),
+        1 => "ICMP".to_owned(),
+        6 => "TCP".to_owned(),
+        17 => "UDP".to_owned(),
+        58 => "ICMPv6".to_owned(),
+        other => format!("protocol {other}"),
+    };
+    let port = |(port, mask): (u16, u16)| match mask {
+        0 => String::new(),
+        u16::MAX => port.to_string(),
+        mask => format!("{port:#x}/{mask:#x}"),
+    };
+    match (port(policy.src_port), port(policy.dst_port)) {
+        (from, to) if from.is_empty() && to.is_empty() => protocol,
+        (from, to) => format!("{protocol} {from}→{to}"),
+    }
+}
+
+fn worker_table(workers: &[api::Worker]) -> Table {
+    let mut table = table(&[
+        ">worker", ">core", ">busy turns", ">packets", ">packets a batch", ">turns", ">sleeps",
+    ]);
+    for worker in workers {
+        table.add_row([
+            worker.worker.to_string(),
+            worker.core.to_string(),
+            format!("{:.1} %", 100.0 * worker.busy_share),
+            grouped(worker.packets),
+            format!("{:.1}", worker.batch_average),
+            grouped(worker.turns),
+            grouped(worker.sleeps),
+        ]);
+    }
+    table
+}
+
+fn route_table(routes: &[api::Route]) -> Table {
+    let mut table = table(&["prefix", "kind", "next hop", "interface", "port", ">metric", "table"]);
+    for route in routes {
+        let on_link = if route.kind == "unicast" { "on link" } else { "" };
+        table.add_row([
+            route.prefix.clone(),
+            route.kind.clone(),
+            route.gateway.map_or_else(|| on_link.to_owned(), |hop: IpAddr| hop.to_string()),
+            route.interface.clone().unwrap_or_default(),
+            route.port.clone().unwrap_or_else(|| "–".to_owned()),
+            route.metric.to_string(),
+            route.table.clone(),
+        ]);
+    }
+    table
+}
+
+fn neighbour_table(neighbours: &[api::Neighbour]) -> Table {
+    let mut table = table(&["address", "interface", "Ethernet address", "state"]);
+    for neighbour in neighbours {
+        table.add_row([
+            neighbour.address.to_string(),
+            neighbour.interface.clone(),
+            neighbour.mac.clone().unwrap_or_else(|| "unknown".to_owned()),
+            neighbour.state.clone(),
+        ]);
+    }
+    table
+}
+
+fn print_ports(ports: &[api::Port], all: bool) {
+    let mut traffic = table(&[
+        "port", "interface", "link", ">MTU", "XDP", ">queues", ">received", ">bytes in", ">sent",
+        ">bytes out",
+    ]);
+    for port in ports {
+        traffic.add_row([
+            port.name.clone(),
+            format!("{} ({})", port.interface, port.mac),
+            if port.link_up { "up" } else { "down" }.to_owned(),
+            port.mtu_bytes.to_string(),
+            format!("{}{}", port.xdp_mode, if port.zero_copy { ", zero copy" } else { "" }),
+            port.queues.to_string(),
+            grouped(port.rx_packets),
+            grouped(port.rx_bytes),
+            grouped(port.tx_packets),
+            grouped(port.tx_bytes),
+        ]);
+    }
+    print(traffic, "no port is served");
+    for (title, pick) in
+        [("Steering", (|port| &port.steering) as fn(&api::Port) -> &Vec<api::Loss>), ("Losses", |port| &port.losses)]
+    {
+        let mut counts = table(&["port", "name", ">packets", "meaning"]);
+        for port in ports {
+            for one in pick(port).iter().filter(|one| all || one.count != 0) {
+                let meaning = one.description.clone();
+                counts.add_row([port.name.clone(), one.name.clone(), grouped(one.count), meaning]);
+            }
+        }
+        println!("\n{title}");
+        print(counts, "none");
+    }
+}
+
+fn print_drops(drops: &[api::DropCount], all: bool) {
+    let mut counts = table(&["verdict", "", ">packets", ">per second", "Linux", "meaning"]);
+    for one in drops.iter().filter(|one| all || one.count != 0) {
+        counts.add_row([
+            Cell::new(&one.name),
+            Cell::new(if one.loss { "dropped" } else { "delivered" }),
+            Cell::new(grouped(one.count)),
+            Cell::new(format!("{:.0}", one.per_s)),
+            Cell::new(one.linux_name.as_deref().unwrap_or("–")),
+            Cell::new(&one.description),
+        ]);
+    }
+    print(counts, "no packet has been received yet");
+}
+
+fn print_status(status: &api::Status) {
+    let cores: Vec<String> = status.cores.iter().map(u32::to_string).collect();
+    let open = status.received_packets - status.accounted_packets.min(status.received_packets);
+    println!("gateway    {} (pid {}), up {} s", status.name, status.pid, status.uptime_s);
+    println!("version    peregrine {}, {}, epoch {}", status.version, status.engine, status.epoch);
+    println!("cores      {}", cores.join(", "));
+    println!("ports      {}", status.ports);
+    println!("SAs        {}", grouped(status.sas));
+    println!("policies   {}", grouped(status.policies));
+    println!("routes     {}, neighbours {}", grouped(status.routes), grouped(status.neighbours));
+    println!(
+        "packets    {} received, {} accounted for, {open} under way",
+        grouped(status.received_packets),
+        grouped(status.accounted_packets)
+    );
+    println!("if killed  {}", status.guard);
+}
