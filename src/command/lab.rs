@@ -299,9 +299,9 @@ fn watch_signals(stop: Arc<AtomicBool>) -> anyhow::Result<()> {
 fn print(outcome: &Outcome, out: &Path) {
     let result = &outcome.run.result;
     for curve in &result.curves {
-        println!("{}\n{}\n", curve.name, report::text::steps(curve));
+        println!("{}\n", report::text::steps(curve).trim_end());
     }
-    println!("{}\n", report::text::summary(result));
+    println!("{}\n", report::text::summary(result).trim_end());
     outcome.drawn.warnings.iter().for_each(|warning| eprintln!("peregrine: {warning}"));
     println!("Everything is in {}:", out.display());
     outcome.drawn.files.iter().for_each(|file| println!("  {}", file.display()));

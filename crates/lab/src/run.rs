@@ -144,8 +144,8 @@ fn measure(recipe: &Recipe, options: &Options, display: &Display) -> Result<Run,
         ));
         if !calibration.clean {
             run_result.notes.push(
-                "The calibration loop itself lost its way at some rate (frames doubled, reordered, \
-                 damaged, or not sent in time): see the calibration."
+                "The calibration loop itself loses, doubles, reorders or damages frames: what the \
+                 curves show of that is not the gateways' alone."
                     .to_owned(),
             );
         }

@@ -80,7 +80,7 @@ impl<'a> Rig<'a> {
         environment: &mut Environment,
     ) -> Result<Measured, RunError> {
         let nothing = Measured { curve: None, samples: Vec::new() };
-        let name = format!("{tunnels} tunnels, {}", direction.as_str());
+        let name = self.name(tunnels, direction);
         self.display.say(&format!("{name}: starting two gateways, installing tunnels"));
         self.wiring.address(self.recipe, tunnels)?;
         let mut dut = Dut::start(self.wiring, self.recipe, &self.options.binary, self.scratch)?;
@@ -112,6 +112,16 @@ impl<'a> Rig<'a> {
             }),
             samples: ramp.samples,
         })
+    }
+
+    /// Unique within the run; the direction is part of it only where curves differ in it.
+    fn name(&self, tunnels: u32, direction: Direction) -> String {
+        let way = match (self.recipe.directions.len(), direction) {
+            (1, _) => "",
+            (_, Direction::Unidirectional) => ", one way",
+            (_, Direction::Bidirectional) => ", both ways",
+        };
+        format!("{tunnels} tunnels{way}")
     }
 
     /// One frame through every tunnel, until each has delivered: neighbours are resolved, and no

@@ -1,0 +1,157 @@
+//! The lab as its user meets it: a command, a folder, and a machine that is as it was before.
+
+mod gateway;
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use lab::result::{Direction, Label, Run, balance, read};
+
+/// `peregrine lab run bf3-test1` with few tunnels and whatever else.
+fn lab(out: &Path, options: &str) -> Command {
+    let mut command = Command::new(gateway::PEREGRINE);
+    command.env("PEREGRINE_PRELOAD", gateway::preload());
+    command.args(["lab", "run", "bf3-test1", "--tunnels", "5", "--out"]).arg(out);
+    command.args(options.split_whitespace());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs to the end; returns the process id, the exit code and what was written.
+fn finished(out: &Path, child: Child) -> (u32, Option<i32>, Run) {
+    let pid = child.id();
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let run = read(out).unwrap_or_else(|error| panic!("{error}\n{errors}"));
+    assert_nothing_is_left(pid);
+    (pid, output.status.code(), run)
+}
+
+/// No namespace, no instance and no scratch folder of the process `pid`.
+fn assert_nothing_is_left(pid: u32) {
+    let names = |directory: &str| -> Vec<String> {
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    };
+    for (directory, prefix) in [
+        ("/run/netns", format!("pg{pid}-")),
+        ("/run/peregrine", format!("lab-{pid}-")),
+        ("/var/lib/peregrine", format!("lab-{pid}-")),
+        ("/tmp", format!("peregrine-lab-{pid}-")),
+    ] {
+        let left: Vec<_> =
+            names(directory).into_iter().filter(|name| name.starts_with(&prefix)).collect();
+        assert!(left.is_empty(), "{directory}: {left:?}");
+    }
+}
+
+/// All accounts of all curves close, and no label says otherwise.
+fn assert_accounted(run: &Run) {
+    for curve in &run.result.curves {
+        assert_eq!(balance(&curve.accounting), [], "{:#?}", curve.accounting);
+        assert!(!curve.conclusion.labels.contains(&Label::Unaccounted));
+        for place in ["path", "gw0", "gw1"] {
+            assert!(curve.accounting.iter().any(|row| row.place == place), "{place} is missing");
+        }
+    }
+}
+
+#[test]
+fn a_light_load_in_both_directions_arrives_and_is_accounted_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("light");
+    let options = "--directions uni,both --steps 2 --step-time 1s --max 10mbps --json";
+    let (_, code, run) = finished(&out, lab(&out, options).spawn().unwrap());
+    assert_eq!(code, Some(0));
+    assert_eq!(run.result.curves.len(), 2);
+    for curve in &run.result.curves {
+        assert_eq!((curve.tunnels, curve.steps.len()), (5, 2));
+        let senders = curve.direction.senders() as usize;
+        for step in &curve.steps {
+            assert_eq!(step.directions.len(), senders);
+            for direction in &step.directions {
+                // Some frames may be lost on a machine that others use too; most must arrive.
+                let frames = direction.frames;
+                assert!(frames.received * 2 > frames.expected && frames.expected > 500);
+                assert_eq!((frames.corrupted, frames.misrouted, frames.duplicated), (0, 0, 0));
+                assert!(direction.latency.is_some());
+            }
+        }
+    }
+    assert_eq!(run.result.curves[1].direction, Direction::Bidirectional);
+    assert_accounted(&run);
+    let calibration = run.result.calibration.as_ref().expect("a calibration");
+    assert!(calibration.maximum.pps > 0.0 && calibration.points.len() == 10);
+    assert_eq!(run.result.ceilings.len(), 2);
+    assert!(run.environment.versions.contains_key("crypto engine"));
+    assert!(!run.environment.offloads.is_empty() && !run.samples.is_empty());
+    for file in ["plot.svg", "report.html", "result.json", "samples.csv", "env.json"] {
+        assert!(out.join(file).metadata().is_ok_and(|file| file.len() > 0), "{file}");
+    }
+}
+
+#[test]
+fn an_overload_is_accounted_for_to_the_packet() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("heavy");
+    let options = "--directions both --steps 1 --step-time 2s --max 20gbps --json";
+    let (_, code, run) = finished(&out, lab(&out, options).spawn().unwrap());
+    assert_eq!(code, Some(0), "{:#?}", run.result.curves[0].accounting);
+    assert_accounted(&run);
+    let step = &run.result.curves[0].steps[0];
+    assert!(step.loss_ratio > 0.0 && step.generator_limited, "{step:?}");
+}
+
+#[test]
+fn an_interrupted_run_writes_what_it_has_and_cleans_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("cut");
+    let options = "--directions uni --steps 3 --step-time 120s --max 5mbps --json";
+    let child = lab(&out, options).spawn().unwrap();
+    // Not before the ramp runs: its gateways are up then.
+    let end = Instant::now() + Duration::from_secs(90);
+    while !gateways_run(child.id()) {
+        assert!(Instant::now() < end, "no gateway came up");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::thread::sleep(Duration::from_secs(3));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let begin = Instant::now();
+    let (_, code, run) = finished(&out, child);
+    assert!(begin.elapsed() < Duration::from_secs(60));
+    assert_eq!(code, Some(130));
+    assert!(run.result.notes.iter().any(|note| note.contains("interrupted")));
+    for curve in &run.result.curves {
+        assert!(curve.conclusion.labels.contains(&Label::Interrupted));
+    }
+    assert_accounted(&run);
+}
+
+fn gateways_run(pid: u32) -> bool {
+    let prefix = format!("lab-{pid}-");
+    let entries = std::fs::read_dir("/run/peregrine").into_iter().flatten().flatten();
+    let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
+    ours.filter(|entry| entry.path().join("control.sock").exists()).count() == 2
+}
+
+#[test]
+fn what_cannot_be_run_is_said_before_anything_is_made() {
+    for (options, words) in [
+        ("bf3-test9", "bf3-test0"),
+        ("bf3-test1 --tunnels 0", "tunnels"),
+        ("bf3-test1 --max fast", "500mbps"),
+        ("bf3-test1 --mix 12", "60"),
+        ("./no-such-recipe.toml", "no-such-recipe.toml"),
+    ] {
+        let output = Command::new(gateway::PEREGRINE)
+            .args(["lab", "run"])
+            .args(options.split_whitespace())
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{options}: {errors}");
+        assert!(errors.contains(words), "{options}: {errors}");
+    }
+}
