@@ -305,6 +305,25 @@ mod tests {
     }
 
     #[test]
+    fn what_was_read_while_events_were_lost_counts_for_nothing() {
+        let mut replica = Replica::new();
+        let mut changes = Vec::new();
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let state = NeighbourState::Reachable;
+        replica.event(
+            Event::Neighbour(Neighbour { ifindex: 1, address, mac: None, state }),
+            &mut changes,
+        );
+        replica.begin(Kind::Neighbours);
+        replica.overrun();
+        replica.end(&mut changes);
+        assert!(replica.kernel().neighbour(1, address).is_some(), "an empty reading is not taken");
+        assert_eq!(replica.next(), None, "not before the socket was seen empty");
+        replica.empty();
+        assert_eq!(replica.next(), Some(Kind::Links));
+    }
+
+    #[test]
     fn a_dump_that_is_always_interrupted_is_taken_in_the_end() {
         let mut replica = Replica::new();
         let mut dumps = 0;
