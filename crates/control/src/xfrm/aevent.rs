@@ -62,14 +62,13 @@ impl Server {
         sa.thresholds.ticks = attributes.read(attr::ETIMER_THRESH).unwrap_or(sa.thresholds.ticks);
         sa.thresholds.packets =
             attributes.read(attr::REPLAY_THRESH).unwrap_or(sa.thresholds.packets);
-        sa.mapping_seconds = attributes.read(attr::MTIMER_THRESH).unwrap_or(sa.mapping_seconds);
         if let (Body::Valid(record), Some(replay)) = (&mut sa.body, replay) {
             Arc::make_mut(record).replay = replay;
             self.changes.push(Change::SaReplaySet(Arc::clone(record)));
         }
         let header = self.event_header(request);
         if let Some(sa) = self.sad.get(id) {
-            let view = SaView::new(id, sa, request.counters).as_set();
+            let view = SaView::new(id, sa, request.counters).with_stored_numbers();
             self.emit(out, group::AEVENTS, || notice::aevent(header, &view, ae::CU));
         }
         Ok(())

@@ -68,6 +68,13 @@ impl Queued {
             Self::Overrun(bytes) => bytes,
         }
     }
+
+    fn reply_len(&self) -> usize {
+        match self {
+            Self::Reply(bytes) => bytes.len(),
+            Self::Event(_) | Self::Overrun(_) => 0,
+        }
+    }
 }
 
 /// Why a connection ends.
@@ -82,6 +89,8 @@ pub(super) struct Connection {
     pub(super) groups: u32,
     queue: VecDeque<Queued>,
     queued_bytes: usize,
+    /// Those of them that are replies.
+    reply_bytes: usize,
     dump: Option<Dump>,
     /// Events were lost and it does not know yet.
     overrun: bool,
@@ -95,6 +104,7 @@ impl Connection {
             groups: 0,
             queue: VecDeque::new(),
             queued_bytes: 0,
+            reply_bytes: 0,
             dump: None,
             overrun: false,
         }
@@ -102,7 +112,7 @@ impl Connection {
 
     /// Whether requests are to be read.
     pub(super) fn wants_read(&self) -> bool {
-        self.queued_bytes < REPLIES_MAX
+        self.reply_bytes < REPLIES_MAX
     }
 
     /// Whether there is something to send, or to fetch and send.
@@ -211,6 +221,7 @@ impl Connection {
 
     fn push(&mut self, queued: Queued) {
         self.queued_bytes += queued.bytes().len();
+        self.reply_bytes += queued.reply_len();
         self.queue.push_back(queued);
     }
 
@@ -220,7 +231,7 @@ impl Connection {
         let mut parts = 0;
         loop {
             while let Some(first) = self.queue.front() {
-                let len = first.bytes().len();
+                let (len, reply_len) = (first.bytes().len(), first.reply_len());
                 match send(&self.fd, first.bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                     Ok(_) => {}
                     Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(()),
@@ -229,6 +240,7 @@ impl Connection {
                 }
                 self.queue.pop_front();
                 self.queued_bytes -= len;
+                self.reply_bytes -= reply_len;
             }
             if self.overrun {
                 self.overrun = false;

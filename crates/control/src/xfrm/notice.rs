@@ -64,7 +64,7 @@ impl<'a> SaView<'a> {
     }
 
     /// With the sequence numbers that were set rather than the data plane's, which will follow.
-    pub(super) fn as_set(self) -> Self {
+    pub(super) fn with_stored_numbers(self) -> Self {
         Self { replay: self.sa.replay(None), ..self }
     }
 
@@ -111,7 +111,6 @@ impl<'a> SaView<'a> {
         self.replay
             .write(message)
             .attribute_if(attr::IF_ID, nonzero(parameters.if_id))
-            .attribute_if(attr::MTIMER_THRESH, nonzero(self.sa.mapping_seconds))
             .attribute_if(attr::SA_DIR, parameters.direction.map(super::sa::Direction::to_wire))
             .attribute_if(attr::SA_PCPU, parameters.cpu)
     }

@@ -167,8 +167,6 @@ pub(super) struct Sa {
     /// When to look at its time limits next.
     pub(super) deadline: Option<u64>,
     pub(super) thresholds: AeventThresholds,
-    /// `XFRMA_MTIMER_THRESH`; kept because it is shown.
-    pub(super) mapping_seconds: u32,
 }
 
 impl Sa {
@@ -181,7 +179,6 @@ impl Sa {
             soft_left_s: None,
             deadline: None,
             thresholds: AeventThresholds::default(),
-            mapping_seconds: 0,
         }
     }
 

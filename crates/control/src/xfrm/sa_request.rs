@@ -112,7 +112,6 @@ impl Server {
             packets: attributes.read(attr::REPLAY_THRESH).unwrap_or(defaults.packets),
             ticks: attributes.read(attr::ETIMER_THRESH).unwrap_or(defaults.ticks),
         };
-        sa.mapping_seconds = request.number(attr::MTIMER_THRESH);
         Ok(sa)
     }
 

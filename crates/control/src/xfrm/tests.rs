@@ -3,10 +3,12 @@
 mod bench;
 mod dumps;
 mod events;
+mod numbers;
 mod policies;
 mod properties;
 mod protocol;
 mod replies;
+mod reservations;
 mod sas;
 mod scale;
 mod timers;

@@ -12,7 +12,8 @@ use wire::xfrm::message::{Message, fixed_len};
 use wire::xfrm::netlink::{Datagram, Header, NLM_F_ACK, NLM_F_REQUEST, NLMSG_ERROR};
 use wire::xfrm::number::{AF_INET, IPPROTO_ESP, attr, mode, msg};
 use wire::xfrm::policy::{UserTmpl, UserpolicyId, UserpolicyInfo};
-use wire::xfrm::sa::{UsersaId, UsersaInfo};
+use wire::xfrm::replay::ReplayStateEsn;
+use wire::xfrm::sa::{UsersaId, UsersaInfo, UserspiInfo};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::super::{
@@ -340,4 +341,22 @@ pub fn policy_id(kind: u16, destination: &str, dir: u8) -> Request {
 
 pub fn policy_index(kind: u16, index: u32, dir: u8) -> Request {
     Request::new(kind, &UserpolicyId { index, dir, ..UserpolicyId::default() })
+}
+
+pub fn allocate(min: u32, max: u32) -> Request {
+    let request = UserspiInfo { info: usersa(0), min, max };
+    Request::new(msg::ALLOCSPI, &request).flags(NLM_F_REQUEST)
+}
+
+/// A wide window's attribute, without packets.
+pub fn esn(window: u32, words: u32) -> Vec<u8> {
+    let head =
+        ReplayStateEsn { bmp_len: words, replay_window: window, ..ReplayStateEsn::default() };
+    [head.as_bytes(), &vec![0; words as usize * 4]].concat()
+}
+
+/// What GETSA shows of an SA.
+pub fn shown_sa(bench: &mut Bench, spi: u32) -> UsersaInfo {
+    let answer = bench.send(&get_sa(spi));
+    messages(&answer.replies[0])[0].fixed().unwrap()
 }

@@ -4,23 +4,16 @@ use rustix::io::Errno;
 use wire::xfrm::address::Mark;
 use wire::xfrm::algorithm::{Algorithm, AlgorithmAuth, Name};
 use wire::xfrm::event::UserExpire;
-use wire::xfrm::lifetime::LifetimeCurrent;
-use wire::xfrm::netlink::{NLM_F_ACK, NLM_F_REPLACE, NLM_F_REQUEST};
 use wire::xfrm::number::{
     AF_INET6, IPPROTO_AH, IPPROTO_COMP, IPPROTO_ESP, attr, group, mode, msg, sa_direction,
     sa_extra_flag, sa_flag,
 };
-use wire::xfrm::replay::{ReplayState, ReplayStateEsn};
-use wire::xfrm::sa::{AeventId, UsersaFlush, UsersaInfo, UserspiInfo};
-use zerocopy::{FromBytes, IntoBytes};
+use wire::xfrm::replay::ReplayState;
+use wire::xfrm::sa::{UsersaFlush, UsersaInfo};
+use zerocopy::IntoBytes;
 
-use super::super::{Change, ReplayValue, SaCounters, SaId};
+use super::super::Change;
 use super::bench::*;
-
-fn shown(bench: &mut Bench, spi: u32) -> UsersaInfo {
-    let answer = bench.send(&get_sa(spi));
-    messages(&answer.replies[0])[0].fixed().unwrap()
-}
 
 fn auth_trunc(name: &str, trunc_len: u32) -> Vec<u8> {
     let head = AlgorithmAuth { name: Name::new(name), key_len: 160, trunc_len };
@@ -30,12 +23,6 @@ fn auth_trunc(name: &str, trunc_len: u32) -> Vec<u8> {
 fn plain(name: &str) -> Vec<u8> {
     let head = Algorithm { name: Name::new(name), key_len: 128 };
     [head.as_bytes(), &[7; 16]].concat()
-}
-
-fn esn(window: u32, words: u32) -> Vec<u8> {
-    let head =
-        ReplayStateEsn { bmp_len: words, replay_window: window, ..ReplayStateEsn::default() };
-    [head.as_bytes(), &vec![0; words as usize * 4]].concat()
 }
 
 #[test]
@@ -57,7 +44,7 @@ fn an_sa_is_installed_shown_and_deleted() {
     let found = attributes(&answer.replies[0]);
     assert_eq!(found[&attr::ALG_AEAD], aead("rfc4106(gcm(aes))", &KEY, 128));
     assert_eq!(found[&attr::REPLAY_VAL], [0; 12]);
-    let info = shown(&mut bench, 0x1000);
+    let info = shown_sa(&mut bench, 0x1000);
     assert_eq!((info.curlft.add_time, info.curlft.use_time), (NOW, 0));
     assert_eq!(info.sel.family, 2, "the selector takes the SA's family");
 
@@ -124,8 +111,8 @@ fn an_update_changes_limits_and_nothing_else() {
     assert_eq!(record.aead.key.expose(), KEY);
     assert_eq!((record.parameters.if_id, record.parameters.info.reqid), (5, 1));
     assert_eq!(record.parameters.output_mark, Mark { v: 6, m: u32::MAX });
-    assert_eq!(shown(&mut bench, 1).lft.hard_packet_limit, 10);
-    assert_eq!(shown(&mut bench, 1).mode, mode::TUNNEL);
+    assert_eq!(shown_sa(&mut bench, 1).lft.hard_packet_limit, 10);
+    assert_eq!(shown_sa(&mut bench, 1).mode, mode::TUNNEL);
 }
 
 #[test]
@@ -321,85 +308,6 @@ fn directions_forbid_what_the_other_needs() {
     bench.refuse(&update_sa(1), Errno::SRCH, "");
 }
 
-fn allocate(min: u32, max: u32) -> Request {
-    let request = UserspiInfo { info: usersa(0), min, max };
-    Request::new(msg::ALLOCSPI, &request).flags(NLM_F_REQUEST)
-}
-
-#[test]
-fn an_spi_is_reserved_and_completed() {
-    let mut bench = Bench::new();
-    let answer = bench.send(&allocate(0x9000, 0x9000));
-    let info: UsersaInfo = messages(&answer.replies[0])[0].fixed().unwrap();
-    assert_eq!(header(&answer.replies[0]).kind, msg::NEWSA);
-    assert_eq!(info.id.spi.get(), 0x9000);
-    assert_eq!(info.lft.hard_add_expires_seconds, 30);
-    assert_eq!((info.sel.prefixlen_d, info.sel.prefixlen_s, info.sel.family), (32, 32, 0));
-    assert!(answer.events.is_empty() && bench.changes().is_empty());
-    // Taken, for any destination.
-    bench.refuse(&allocate(0x9000, 0x9000), Errno::NOENT, "");
-    bench.refuse(&new_sa(0x9000), Errno::EXIST, "");
-    // The request that failed left a larval SA, which the next one completes.
-    assert_eq!(bench.server.sizes().0, 2);
-    bench.accept(&allocate(0x9001, 0x9001));
-    assert_eq!(bench.server.sizes().0, 2);
-    let answer = bench.accept(&update_sa(0x9000));
-    assert_eq!(answer.kinds(), [(group::SA, msg::UPDSA)]);
-    assert!(matches!(bench.changes()[..], [Change::SaInstalled(_)]));
-    assert_eq!(bench.server.sizes().0, 2);
-    assert_eq!(shown(&mut bench, 0x9000).lft.hard_add_expires_seconds, 0);
-}
-
-#[test]
-fn ranges_of_spis() {
-    let mut bench = Bench::new();
-    bench.refuse(&allocate(2, 1), Errno::INVAL, "");
-    bench.refuse(&allocate(0, 0), Errno::NOENT, "");
-    bench.refuse(&allocate(0, u32::MAX), Errno::NOENT, "");
-    let proto = |proto: u8, max: u32| {
-        allocate(1, max).change(|request: &mut UserspiInfo| request.info.id.proto = proto)
-    };
-    bench.refuse(&proto(17, 9), Errno::INVAL, "");
-    bench.refuse(&proto(IPPROTO_COMP, 0x1_0000), Errno::INVAL, "");
-    bench.accept(&proto(IPPROTO_COMP, 0xffff));
-    let family = allocate(1, 9).change(|request: &mut UserspiInfo| request.info.family = 0);
-    bench.refuse(&family, Errno::INVAL, "");
-    let mut seen = std::collections::BTreeSet::new();
-    for _ in 0..8 {
-        let answer = bench.accept(&allocate(0x100, 0x107));
-        let info: UsersaInfo = messages(&answer.replies[0])[0].fixed().unwrap();
-        seen.insert(info.id.spi.get());
-        // A kernel, too, picks at random and may miss the last ones of a small range.
-        if seen.len() == 4 {
-            break;
-        }
-    }
-    assert!(seen.len() >= 4 && seen.iter().all(|spi| (0x100..=0x107).contains(spi)));
-}
-
-#[test]
-fn a_new_sa_takes_the_place_of_a_larval_one() {
-    let mut bench = Bench::new();
-    bench.refuse(&allocate(0, 0), Errno::NOENT, "");
-    assert_eq!(bench.server.sizes().0, 1);
-    bench.accept(&new_sa(5));
-    assert_eq!(bench.server.sizes().0, 1);
-    // A larval SA that has an SPI stays.
-    bench.accept(&allocate(6, 6));
-    bench.accept(&new_sa(7));
-    assert_eq!(bench.server.sizes().0, 3);
-}
-
-#[test]
-fn direction_of_a_reservation_must_fit() {
-    let mut bench = Bench::new();
-    bench.accept(&allocate(6, 6).with(attr::SA_DIR, &sa_direction::IN));
-    let out = update_sa(6).with(attr::SA_DIR, &sa_direction::OUT);
-    bench.refuse(&out, Errno::SRCH, "");
-    bench.accept(&update_sa(6).with(attr::SA_DIR, &sa_direction::IN));
-    bench.refuse(&allocate(7, 7).with(attr::SA_PCPU, &4u32), Errno::INVAL, "pCPU number too big");
-}
-
 #[test]
 fn other_protocols_are_looked_for_by_address() {
     let mut bench = Bench::new();
@@ -442,98 +350,4 @@ fn expiry_from_user_space() {
     let body: UserExpire = messages(&answer.events[0].bytes)[0].fixed().unwrap();
     assert_eq!((body.hard, body.state.id.spi.get()), (1, 1));
     assert_eq!(bench.server.sizes().0, 0);
-}
-
-#[test]
-fn the_data_planes_figures_are_shown() {
-    let mut bench = Bench::new();
-    let value = esn(64, 2);
-    bench.accept(
-        &new_sa(1)
-            .with(attr::REPLAY_ESN_VAL, &value[..])
-            .change(|info: &mut UsersaInfo| info.flags = sa_flag::ESN),
-    );
-    let mut live = SaCounters {
-        bytes: 100,
-        packets: 2,
-        use_time: NOW + 3,
-        last_used: NOW + 4,
-        output_sequence: 9,
-        input_sequence: (1 << 32) + 2,
-        received: vec![0b101],
-        ..SaCounters::default()
-    };
-    live.stats.replay = 7;
-    bench.figures.sas.insert(SaId(0), live);
-    let info = shown(&mut bench, 1);
-    assert_eq!((info.curlft.bytes, info.curlft.packets), (100, 2));
-    assert_eq!((info.curlft.use_time, info.stats.replay), (NOW + 3, 7));
-    let answer = bench.send(&get_sa(1));
-    let found = attributes(&answer.replies[0]);
-    assert_eq!(found[&attr::LASTUSED], (NOW + 4).to_ne_bytes());
-    let (head, bitmap) =
-        ReplayStateEsn::read_from_prefix(&found[&attr::REPLAY_ESN_VAL][..]).unwrap();
-    assert_eq!((head.seq_hi, head.seq, head.oseq, head.oseq_hi), (1, 2, 9, 0));
-    // Numbers 2 and 0 of the second epoch: bit (2 - 1) and bit (0 - 1) modulo 64.
-    assert_eq!(bitmap, [2u32.to_ne_bytes(), 0x8000_0000u32.to_ne_bytes()].concat());
-}
-
-#[test]
-fn sequence_numbers_are_set_and_asked_for() {
-    let mut bench = Bench::new();
-    let ae = |kind, flags| {
-        let id = AeventId { sa_id: sa_id(1), flags, ..AeventId::default() };
-        Request::new(kind, &id)
-    };
-    let replay = ReplayState { oseq: 5, seq: 6, bitmap: 3 };
-    let set = |bench: &mut Bench, replace: u16| {
-        let request = ae(msg::NEWAE, 0)
-            .with(attr::REPLAY_VAL, &replay)
-            .with(
-                attr::LTIME_VAL,
-                &LifetimeCurrent { bytes: 1, packets: 2, add_time: 3, use_time: 4 },
-            )
-            .flags(NLM_F_REQUEST | NLM_F_ACK | replace);
-        bench.send(&request)
-    };
-    let errno = |answer: Answer| answer.result().map_err(|(errno, _)| errno);
-    assert_eq!(errno(bench.send(&ae(msg::NEWAE, 0))), Err(Errno::INVAL));
-    assert_eq!(errno(set(&mut bench, 0)), Err(Errno::INVAL));
-    assert_eq!(errno(set(&mut bench, NLM_F_REPLACE)), Err(Errno::SRCH));
-    bench.refuse(&ae(msg::GETAE, 0), Errno::SRCH, "");
-    bench.accept(&allocate(1, 1));
-    assert_eq!(errno(set(&mut bench, NLM_F_REPLACE)), Err(Errno::INVAL));
-    bench.accept(&update_sa(1));
-    bench.changes();
-    let answer = set(&mut bench, NLM_F_REPLACE);
-    assert_eq!(answer.kinds(), [(group::AEVENTS, msg::NEWAE)]);
-    let changes = bench.changes();
-    let [Change::SaReplaySet(record)] = &changes[..] else { panic!("{changes:?}") };
-    assert_eq!(record.replay, ReplayValue::Legacy(replay));
-    // RTHR | ETHR: two packets, one second.
-    let answer = bench.send(&ae(msg::GETAE, 9).flags(NLM_F_REQUEST));
-    let found = attributes(&answer.replies[0]);
-    assert_eq!(found[&attr::REPLAY_VAL], replay.as_bytes());
-    assert_eq!(found[&attr::LTIME_VAL][..8], 1u64.to_ne_bytes());
-    assert_eq!(found[&attr::REPLAY_THRESH], 2u32.to_ne_bytes());
-    assert_eq!(found[&attr::ETIMER_THRESH], 10u32.to_ne_bytes());
-}
-
-#[test]
-fn a_wide_window_is_set_only_by_one_of_its_size() {
-    let mut bench = Bench::new();
-    bench.accept(&new_sa(1).with(attr::REPLAY_ESN_VAL, &esn(64, 2)[..]));
-    bench.changes();
-    let set = |value: &[u8]| {
-        let id = AeventId { sa_id: sa_id(1), ..AeventId::default() };
-        Request::new(msg::NEWAE, &id)
-            .with(attr::REPLAY_ESN_VAL, value)
-            .flags(NLM_F_REQUEST | NLM_F_ACK | NLM_F_REPLACE)
-    };
-    for wrong in [esn(64, 3), esn(65, 2), esn(64, 2)[..28].to_vec()] {
-        bench.refuse(&set(&wrong), Errno::INVAL, "");
-    }
-    bench.accept(&set(&esn(33, 2)));
-    let changes = bench.changes();
-    assert!(matches!(&changes[..], [Change::SaReplaySet(record)] if record.replay_window() == 33));
 }

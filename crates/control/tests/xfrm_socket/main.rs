@@ -1,0 +1,5 @@
+//! The XFRM socket with real clients, the well-behaved and the others.
+
+mod hostile;
+mod service;
+mod world;
