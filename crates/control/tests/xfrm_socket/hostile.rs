@@ -1,11 +1,11 @@
 //! Programs that mean harm, or are broken.
 
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 
 use control::xfrm::control_frame;
 use rustix::io::Errno;
-use wire::xfrm::netlink::{Header, NLMSG_DONE, NLMSG_ERROR, NLMSG_OVERRUN};
+use wire::xfrm::netlink::{Header, NLMSG_DONE, NLMSG_OVERRUN};
 use wire::xfrm::number::{group, msg};
 use zerocopy::IntoBytes;
 
