@@ -2,6 +2,7 @@
 
 mod gateway;
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ fn lab(out: &Path, options: &str) -> Command {
     command.env("PEREGRINE_PRELOAD", gateway::preload());
     command.args(["lab", "run", "bf3-test1", "--tunnels", "5", "--out"]).arg(out);
     command.args(options.split_whitespace());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     command
 }
 
@@ -117,7 +118,8 @@ fn an_interrupted_run_writes_what_it_has_and_cleans_up() {
     }
     std::thread::sleep(Duration::from_secs(3));
     let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    // As a terminal does: to everything that belongs to the foreground.
+    rustix::process::kill_process_group(pid, rustix::process::Signal::INT).unwrap();
     let begin = Instant::now();
     let (_, code, run) = finished(&out, child);
     assert!(begin.elapsed() < Duration::from_secs(60));

@@ -8,7 +8,6 @@ mod facts;
 
 use std::fs;
 use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +16,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::recipe::Recipe;
-use crate::topology::{Process, TopologyError, batch};
+use crate::topology::{Process, TopologyError, batch, command_apart};
 use crate::wiring::{SIDES, Wiring};
 
 pub use facts::{GatewayFacts, PortFacts, Verdict};
@@ -176,8 +175,6 @@ impl Gateway {
         })?;
         let mut command = wiring.gateway(index).command_bound(binary);
         command.arg("run").arg("--config").arg(&config);
-        // Ctrl-C in the terminal is for the lab, which stops the gateways when it has read them.
-        command.process_group(0);
         let log = scratch.join(format!("{instance}.log"));
         let process = Process::start(label, command, log)?;
         Ok(Gateway { label: label.to_owned(), instance, binary: binary.to_owned(), process })
@@ -193,7 +190,7 @@ impl Gateway {
     }
 
     fn command(&self) -> Command {
-        Command::new(&self.binary)
+        command_apart(&self.binary)
     }
 
     fn facts(&self) -> Result<GatewayFacts, DutError> {

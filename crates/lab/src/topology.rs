@@ -6,9 +6,11 @@
 //!
 //! It does not know about IPsec, traffic or gateways; it is `ip`, `ethtool` and `sysctl` with an owner.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -48,6 +50,14 @@ fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> TopologyError 
     move |source| TopologyError::Io { what, source }
 }
 
+/// A command in a process group of its own: Ctrl-C in the terminal is for the lab, which ends what
+/// it has begun in order, and not for the `ip` that is installing half of its tunnels.
+pub fn command_apart(name: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(name);
+    command.process_group(0);
+    command
+}
+
 fn finish(command: &str, output: io::Result<Output>) -> Result<String, TopologyError> {
     let failed = |reason: String| TopologyError::Command { command: command.to_string(), reason };
     let output = output.map_err(|e| failed(e.to_string()))?;
@@ -72,7 +82,7 @@ impl Namespace {
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let name = format!("pg{}-{serial}-{label}", std::process::id());
         let command = format!("ip netns add {name}");
-        finish(&command, Command::new("ip").args(["netns", "add", &name]).output())?;
+        finish(&command, command_apart("ip").args(["netns", "add", &name]).output())?;
         let namespace = Namespace { name };
         namespace.ip("link set lo up")?;
         for knob in ["all", "default"] {
@@ -94,7 +104,7 @@ impl Namespace {
     /// A command that runs inside. The mount namespace stays the caller's, so that /sys/fs/bpf and
     /// /run are the same files inside and outside (`ip netns exec` would hide them).
     pub fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("nsenter");
+        let mut command = command_apart("nsenter");
         command.arg(format!("--net={}", self.path().display()));
         command.arg("--").arg(program);
         command
@@ -103,7 +113,7 @@ impl Namespace {
     /// The same for a long-running program, which gets SIGTERM when the calling thread ends:
     /// whatever kills this process, its gateways do not stay behind.
     pub fn command_bound(&self, program: &Path) -> Command {
-        let mut command = Command::new("setpriv");
+        let mut command = command_apart("setpriv");
         command.args(["--pdeathsig", "TERM", "--", "nsenter"]);
         command.arg(format!("--net={}", self.path().display()));
         command.arg("--").arg(program);
@@ -163,7 +173,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.name]).output();
+        let _ = command_apart("ip").args(["netns", "del", &self.name]).output();
     }
 }
 
@@ -217,7 +227,7 @@ impl Veth {
              peer name {right} netns {r} numrxqueues {queues} numtxqueues {queues}"
         );
         let args: Vec<&str> = args.split_whitespace().collect();
-        finish("ip link add", Command::new("ip").args(&args).output())?;
+        finish("ip link add", command_apart("ip").args(&args).output())?;
         for (namespace, name) in [(left_ns, left), (right_ns, right)] {
             namespace.run("ethtool", &["-K", name, "tx", "off"])?;
             namespace.ip(&format!("link set {name} up"))?;
