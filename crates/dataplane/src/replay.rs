@@ -60,6 +60,21 @@ impl Replay {
         replay
     }
 
+    /// As [`Replay::new`], but of the numbers in the window only those count as received before that
+    /// a bitmap laid out as [`Replay::bitmap`] says.
+    pub fn restored(window: u32, extended: bool, top: u64, received: &[u32]) -> Replay {
+        let replay = Replay::new(window, extended, top);
+        for back in 0..u64::from(replay.window).min(top) {
+            let position = (top - back - 1) % u64::from(replay.window);
+            let word = received.get((position / 32) as usize).copied().unwrap_or(0);
+            if word >> (position % 32) & 1 == 0 {
+                let (index, _, bit) = replay.place(top - back);
+                replay.words[index].fetch_and(!bit, Relaxed);
+            }
+        }
+        replay
+    }
+
     /// The full sequence number of a received one, if it may be accepted as things stand. Changes
     /// nothing.
     #[inline]
@@ -215,6 +230,25 @@ fn age(word: u64, epoch: u32) -> Age {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_restored_window_accepts_what_its_bitmap_lacks() {
+        let before = Replay::new(64, true, 0);
+        for sequence in [1, 2, 70, 100, 99, 64] {
+            let checked = before.check(sequence).unwrap();
+            before.commit(checked).unwrap();
+        }
+        let after = Replay::restored(64, true, before.top(), &before.bitmap());
+        assert_eq!((after.top(), after.bitmap()), (before.top(), before.bitmap()));
+        for sequence in 30..130 {
+            assert_eq!(after.check(sequence), before.check(sequence), "{sequence}");
+        }
+        let empty = Replay::restored(64, false, 100, &[]);
+        assert_eq!(empty.bitmap(), [0, 0]);
+        assert_eq!(empty.check(100), Ok(100));
+        assert!(empty.check(36).is_err(), "left of the window");
+    }
+
     use proptest::prelude::*;
     use std::collections::HashSet;
     use std::sync::atomic::AtomicU32;

@@ -89,6 +89,9 @@ pub struct SaConfig {
     pub sent: u64,
     /// The highest sequence number received by an earlier life of this SA; 0 for a new one.
     pub received: u64,
+    /// Which numbers of the window that life received, as [`Replay::bitmap`] lays them out; `None`
+    /// if all of them are to count as received.
+    pub received_bitmap: Option<Arc<[u32]>>,
     /// When the SA was added, on the data plane's [`Clock`](crate::clock::Clock).
     pub added_ns: u64,
 }
@@ -190,7 +193,7 @@ impl Sa {
     pub fn new(config: SaConfig) -> Result<Sa, SaError> {
         let runtime = Runtime {
             outbound: Outbound { sent: AtomicU64::new(config.sent), ivs: IvCounter::unarmed() },
-            replay: Replay::new(config.replay_window, config.extended_sequence, config.received),
+            replay: restored_window(&config),
             usage: Usage::default(),
             errors: ErrorCounters::default(),
             added_ns: config.added_ns,
@@ -322,6 +325,15 @@ impl Sa {
             replay_old: runtime.errors.replay_old.load(Relaxed),
             other_errors: runtime.errors.other.load(Relaxed),
         }
+    }
+}
+
+fn restored_window(config: &SaConfig) -> Replay {
+    let (window, extended, top) =
+        (config.replay_window, config.extended_sequence, config.received);
+    match &config.received_bitmap {
+        Some(bitmap) => Replay::restored(window, extended, top, bitmap),
+        None => Replay::new(window, extended, top),
     }
 }
 

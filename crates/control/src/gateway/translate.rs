@@ -15,8 +15,8 @@ use dataplane::spd::DefaultAction;
 use std::sync::Arc;
 use wire::xfrm::address::Selector as WireSelector;
 use wire::xfrm::number::{
-    AF_INET, AF_INET6, IPPROTO_ESP, action, default_action, direction, mode, policy_type, sa_extra_flag,
-    sa_flag,
+    AF_INET, AF_INET6, IPPROTO_ESP, action, default_action, direction, mode, policy_type,
+    sa_extra_flag, sa_flag,
 };
 use wire::xfrm::policy::UserTmpl;
 use wire::xfrm::replay::Stats;
@@ -74,6 +74,7 @@ pub fn sa(record: &SaRecord, engine: Engine, clock: &Clock) -> Result<Sa, String
         limits: limits(record),
         sent: record.replay.output_sequence(),
         received: record.replay.input_sequence(),
+        received_bitmap: Some(by_number(record)),
         added_ns: clock.now_ns(),
     })
     .map_err(|error| error.to_string())
@@ -199,6 +200,19 @@ pub fn counters(sa: &Sa, clock: &Clock) -> SaCounters {
 
 fn saturated(count: u64) -> u32 {
     count.try_into().unwrap_or(u32::MAX)
+}
+
+/// The window that the interface was given, laid out by number.
+fn by_number(record: &SaRecord) -> Arc<[u32]> {
+    let (window, newest) = (record.replay_window(), record.replay.input_sequence());
+    let mut words = vec![0u32; window.div_ceil(32) as usize];
+    for back in (0..window).filter(|back| record.replay.was_received(*back)) {
+        if let Some(number) = newest.checked_sub(u64::from(back) + 1) {
+            let position = number % u64::from(window);
+            words[position as usize / 32] |= 1 << (position % 32);
+        }
+    }
+    words.into()
 }
 
 /// A window laid out by number (number *n* is bit (*n* − 1) mod window) as one laid out from the

@@ -93,6 +93,7 @@ fn sa(tunnel: usize, key: &Arc<Key>) -> Result<Sa, PathError> {
         limits: HardLimits::NONE,
         sent: 0,
         received: 0,
+        received_bitmap: None,
         added_ns: 1,
     };
     Sa::new(config).map_err(|error| PathError::Request(error.to_string()))
