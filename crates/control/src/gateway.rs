@@ -357,9 +357,7 @@ impl Gateway {
 }
 
 /// The IVs of this run, each epoch stored before it is used, and the first epoch.
-fn claim_epochs(
-    config: &Config,
-) -> Result<(std::sync::Arc<NonceSpace>, u16), GatewayError> {
+fn claim_epochs(config: &Config) -> Result<(std::sync::Arc<NonceSpace>, u16), GatewayError> {
     let (directory, name) = (config.control.state_dir.clone(), config.name.clone());
     let first = Epoch::claim(&directory, &name)?;
     let mut next = Some(first);

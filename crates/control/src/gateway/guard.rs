@@ -99,12 +99,8 @@ impl Guard {
 /// Replaces the file as a whole, so that a crash in between leaves the old one.
 fn write_anew<'a>(path: &Path, held: impl Iterator<Item = &'a Held>) -> io::Result<File> {
     let fresh = path.with_extension("new");
-    let mut file = OpenOptions::new()
-        .create(true)
-        .write(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&fresh)?;
+    let mut file =
+        OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&fresh)?;
     let text: String = held.map(|held| line('+', *held)).collect();
     file.write_all(text.as_bytes())?;
     fs::rename(&fresh, path)?;

@@ -138,12 +138,6 @@ fn port_info(kernel: &Kernel, ifindex: u32) -> PortInfo {
             mtu: link.mtu,
             up: link.up && link.carrier,
         },
-        None => PortInfo {
-            ifindex,
-            name: String::new(),
-            mac: MacAddr::ZERO,
-            mtu: 0,
-            up: false,
-        },
+        None => PortInfo { ifindex, name: String::new(), mac: MacAddr::ZERO, mtu: 0, up: false },
     }
 }

@@ -346,7 +346,10 @@ fn held(record: &PolicyRecord) -> Option<Held> {
 
 /// A policy of the guard's: it blocks, after every other policy. Its index is of no direction of the
 /// interface, which gives indexes from below.
-fn guard_policy(number: u32, (direction, selector): (Direction, dataplane::selector::Selector)) -> PolicyConfig {
+fn guard_policy(
+    number: u32,
+    (direction, selector): (Direction, dataplane::selector::Selector),
+) -> PolicyConfig {
     PolicyConfig {
         index: u32::MAX - number,
         direction,

@@ -7,11 +7,11 @@ use std::sync::mpsc::SyncSender;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use dataplane::board::PortBoard;
 use dataplane::clock::Clock;
 use dataplane::counters::{CounterSnapshot, Counters};
 use dataplane::event::Event;
 use dataplane::view::Publisher;
-use dataplane::board::PortBoard;
 use dataplane::worker::{Idle, Worker, WorkerParts};
 use thiserror::Error;
 use xsk::{Port, PortCounters, Umem, XdpOptions, XdpPort, XskError};
