@@ -8,6 +8,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::result::{Sample, Step};
 
+/// One line of the bar. What may be cut off on a narrow terminal comes last.
+const TEMPLATE: &str = "{prefix} {bar:12} {percent:>3} % ends in {eta}  {msg}";
+
 /// The display of one run.
 #[derive(Debug)]
 pub struct Display {
@@ -19,11 +22,10 @@ impl Display {
     /// A bar if standard error is a terminal, lines if not, nothing at all if `quiet`.
     pub fn new(quiet: bool) -> Display {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4));
+            // Hidden until there is a curve to show.
+            let bar = ProgressBar::hidden();
             // A constant template: it cannot be wrong at run time without being wrong in the tests.
-            if let Ok(style) = ProgressStyle::with_template(
-                "{prefix} {bar:24} {percent:>3} %  {msg}  ends in {eta}",
-            ) {
+            if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
                 bar.set_style(style);
             }
             bar
@@ -34,7 +36,7 @@ impl Display {
     /// Says what is being done now.
     pub fn say(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.println(text),
+            Some(bar) => bar.suspend(|| eprintln!("{text}")),
             None if !self.is_quiet => eprintln!("{text}"),
             None => {}
         }
@@ -47,6 +49,8 @@ impl Display {
             bar.set_position(0);
             bar.reset_eta();
             bar.set_prefix(curve.to_owned());
+            bar.set_message(String::new());
+            bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(4));
         } else {
             self.say(&format!("{curve}:"));
         }
@@ -57,7 +61,7 @@ impl Display {
         let Some(bar) = &self.bar else { return };
         bar.inc(1);
         bar.set_message(format!(
-            "step {}/{steps}  offered {}  received {}  loss {:.2} %  latency {}",
+            "step {}/{steps}  {} → {}  loss {:.2} %  {}",
             sample.step,
             bits(sample.offered_bps),
             bits(sample.rx_bps),
@@ -117,8 +121,7 @@ mod tests {
 
     #[test]
     fn the_template_of_the_bar_is_right() {
-        let template = "{prefix} {bar:24} {percent:>3} %  {msg}  ends in {eta}";
-        assert!(ProgressStyle::with_template(template).is_ok());
+        assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
     }
 
     #[test]
