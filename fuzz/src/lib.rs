@@ -8,15 +8,17 @@
 
 #![forbid(unsafe_code)]
 
+mod config;
 mod frame;
 // The comparison with an independent parser is the one that the property tests use.
 #[path = "../../crates/wire/tests/oracle/compare.rs"]
 mod compare;
 
+pub use config::config;
 pub use frame::frame;
 
 /// A target: given any bytes, it panics if an invariant is broken.
 pub type Target = fn(&[u8]);
 
 /// Every target by name; the name is also that of its main and of its corpus directory.
-pub const TARGETS: &[(&str, Target)] = &[("frame", frame)];
+pub const TARGETS: &[(&str, Target)] = &[("config", config), ("frame", frame)];
