@@ -10,15 +10,18 @@
 
 mod config;
 mod frame;
+mod netlink;
 // The comparison with an independent parser is the one that the property tests use.
 #[path = "../../crates/wire/tests/oracle/compare.rs"]
 mod compare;
 
 pub use config::config;
 pub use frame::frame;
+pub use netlink::netlink;
 
 /// A target: given any bytes, it panics if an invariant is broken.
 pub type Target = fn(&[u8]);
 
 /// Every target by name; the name is also that of its main and of its corpus directory.
-pub const TARGETS: &[(&str, Target)] = &[("config", config), ("frame", frame)];
+pub const TARGETS: &[(&str, Target)] =
+    &[("config", config), ("frame", frame), ("netlink", netlink)];
