@@ -103,7 +103,7 @@ impl<'a> Attributes<'a> {
         let mut by_type = [None; attr::MAX as usize + 1];
         let max = max.min(attr::MAX);
         let mut attributes = AttributeIter::new(bytes);
-        while let Some(attribute) = attributes.next() {
+        for attribute in attributes.by_ref() {
             if attribute.kind == 0 || attribute.kind > max {
                 continue;
             }

@@ -23,13 +23,11 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds a fixed part, and pads it.
-    #[must_use]
     pub fn fixed<T: IntoBytes + Immutable>(self, value: &T) -> Self {
         self.raw(value.as_bytes())
     }
 
     /// Adds bytes, and pads them.
-    #[must_use]
     pub fn raw(mut self, bytes: &[u8]) -> Self {
         self.out.extend_from_slice(bytes);
         self.pad();
@@ -37,13 +35,11 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds an attribute with a value.
-    #[must_use]
     pub fn attribute<T: IntoBytes + Immutable + ?Sized>(self, kind: u16, value: &T) -> Self {
         self.attribute_parts(kind, &[value.as_bytes()])
     }
 
     /// Adds an attribute when there is a value.
-    #[must_use]
     pub fn attribute_if<T: IntoBytes + Immutable>(self, kind: u16, value: Option<T>) -> Self {
         match value {
             Some(value) => self.attribute(kind, &value),
@@ -53,7 +49,6 @@ impl<'a> Builder<'a> {
 
     /// Adds an attribute whose value is the given pieces, one after the other. A value too long
     /// for the 16-bit length of an attribute is left out: half of it would be a lie.
-    #[must_use]
     pub fn attribute_parts(mut self, kind: u16, parts: &[&[u8]]) -> Self {
         let len = ATTRIBUTE_HEADER_LEN + parts.iter().map(|part| part.len()).sum::<usize>();
         let Ok(len) = u16::try_from(len) else {

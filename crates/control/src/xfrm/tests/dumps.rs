@@ -77,11 +77,11 @@ fn filters() {
     };
     let with = |filter: AddressFilter| dump(msg::GETSA).with(attr::ADDRESS_FILTER, &filter);
     assert_eq!(spis(&mut bench, &with(filter)), [1]);
-    assert_eq!(spis(&mut bench, &with(AddressFilter { family: 10, ..filter })), []);
+    assert!(spis(&mut bench, &with(AddressFilter { family: 10, ..filter })).is_empty());
     assert_eq!(spis(&mut bench, &with(AddressFilter { splen: 0, ..filter })), [2, 1]);
     let to = AddressFilter { splen: 0, daddr: address("192.0.2.3"), dplen: 32, ..filter };
-    assert_eq!(spis(&mut bench, &with(to)), []);
-    assert_eq!(spis(&mut bench, &dump(msg::GETSA).with(attr::PROTO, &IPPROTO_AH)), []);
+    assert!(spis(&mut bench, &with(to)).is_empty());
+    assert!(spis(&mut bench, &dump(msg::GETSA).with(attr::PROTO, &IPPROTO_AH)).is_empty());
     assert_eq!(spis(&mut bench, &dump(msg::GETSA).with(attr::PROTO, &255u8)), [2, 1]);
 }
 

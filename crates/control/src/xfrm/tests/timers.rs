@@ -52,7 +52,7 @@ fn a_clock_that_jumps_leaves_time_to_rekey() {
     }));
     bench.tick(1);
     assert_eq!(hardness(&bench.tick(1_000_000)), [0]);
-    assert_eq!(hardness(&bench.tick(30)), []);
+    assert!(hardness(&bench.tick(30)).is_empty());
     assert_eq!(hardness(&bench.tick(60)), [1]);
 }
 
@@ -64,7 +64,7 @@ fn use_time_counts_from_the_first_packet() {
         hard_use_expires_seconds: 10,
         ..LifetimeConfig::UNLIMITED
     }));
-    assert_eq!(hardness(&bench.tick(100)), []);
+    assert!(hardness(&bench.tick(100)).is_empty());
     let live = SaCounters { use_time: bench.now, packets: 1, ..SaCounters::default() };
     bench.figures.sas.insert(SaId(0), live);
     assert_eq!(hardness(&bench.tick(6)), [0]);
@@ -84,9 +84,9 @@ fn traffic_counts() {
         bench.figures.sas.insert(SaId(0), live);
         hardness(&bench.tick(1))
     };
-    assert_eq!(figures(&mut bench, 999, 1), []);
+    assert!(figures(&mut bench, 999, 1).is_empty());
     assert_eq!(figures(&mut bench, 1000, 2), [0]);
-    assert_eq!(figures(&mut bench, 2000, 49), []);
+    assert!(figures(&mut bench, 2000, 49).is_empty());
     // New limits, and a new warning.
     let update = update_sa(1).change(|info: &mut UsersaInfo| {
         info.lft = LifetimeConfig {
@@ -106,7 +106,7 @@ fn a_reservation_is_forgotten() {
     let mut bench = Bench::new();
     let reserve = UserspiInfo { info: usersa(0), min: 9, max: 9 };
     bench.accept(&Request::new(msg::ALLOCSPI, &reserve).flags(NLM_F_REQUEST));
-    assert_eq!(hardness(&bench.tick(29)), []);
+    assert!(hardness(&bench.tick(29)).is_empty());
     assert_eq!(hardness(&bench.tick(1)), [1]);
     assert!(bench.changes().is_empty(), "the data plane never knew of it");
     bench.accept(&new_sa(9));
