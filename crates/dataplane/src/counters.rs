@@ -147,6 +147,17 @@ pub struct UsageSnapshot {
     pub last_use_ns: u64,
 }
 
+impl From<UsageSnapshot> for Usage {
+    fn from(snapshot: UsageSnapshot) -> Usage {
+        Usage {
+            packets: snapshot.packets.into(),
+            bytes: snapshot.bytes.into(),
+            first_use_ns: snapshot.first_use_ns.into(),
+            last_use_ns: snapshot.last_use_ns.into(),
+        }
+    }
+}
+
 impl Usage {
     /// Counts one packet.
     #[inline]

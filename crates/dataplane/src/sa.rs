@@ -157,6 +157,18 @@ struct ErrorCounters {
     other: AtomicU64,
 }
 
+impl From<&ErrorCounters> for ErrorCounters {
+    fn from(other: &ErrorCounters) -> ErrorCounters {
+        let copy = |counter: &AtomicU64| AtomicU64::new(counter.load(Relaxed));
+        ErrorCounters {
+            integrity_failed: copy(&other.integrity_failed),
+            replayed: copy(&other.replayed),
+            replay_old: copy(&other.replay_old),
+            other: copy(&other.other),
+        }
+    }
+}
+
 /// A security association.
 pub struct Sa {
     config: SaConfig,
@@ -214,6 +226,17 @@ impl Sa {
             return Err(SaError::Immutable);
         }
         Sa::assemble(config, self.runtime.clone())
+    }
+
+    /// This new SA, going on with the counters of the one whose place it takes.
+    pub fn counting_on(mut self, old: &Sa) -> Sa {
+        let old = &old.runtime;
+        if let Some(runtime) = Arc::get_mut(&mut self.runtime) {
+            runtime.usage = Usage::from(old.usage.snapshot());
+            runtime.errors = ErrorCounters::from(&old.errors);
+            runtime.added_ns = old.added_ns;
+        }
+        self
     }
 
     fn assemble(config: SaConfig, runtime: Arc<Runtime>) -> Result<Sa, SaError> {
@@ -329,8 +352,7 @@ impl Sa {
 }
 
 fn restored_window(config: &SaConfig) -> Replay {
-    let (window, extended, top) =
-        (config.replay_window, config.extended_sequence, config.received);
+    let (window, extended, top) = (config.replay_window, config.extended_sequence, config.received);
     match &config.received_bitmap {
         Some(bitmap) => Replay::restored(window, extended, top, bitmap),
         None => Replay::new(window, extended, top),
@@ -341,5 +363,48 @@ impl std::fmt::Debug for Sa {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let SaConfig { spi, source, destination, .. } = &self.config;
         write!(f, "Sa({spi:#010x} {source} -> {destination})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crypto::Engine;
+
+    fn config() -> SaConfig {
+        SaConfig {
+            spi: 0x101,
+            source: [192, 0, 2, 1].into(),
+            destination: [192, 0, 2, 2].into(),
+            reqid: 1,
+            key: Arc::new(Key::new(Engine::AwsLc, &[7; 16]).unwrap()),
+            salt: [0; 4],
+            extended_sequence: true,
+            replay_window: 64,
+            selector: None,
+            flags: SaFlags::default(),
+            encapsulation: None,
+            limits: HardLimits { packets: 2, bytes: u64::MAX },
+            sent: 0,
+            received: 0,
+            received_bitmap: None,
+            added_ns: 5,
+        }
+    }
+
+    #[test]
+    fn a_successor_with_other_numbers_keeps_counters_and_limits() {
+        let old = Sa::new(config()).unwrap();
+        old.count(1000, 7);
+        old.count(400, 9);
+        old.count_error(Verdict::IntegrityFailed);
+        assert!(old.expired());
+        let new = Sa::new(SaConfig { sent: 90, received: 80, added_ns: 11, ..config() }).unwrap();
+        assert!(!new.expired());
+        let new = new.counting_on(&old);
+        assert!(new.expired(), "a limit does not begin anew");
+        let stats = new.stats();
+        assert_eq!((stats.sent, stats.received, stats.added_ns), (90, 80, 5));
+        assert_eq!((stats.usage, stats.integrity_failed), (old.stats().usage, 1));
     }
 }
