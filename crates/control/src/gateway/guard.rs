@@ -1,13 +1,14 @@
 //! What was protected stays held back until it is protected again.
 //!
-//! While a gateway runs, the selectors of its protect policies are kept in a small file beside its
-//! sockets. A gateway that starts after one that was not stopped cleanly reads them and blocks
-//! those flows, below every policy that is installed from then on: between the crash and the moment
-//! when the tunnels are back, nothing that was protected is forwarded in clear. Removing the policy
-//! once it is installed again, or a clean stop, ends that.
+//! While a gateway runs, the selectors that its policies protect or block are kept in a small file
+//! beside its sockets. A gateway that starts after one that was not stopped cleanly reads them and
+//! blocks those flows, below every policy that is installed from then on: between the crash and the
+//! moment when the tunnels are back, nothing that was held back before is forwarded in clear.
+//! Removing the policy once it is installed again, or a clean stop, ends that.
 //!
-//! The file is a log of lines, `+` or `-`, a direction and a selector. It holds no keys and no SAs,
-//! and does not bring policies back: that is the journal's work, not the guard's.
+//! The file is a log of lines, `+` or `-`, a direction and a selector. It appears with the first
+//! such policy, so that a start that fails leaves nothing. It holds no keys and no SAs, and does not
+//! bring policies back: that is the journal's work, not the guard's.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -27,15 +28,16 @@ const FILE: &str = "guard";
 /// of an idle gateway stays below a megabyte, large enough that rekeying rarely rewrites it.
 const SLACK_LINES: usize = 10_000;
 
-/// A direction and what is protected in it.
+/// A direction and what must not pass in clear in it.
 pub type Held = (Direction, Selector);
 
-/// The log of what is protected.
+/// The log of what is held.
 pub struct Guard {
     path: PathBuf,
-    file: File,
+    /// `None` until something is held.
+    file: Option<File>,
     lines: usize,
-    /// How many policies protect each.
+    /// How many policies hold each.
     held: HashMap<Held, u32>,
 }
 
@@ -49,12 +51,16 @@ impl Guard {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error),
         };
-        let file = write_anew(&path, left.iter())?;
+        // With nothing held there is nothing to keep, and an old log may go.
+        let file = match left.is_empty() {
+            true => remove(&path).map(|()| None)?,
+            false => Some(write_anew(&path, left.iter())?),
+        };
         let held = left.iter().map(|held| (*held, 0)).collect();
         Ok((Guard { path, file, lines: left.len(), held }, left))
     }
 
-    /// A protect policy was installed.
+    /// A policy that protects or blocks was installed.
     pub fn protect(&mut self, held: Held) -> io::Result<()> {
         let count = self.held.entry(held).or_insert(0);
         *count += 1;
@@ -64,7 +70,7 @@ impl Guard {
         Ok(())
     }
 
-    /// A protect policy was removed. Returns whether nothing protects its flows any more.
+    /// A policy that protects or blocks was removed. Returns whether it was the last to hold this.
     pub fn release(&mut self, held: Held) -> io::Result<bool> {
         match self.held.get_mut(&held) {
             Some(count) if *count > 1 => {
@@ -82,17 +88,29 @@ impl Guard {
 
     /// Ends the protection: the gateway stops cleanly.
     pub fn end(self) -> io::Result<()> {
-        fs::remove_file(self.path)
+        remove(&self.path)
     }
 
     fn append(&mut self, mark: char, held: Held) -> io::Result<()> {
-        self.file.write_all(line(mark, held).as_bytes())?;
-        self.lines += 1;
-        if self.lines > 4 * self.held.len() + SLACK_LINES {
-            self.file = write_anew(&self.path, self.held.keys())?;
-            self.lines = self.held.len();
+        match &mut self.file {
+            Some(file) if self.lines <= 4 * self.held.len() + SLACK_LINES => {
+                file.write_all(line(mark, held).as_bytes())?;
+                self.lines += 1;
+            }
+            // What is held now has the change in it already.
+            _ => {
+                self.file = Some(write_anew(&self.path, self.held.keys())?);
+                self.lines = self.held.len();
+            }
         }
         Ok(())
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -201,6 +219,22 @@ mod tests {
     }
 
     #[test]
+    fn a_start_that_holds_nothing_leaves_no_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = || fs::read_dir(directory.path()).unwrap().count();
+        let (mut guard, _) = Guard::open(directory.path()).unwrap();
+        assert_eq!(files(), 0);
+        let one = held(Direction::Out, "16.0.0.0/8", "48.0.0.0/24");
+        guard.protect(one).unwrap();
+        guard.release(one).unwrap();
+        drop(guard);
+        // All was taken back before the crash: the next start clears the log away.
+        assert!(Guard::open(directory.path()).unwrap().1.is_empty());
+        assert_eq!(files(), 0);
+        Guard::open(directory.path()).unwrap().0.end().unwrap();
+    }
+
+    #[test]
     fn the_log_is_rewritten_before_it_grows_without_bound() {
         let directory = tempfile::tempdir().unwrap();
         let (mut guard, _) = Guard::open(directory.path()).unwrap();
@@ -230,7 +264,8 @@ mod tests {
     fn the_file_is_for_its_owner_only() {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
-        let _guard = Guard::open(directory.path()).unwrap();
+        let (mut guard, _) = Guard::open(directory.path()).unwrap();
+        guard.protect(held(Direction::Out, "1.0.0.0/8", "2.0.0.0/8")).unwrap();
         let mode = fs::metadata(directory.path().join(FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }

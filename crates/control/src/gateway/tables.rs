@@ -6,7 +6,7 @@
 //! 2. a policy that wants an SA gets a *slot*, shared by all policies that want the same;
 //! 3. every slot that an SA came to or left is filled with the newest SA that fits, as Linux picks
 //!    it, and that SA is given IVs before any worker can see it;
-//! 4. what protect policies cover is told to the guard before a view without it can be published.
+//! 4. what is protected or blocked is told to the guard before the view with it is published.
 //!
 //! It does not publish and does not know workers.
 
@@ -19,7 +19,10 @@ use crypto::Engine;
 use dataplane::clock::Clock;
 use dataplane::nonce::NonceSpace;
 use dataplane::policy::{Action, Direction, Policy, PolicyConfig, Template};
+use dataplane::prefix::Family;
 use dataplane::sa::Sa;
+use dataplane::selector::Selector;
+use dataplane::spd::DefaultAction;
 use dataplane::view::View;
 use tracing::{error, warn};
 
@@ -48,7 +51,8 @@ pub struct InstalledPolicy {
     slot: Option<SlotKey>,
 }
 
-/// What a slot's SA must be. Zero stands for any, in `spi` and `reqid`.
+/// What a slot's SA must be. An SPI of zero stands for any; a reqid of zero does not, as in
+/// `xfrm_state_find`: a policy without one takes SAs without one, and no other tunnel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct SlotKey {
     source: IpAddr,
@@ -68,16 +72,10 @@ impl SlotKey {
     }
 
     /// Every slot that an SA fits.
-    fn fitted_by(sa: &Sa) -> [SlotKey; 4] {
+    fn fitted_by(sa: &Sa) -> [SlotKey; 2] {
         let config = sa.config();
-        let key = |reqid, spi| SlotKey {
-            source: config.source,
-            destination: config.destination,
-            reqid,
-            spi,
-        };
-        let (reqid, spi) = (config.reqid, config.spi);
-        [key(reqid, 0), key(0, 0), key(reqid, spi), key(0, spi)]
+        let (source, destination, reqid) = (config.source, config.destination, config.reqid);
+        [0, config.spi].map(|spi| SlotKey { source, destination, reqid, spi })
     }
 }
 
@@ -94,6 +92,8 @@ pub struct Tables {
     nonces: Arc<NonceSpace>,
     clock: Clock,
     guard: Guard,
+    /// The index of the policy that blocks what an earlier run left, until that is taken back.
+    left: HashMap<Held, u32>,
     sas: BTreeMap<SaId, InstalledSa>,
     policies: BTreeMap<PolicyId, InstalledPolicy>,
     by_index: HashMap<u32, PolicyId>,
@@ -114,14 +114,17 @@ impl Tables {
         left: &[Held],
         view: &mut View,
     ) -> Tables {
-        for (number, held) in left.iter().enumerate() {
-            view.spd.insert(Arc::new(Policy::new(guard_policy(number as u32, *held))));
+        let left: HashMap<Held, u32> =
+            std::iter::zip(left.iter().copied(), (0..=u32::MAX).rev()).collect();
+        for (held, index) in &left {
+            view.spd.insert(Arc::new(Policy::new(guard_policy(*index, *held))));
         }
         Tables {
             engine,
             nonces,
             clock,
             guard,
+            left,
             sas: BTreeMap::new(),
             policies: BTreeMap::new(),
             by_index: HashMap::new(),
@@ -169,14 +172,11 @@ impl Tables {
             match change {
                 Change::SaInstalled(record) => self.install_sa(record, view)?,
                 Change::SaUpdated(record) => self.update_sa(record, view)?,
-                Change::SaReplaySet(record) => {
-                    self.remove_sa(record.id, view)?;
-                    self.install_sa(record, view)?;
-                }
+                Change::SaReplaySet(record) => self.renumber_sa(record, view)?,
                 Change::SaRemoved(id) => self.remove_sa(*id, view)?,
                 Change::PolicyInstalled(record) => self.install_policy(record, view)?,
                 Change::PolicyRemoved(id) => self.remove_policy(*id, view)?,
-                Change::DefaultsChanged(defaults) => set_defaults(view, defaults),
+                Change::DefaultsChanged(defaults) => self.set_defaults(defaults, view)?,
             }
         }
         Ok(())
@@ -188,6 +188,19 @@ impl Tables {
             Err(reason) => {
                 // The server checked all that the data plane asks for; nothing is sealed without.
                 error!(spi = record.parameters.spi(), %reason, "an SA was not installed");
+                Ok(())
+            }
+        }
+    }
+
+    /// Other sequence numbers and another window for an SA, whose counters go on: its limits in bytes
+    /// and packets do not begin anew.
+    fn renumber_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
+        let Some(known) = self.sas.get(&record.id) else { return self.install_sa(record, view) };
+        match translate::sa(record, self.engine, &self.clock) {
+            Ok(sa) => self.put_sa(Arc::new(sa.counting_on(&known.sa)), record, view),
+            Err(reason) => {
+                error!(spi = record.parameters.spi(), %reason, "an SA was not renumbered");
                 Ok(())
             }
         }
@@ -289,8 +302,40 @@ impl Tables {
         if let Some(key) = gone.slot {
             self.leave_slot(key, view);
         }
-        if let Some(held) = held(&gone.record) {
-            self.guard.release(held)?;
+        match held(&gone.record) {
+            Some(held) => self.release(held, view),
+            None => Ok(()),
+        }
+    }
+
+    /// What was held need not be any more, neither by this run nor for an earlier one.
+    fn release(&mut self, held: Held, view: &mut View) -> io::Result<()> {
+        if self.guard.release(held)?
+            && let Some(index) = self.left.remove(&held)
+        {
+            view.spd.remove(held.0, &held.1, index);
+        }
+        Ok(())
+    }
+
+    /// Sets what happens without a policy. To block is to hold everything.
+    fn set_defaults(&mut self, defaults: &Defaults, view: &mut View) -> io::Result<()> {
+        for (direction, wire) in [
+            (Direction::In, defaults.input),
+            (Direction::Forward, defaults.forward),
+            (Direction::Out, defaults.output),
+        ] {
+            let action = translate::default_of(wire);
+            if action == view.spd.default_action(direction) {
+                continue;
+            }
+            view.spd.set_default(direction, action);
+            for everything in [Selector::any(Family::V4), Selector::any(Family::V6)] {
+                match action {
+                    DefaultAction::Block => self.guard.protect((direction, everything))?,
+                    DefaultAction::Accept => self.release((direction, everything), view)?,
+                }
+            }
         }
         Ok(())
     }
@@ -337,21 +382,17 @@ fn held(record: &PolicyRecord) -> Option<Held> {
     let wanted = translate::wanted(record);
     let config = translate::policy(record, wanted, None)?;
     match config.action {
-        Action::Protect { template, .. } if !template.optional => {
-            Some((config.direction, config.selector))
-        }
-        _ => None,
+        Action::Protect { template, .. } if template.optional => None,
+        Action::Bypass => None,
+        Action::Protect { .. } | Action::Discard => Some((config.direction, config.selector)),
     }
 }
 
-/// A policy of the guard's: it blocks, after every other policy. Its index is of no direction of the
-/// interface, which gives indexes from below.
-fn guard_policy(
-    number: u32,
-    (direction, selector): (Direction, dataplane::selector::Selector),
-) -> PolicyConfig {
+/// A policy of the guard's: it blocks, after every other policy. The interface gives indexes from
+/// below, the guard from above.
+fn guard_policy(index: u32, (direction, selector): Held) -> PolicyConfig {
     PolicyConfig {
-        index: u32::MAX - number,
+        index,
         direction,
         selector,
         priority: u32::MAX,
@@ -360,12 +401,5 @@ fn guard_policy(
     }
 }
 
-fn set_defaults(view: &mut View, defaults: &Defaults) {
-    for (direction, wire) in [
-        (Direction::In, defaults.input),
-        (Direction::Forward, defaults.forward),
-        (Direction::Out, defaults.output),
-    ] {
-        view.spd.set_default(direction, translate::default_of(wire));
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! Requests to a real XFRM server, and what the tables make of its changes.
+
+use super::*;
+use crate::xfrm::{Client, Server, Settings};
+use wire::xfrm::Builder;
+use wire::xfrm::address::{Be32, Selector as WireSelector};
+use wire::xfrm::algorithm::{AlgorithmAead, Name};
+use wire::xfrm::lifetime::LifetimeConfig;
+use wire::xfrm::netlink::{Header, NLM_F_REPLACE, NLM_F_REQUEST};
+use wire::xfrm::number::{
+    AF_INET, IPPROTO_ESP, action, attr, default_action, direction, mode, msg,
+};
+use wire::xfrm::policy::{UserTmpl, UserpolicyDefault, UserpolicyId, UserpolicyInfo};
+use wire::xfrm::replay::ReplayState;
+use wire::xfrm::sa::{AeventId, UsersaId, UsersaInfo};
+use zerocopy::{Immutable, IntoBytes};
+
+const WEST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+const EAST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
+
+/// A server and the tables behind it, in a directory that outlives them.
+struct Fixture {
+    server: Server,
+    tables: Tables,
+    view: View,
+}
+
+impl Fixture {
+    fn start(directory: &std::path::Path) -> Fixture {
+        let (guard, left) = Guard::open(directory).unwrap();
+        let mut epoch = 0;
+        let nonces = NonceSpace::new(move || {
+            epoch += 1;
+            Ok(epoch)
+        });
+        let mut view = View::default();
+        let clock = Clock::start();
+        let tables = Tables::new(Engine::AwsLc, nonces.unwrap(), clock, guard, &left, &mut view);
+        let mut server = Server::new(Settings::default());
+        server.set_listeners(0);
+        Fixture { server, tables, view }
+    }
+
+    /// Sends a request, and brings what it changed into the view.
+    fn send<T: IntoBytes + Immutable>(&mut self, kind: u16, fixed: &T, rest: &[(u16, &[u8])]) {
+        let flags = NLM_F_REQUEST | if kind == msg::NEWAE { NLM_F_REPLACE } else { 0 };
+        let mut bytes = Vec::new();
+        let header = Header { kind, flags, seq: 1, ..Header::default() };
+        let mut message = Builder::new(&mut bytes, header).fixed(fixed);
+        for (kind, value) in rest {
+            message = message.attribute_parts(*kind, &[value]);
+        }
+        message.finish();
+        let handled = self.server.handle(&Client::default(), &bytes, 1_700_000_000, &self.tables);
+        // Nobody listens and no acknowledgement was asked for, so only a refusal is answered.
+        assert!(handled.deliveries.is_empty(), "refused: {kind:#x}");
+        let changes = self.server.take_changes();
+        assert!(!changes.is_empty(), "{kind:#x} changed nothing");
+        self.tables.apply(&changes, &mut self.view).unwrap();
+    }
+
+    fn add_sa(&mut self, spi: u32, reqid: u32) {
+        let mut info = UsersaInfo {
+            saddr: WEST.into(),
+            lft: LifetimeConfig::UNLIMITED,
+            reqid,
+            family: AF_INET,
+            mode: mode::TUNNEL,
+            ..UsersaInfo::default()
+        };
+        info.id.daddr = EAST.into();
+        info.id.spi = Be32::new(spi);
+        info.id.proto = IPPROTO_ESP;
+        let head =
+            AlgorithmAead { name: Name::new("rfc4106(gcm(aes))"), key_len: 160, icv_len: 128 };
+        let key = [head.as_bytes(), &[7; 20]].concat();
+        self.send(msg::NEWSA, &info, &[(attr::ALG_AEAD, &key)]);
+    }
+
+    fn sa(&self, spi: u32) -> &InstalledSa {
+        self.tables.sas().find(|one| one.sa.config().spi == spi).unwrap()
+    }
+
+    /// The SA that flows of the only protect policy leave by.
+    fn chosen(&self) -> Option<u32> {
+        let slot = self.tables.slots.values().next().unwrap();
+        self.view.bundles.get(slot.number).map(|sa| sa.config().spi)
+    }
+}
+
+fn wire_selector() -> WireSelector {
+    WireSelector {
+        saddr: IpAddr::from([16, 0, 0, 0]).into(),
+        daddr: IpAddr::from([48, 0, 0, 0]).into(),
+        prefixlen_s: 8,
+        prefixlen_d: 8,
+        family: AF_INET,
+        ..WireSelector::default()
+    }
+}
+
+fn policy(action: u8) -> UserpolicyInfo {
+    UserpolicyInfo {
+        sel: wire_selector(),
+        lft: LifetimeConfig::UNLIMITED,
+        dir: direction::OUT,
+        action,
+        ..UserpolicyInfo::default()
+    }
+}
+
+fn template(reqid: u32) -> UserTmpl {
+    let mut template = UserTmpl {
+        family: AF_INET,
+        saddr: WEST.into(),
+        reqid,
+        mode: mode::TUNNEL,
+        aalgos: u32::MAX,
+        ealgos: u32::MAX,
+        calgos: u32::MAX,
+        ..UserTmpl::default()
+    };
+    template.id.daddr = EAST.into();
+    template.id.proto = IPPROTO_ESP;
+    template
+}
+
+fn policy_id() -> UserpolicyId {
+    UserpolicyId { sel: wire_selector(), dir: direction::OUT, ..UserpolicyId::default() }
+}
+
+#[test]
+fn a_policy_without_reqid_takes_no_other_tunnels_sa() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut gateway = Fixture::start(directory.path());
+    gateway.send(msg::NEWPOLICY, &policy(action::ALLOW), &[(attr::TMPL, template(0).as_bytes())]);
+    gateway.add_sa(0x101, 7);
+    assert_eq!(gateway.chosen(), None, "the SA of reqid 7 is another tunnel's");
+    gateway.add_sa(0x102, 0);
+    assert_eq!(gateway.chosen(), Some(0x102));
+}
+
+#[test]
+fn the_newest_sa_of_the_reqid_is_taken_and_the_older_when_it_goes() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut gateway = Fixture::start(directory.path());
+    gateway.send(msg::NEWPOLICY, &policy(action::ALLOW), &[(attr::TMPL, template(7).as_bytes())]);
+    for spi in [0x103, 0x101, 0x102] {
+        gateway.add_sa(spi, 7);
+        assert_eq!(gateway.chosen(), Some(spi));
+    }
+    let id = UsersaId {
+        daddr: EAST.into(),
+        spi: Be32::new(0x102),
+        family: AF_INET,
+        proto: IPPROTO_ESP,
+        pad: 0,
+    };
+    gateway.send(msg::DELSA, &id, &[]);
+    assert_eq!(gateway.chosen(), Some(0x101));
+}
+
+#[test]
+fn new_sequence_numbers_leave_an_sas_counters_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut gateway = Fixture::start(directory.path());
+    gateway.add_sa(0x101, 7);
+    let added_ns = gateway.sa(0x101).sa.stats().added_ns;
+    let sa_id = UsersaId {
+        daddr: EAST.into(),
+        spi: Be32::new(0x101),
+        family: AF_INET,
+        proto: IPPROTO_ESP,
+        pad: 0,
+    };
+    let wanted = AeventId { sa_id, saddr: WEST.into(), flags: 0, reqid: 7 };
+    let numbers = ReplayState { oseq: 90, seq: 80, bitmap: 1 };
+    gateway.send(msg::NEWAE, &wanted, &[(attr::REPLAY_VAL, numbers.as_bytes())]);
+    let stats = gateway.sa(0x101).sa.stats();
+    assert_eq!((stats.sent, stats.received), (90, 80));
+    // What else goes on with it is tested where SAs are.
+    assert_eq!(stats.added_ns, added_ns, "the life of the SA goes on");
+    let listed = gateway.view.sad.get(0x101, EAST).unwrap();
+    assert!(listed.same_runtime(&gateway.sa(0x101).sa));
+}
+
+#[test]
+fn what_was_blocked_before_a_crash_is_blocked_until_taken_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut gateway = Fixture::start(directory.path());
+    gateway.send(msg::NEWPOLICY, &policy(action::BLOCK), &[]);
+    drop(gateway);
+
+    let mut gateway = Fixture::start(directory.path());
+    let discards =
+        |view: &View| view.spd.iter().filter(|one| one.config().action == Action::Discard).count();
+    assert_eq!(discards(&gateway.view), 1, "held by the guard");
+    gateway.send(msg::NEWPOLICY, &policy(action::BLOCK), &[]);
+    assert_eq!(discards(&gateway.view), 2);
+    gateway.send(msg::DELPOLICY, &policy_id(), &[]);
+    assert!(gateway.view.spd.is_empty(), "the operator took it back");
+}
+
+#[test]
+fn a_default_of_block_outlives_a_crash_until_taken_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let defaults = |out| UserpolicyDefault { input: 0, forward: 0, output: out };
+    let mut gateway = Fixture::start(directory.path());
+    gateway.send(msg::SETDEFAULT, &defaults(default_action::BLOCK), &[]);
+    drop(gateway);
+
+    let mut gateway = Fixture::start(directory.path());
+    let selectors = |view: &View| {
+        let mut held: Vec<_> = view.spd.iter().map(|one| one.config().selector).collect();
+        held.sort_by_key(|selector| selector.family() as u8);
+        held
+    };
+    assert_eq!(selectors(&gateway.view), [Selector::any(Family::V4), Selector::any(Family::V6)]);
+    gateway.send(msg::SETDEFAULT, &defaults(default_action::BLOCK), &[]);
+    gateway.send(msg::SETDEFAULT, &defaults(default_action::ACCEPT), &[]);
+    assert!(gateway.view.spd.is_empty());
+    assert_eq!(gateway.view.spd.default_action(Direction::Out), DefaultAction::Accept);
+}
