@@ -47,9 +47,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("peregrine: {error:#}");
-            error
-                .downcast_ref::<command::Unfit>()
-                .map_or(ExitCode::from(1), |_| ExitCode::from(2))
+            error.downcast_ref::<command::Unfit>().map_or(ExitCode::from(1), |_| ExitCode::from(2))
         }
     }
 }

@@ -23,11 +23,7 @@ impl Machine {
         for name in ["red0", "black0"] {
             Veth::new((&namespace, name), (&peer, name), 1).expect("a veth pair");
         }
-        Machine {
-            namespace,
-            _peer: peer,
-            directory: tempfile::tempdir().expect("a directory"),
-        }
+        Machine { namespace, _peer: peer, directory: tempfile::tempdir().expect("a directory") }
     }
 
     fn config(&self, text: &str) -> std::path::PathBuf {
@@ -78,7 +74,7 @@ fn assert_refused(out: &Output, words: &[&str]) {
 const GOOD: &str = r#"
 name = "cfg-test"
 cores = [0]
-frames = 4096
+spin_us = 50
 [[port]]
 interface = "red0"
 [[port]]
@@ -93,8 +89,8 @@ fn malformed_toml_names_the_line() {
 
 #[test]
 fn an_unknown_key_is_named() {
-    let out = Machine::new().refuse(&GOOD.replace("frames", "framez"), &[]);
-    assert_refused(&out, &["framez"]);
+    let out = Machine::new().refuse(&GOOD.replace("spin_us", "spin_uz"), &[]);
+    assert_refused(&out, &["spin_uz"]);
 }
 
 #[test]

@@ -177,9 +177,8 @@ impl Path {
             paths.push(path.run(ROUNDS)?);
             ciphers.push(cipher.run(ROUNDS));
         }
-        let ns = |samples: &[Sample]| {
-            Spread::of(samples.iter().map(Sample::ns_per_packet).collect())
-        };
+        let ns =
+            |samples: &[Sample]| Spread::of(samples.iter().map(Sample::ns_per_packet).collect());
         let (path_ns, cipher_ns) = (ns(&paths), ns(&ciphers));
         let bytes = paths[0].bytes as f64 / paths[0].packets as f64;
         Ok(Row {
@@ -215,7 +214,13 @@ fn print(report: &Report) {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
     table.set_header([
-        "direction", "SAs", "size", "path ns/packet", "cipher ns/packet", "beside ns", "share",
+        "direction",
+        "SAs",
+        "size",
+        "path ns/packet",
+        "cipher ns/packet",
+        "beside ns",
+        "share",
         "Gbps",
     ]);
     for column in 1..8 {

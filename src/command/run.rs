@@ -74,7 +74,10 @@ impl Run {
         );
         if let Err(error) = gateway.serve(&mut signals) {
             // No destructor runs: the interfaces stay closed, and what was protected is remembered.
-            eprintln!("peregrine: gateway {} ends: {error}; its interfaces stay closed", summary.name);
+            eprintln!(
+                "peregrine: gateway {} ends: {error}; its interfaces stay closed",
+                summary.name
+            );
             std::process::exit(1);
         }
         gateway.stop()?;

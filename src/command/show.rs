@@ -123,8 +123,17 @@ fn ago(age_s: Option<u64>) -> String {
 
 fn sa_table(sas: &[api::Sa]) -> Table {
     let mut table = table(&[
-        "SPI", "dir", "outer", ">reqid", "algorithm", ">window", ">sequence", ">packets", ">bytes",
-        "last use", ">errors",
+        "SPI",
+        "dir",
+        "outer",
+        ">reqid",
+        "algorithm",
+        ">window",
+        ">sequence",
+        ">packets",
+        ">bytes",
+        "last use",
+        ">errors",
     ]);
     for sa in sas {
         let errors = sa.errors.integrity + sa.errors.replay + sa.errors.replay_window;
@@ -148,8 +157,16 @@ fn sa_table(sas: &[api::Sa]) -> Table {
 
 fn policy_table(policies: &[api::Policy]) -> Table {
     let mut table = table(&[
-        "dir", ">priority", "source", "destination", "traffic", "action", "through", ">packets",
-        ">bytes", "last use",
+        "dir",
+        ">priority",
+        "source",
+        "destination",
+        "traffic",
+        "action",
+        "through",
+        ">packets",
+        ">bytes",
+        "last use",
     ]);
     for policy in policies {
         let through: Vec<String> = policy.templates.iter().map(template_text).collect();
@@ -172,7 +189,10 @@ fn policy_table(policies: &[api::Policy]) -> Table {
 fn template_text(template: &api::Template) -> String {
     let optional = if template.optional { " if there is one" } else { "" };
     let (protocol, mode) = (&template.protocol, &template.mode);
-    format!("{protocol} {mode} {} → {} reqid {}{optional}", template.src, template.dst, template.reqid)
+    format!(
+        "{protocol} {mode} {} → {} reqid {}{optional}",
+        template.src, template.dst, template.reqid
+    )
 }
 
 /// Protocol and ports of a policy; ports only where they matter.
@@ -198,7 +218,13 @@ fn traffic_text(policy: &api::Policy) -> String {
 
 fn worker_table(workers: &[api::Worker]) -> Table {
     let mut table = table(&[
-        ">worker", ">core", ">busy turns", ">packets", ">packets a batch", ">turns", ">sleeps",
+        ">worker",
+        ">core",
+        ">busy turns",
+        ">packets",
+        ">packets a batch",
+        ">turns",
+        ">sleeps",
     ]);
     for worker in workers {
         table.add_row([
@@ -246,7 +272,15 @@ fn neighbour_table(neighbours: &[api::Neighbour]) -> Table {
 
 fn print_ports(ports: &[api::Port], all: bool) {
     let mut traffic = table(&[
-        "port", "interface", "link", ">MTU", "XDP", ">queues", ">received", ">bytes in", ">sent",
+        "port",
+        "interface",
+        "link",
+        ">MTU",
+        "XDP",
+        ">queues",
+        ">received",
+        ">bytes in",
+        ">sent",
         ">bytes out",
     ]);
     for port in ports {
@@ -264,9 +298,10 @@ fn print_ports(ports: &[api::Port], all: bool) {
         ]);
     }
     print(traffic, "no port is served");
-    for (title, pick) in
-        [("Steering", (|port| &port.steering) as fn(&api::Port) -> &Vec<api::Loss>), ("Losses", |port| &port.losses)]
-    {
+    for (title, pick) in [
+        ("Steering", (|port| &port.steering) as fn(&api::Port) -> &Vec<api::Loss>),
+        ("Losses", |port| &port.losses),
+    ] {
         let mut counts = table(&["port", "name", ">packets", "meaning"]);
         for port in ports {
             for one in pick(port).iter().filter(|one| all || one.count != 0) {
