@@ -27,7 +27,7 @@ use dataplane::nonce::NonceSpace;
 use dataplane::view::{Publisher, View};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thiserror::Error;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 use xsk::XskError;
 
 use self::facts::Rates;
@@ -122,6 +122,8 @@ pub struct Gateway {
     network: Network,
     tables: Tables,
     nonces: std::sync::Arc<NonceSpace>,
+    /// The next epoch could not be claimed when it was tried last.
+    epoch_overdue: bool,
     /// The view that was published last, to make the next one from.
     view: View,
     publisher: Publisher,
@@ -129,6 +131,8 @@ pub struct Gateway {
     ports: Ports,
     workers: Workers,
     refreshed: Instant,
+    /// When lifetimes were looked at last, in seconds since 1970.
+    expired_at: u64,
     // The run directory is given back last.
     instance: Instance,
 }
@@ -178,6 +182,7 @@ impl Gateway {
         Ok(Gateway {
             started: now,
             refreshed: now,
+            expired_at: 0,
             server: Server::new(Settings::default()),
             rates: Rates::default(),
             config,
@@ -190,6 +195,7 @@ impl Gateway {
             network,
             tables,
             nonces,
+            epoch_overdue: false,
             view,
             publisher,
             events,
@@ -222,8 +228,7 @@ impl Gateway {
             let now = unix_seconds();
             // Requests of IKE daemons and `ip xfrm`, then their effect, in one view.
             self.clients.on_ready(&mut self.server, &self.tables, now);
-            let expired = self.server.tick(now, &self.tables);
-            self.clients.deliver(expired, &self.server, &self.tables);
+            self.expire(now);
             let mut different = self.apply_xfrm()?;
             // News of the kernel.
             changes.clear();
@@ -236,7 +241,7 @@ impl Gateway {
             self.answer_questions()?;
             self.refresh_neighbours();
             self.publisher.reclaim();
-            self.nonces.replenish(BLOCKS_MIN).map_err(system("claim an epoch"))?;
+            self.replenish_nonces();
             self.workers.check()?;
         }
         Ok(())
@@ -262,6 +267,16 @@ impl Gateway {
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(system("wait for requests")(error.into())),
+        }
+    }
+
+    /// Lifetimes, once a second, which is what they are counted in. It looks at every SA that has a
+    /// limit in bytes or packets: done with each request, installing would take time by the square.
+    fn expire(&mut self, now: u64) {
+        if self.expired_at != now {
+            self.expired_at = now;
+            let expired = self.server.tick(now, &self.tables);
+            self.clients.deliver(expired, &self.server, &self.tables);
         }
     }
 
@@ -300,7 +315,7 @@ impl Gateway {
 
     /// What workers ask for: neighbours of the kernel, SAs of whoever listens for ACQUIRE.
     fn hear_workers(&mut self, now: u64) {
-        while let Ok(event) = self.events.try_recv() {
+        for event in event::take_waiting(&self.events) {
             match event {
                 Event::NeighbourNeeded { port, address } => self.solicit(port, address),
                 Event::SaNeeded { policy, flow } => {
@@ -336,6 +351,19 @@ impl Gateway {
         for (port, address) in used {
             self.solicit(port, address);
         }
+    }
+
+    /// Claims the next epoch ahead of time. What cannot be claimed now is tried again: workers have
+    /// IVs for a long time yet, and a full disk must not end a gateway that can go on.
+    fn replenish_nonces(&mut self) {
+        let result = self.nonces.replenish(BLOCKS_MIN);
+        if let Err(error) = &result
+            && !self.epoch_overdue
+        {
+            let blocks = self.nonces.blocks_left();
+            error!(%error, blocks, "no new epoch: once its IVs are used up, no SA seals any more");
+        }
+        self.epoch_overdue = result.is_err();
     }
 
     fn answer_questions(&mut self) -> Result<(), GatewayError> {

@@ -19,6 +19,11 @@ pub const REPEAT_NS: u64 = 100_000_000;
 /// Events that may wait for control. A burst of new tunnels asks once each.
 const CHANNEL_EVENTS: usize = 4096;
 
+/// Events that control takes in one go. Workers may send faster than control can act, whoever scans
+/// a network behind the gateway sees to that: without a bound control would do nothing else. At 10 µs
+/// each, 512 take 5 ms.
+const EVENTS_PER_TURN: usize = 512;
+
 /// Neighbours remembered as asked for, per worker. More unresolved ones at once are asked for more
 /// often than they need be, which is harmless.
 const RECENT: usize = 256;
@@ -45,6 +50,11 @@ pub enum Event {
 /// Both ends of the channel: clone the sender for every worker.
 pub fn channel() -> (SyncSender<Event>, Receiver<Event>) {
     sync_channel(CHANNEL_EVENTS)
+}
+
+/// The events that wait, up to what control should act on before it sees to its other duties.
+pub fn take_waiting(receiver: &Receiver<Event>) -> Vec<Event> {
+    receiver.try_iter().take(EVENTS_PER_TURN).collect()
 }
 
 /// One worker's end of the channel.
@@ -125,6 +135,25 @@ mod tests {
         sink.need_neighbour(0, a, REPEAT_NS + 1, &counters);
         let events: Vec<Event> = receiver.try_iter().collect();
         assert_eq!(events, [Event::NeighbourNeeded { port: 0, address: a }]);
+    }
+
+    #[test]
+    fn workers_that_never_cease_to_ask_leave_control_time() {
+        let (sender, receiver) = channel();
+        std::thread::scope(|scope| {
+            let address = IpAddr::from([10, 0, 0, 1]);
+            // A worker whose channel is never empty; it ends when nobody listens any more.
+            let flood = move || while sender.send(needed(address)).is_ok() {};
+            scope.spawn(flood);
+            for _ in 0..100 {
+                assert!(take_waiting(&receiver).len() <= EVENTS_PER_TURN);
+            }
+            drop(receiver);
+        });
+    }
+
+    fn needed(address: IpAddr) -> Event {
+        Event::NeighbourNeeded { port: 0, address }
     }
 
     #[test]
