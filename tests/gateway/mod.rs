@@ -43,6 +43,16 @@ pub struct Gateway {
 impl Gateway {
     /// Starts a gateway on `interfaces` of `namespace` with the given cores; waits until it serves.
     pub fn start(namespace: &Namespace, interfaces: &[&str], cores: &[usize]) -> Gateway {
+        Gateway::start_with(namespace, interfaces, cores, "")
+    }
+
+    /// The same with more lines for the configuration.
+    pub fn start_with(
+        namespace: &Namespace,
+        interfaces: &[&str],
+        cores: &[usize],
+        lines: &str,
+    ) -> Gateway {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let name = format!("t{}-{serial}", std::process::id());
@@ -50,17 +60,12 @@ impl Gateway {
             .iter()
             .map(|interface| format!("[[port]]\ninterface = \"{interface}\"\n"))
             .collect();
-        let text = format!("name = \"{name}\"\ncores = {cores:?}\n{ports}");
+        let text = format!("name = \"{name}\"\ncores = {cores:?}\n{lines}\n{ports}");
         let directory = tempfile::tempdir().expect("a temporary directory");
         let config = directory.path().join("gateway.toml");
         std::fs::write(&config, text).expect("the configuration is written");
         let process = launch(namespace, &name, &config, directory.path());
-        Gateway {
-            name,
-            config,
-            process,
-            directory,
-        }
+        Gateway { name, config, process, directory }
     }
 
     /// Starts the same gateway again after it was killed or stopped.
@@ -104,10 +109,7 @@ impl Gateway {
 
     /// Runs one `ip` command line against this gateway.
     pub fn ip(&self, line: &str) -> Output {
-        self.exec("ip")
-            .args(line.split_whitespace())
-            .output()
-            .expect("ip runs")
+        self.exec("ip").args(line.split_whitespace()).output().expect("ip runs")
     }
 
     /// `peregrine show WHAT --json`.
@@ -116,11 +118,7 @@ impl Gateway {
             .args(["show", what, "--json", "--instance", &self.name])
             .output()
             .expect("show runs");
-        assert!(
-            out.status.success(),
-            "show {what}: {}",
-            String::from_utf8_lossy(&out.stderr)
-        );
+        assert!(out.status.success(), "show {what}: {}", String::from_utf8_lossy(&out.stderr));
         serde_json::from_slice(&out.stdout).expect("show prints JSON")
     }
 
@@ -138,11 +136,7 @@ impl Gateway {
     pub fn wait(&self, what: &str, mut ready: impl FnMut(&Gateway) -> bool) {
         let end = Instant::now() + Duration::from_secs(10);
         while !ready(self) {
-            assert!(
-                Instant::now() < end,
-                "{what} did not happen; log:\n{}",
-                self.log()
-            );
+            assert!(Instant::now() < end, "{what} did not happen; log:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -155,10 +149,7 @@ pub fn verdicts(drops: &Value) -> Vec<(String, u64)> {
         .expect("a list of verdicts")
         .iter()
         .map(|v| {
-            (
-                v["name"].as_str().expect("a name").to_string(),
-                v["count"].as_u64().expect("a count"),
-            )
+            (v["name"].as_str().expect("a name").to_string(), v["count"].as_u64().expect("a count"))
         })
         .collect()
 }
