@@ -115,7 +115,8 @@ proptest! {
             bench.tick(seconds);
             check_changes(&mut bench, &mut mirror);
         }
-        serve(&mut bench, &Request::new(msg::GETSA, &[0u8; 0]).flags(NLM_F_REQUEST | NLM_F_DUMP).bytes());
+        let dump = Request::new(msg::GETSA, &[0u8; 0]).flags(NLM_F_REQUEST | NLM_F_DUMP);
+        serve(&mut bench, &dump.bytes());
     }
 }
 

@@ -145,7 +145,10 @@ fn what_a_kernel_refuses() {
         ),
         (
             base().with(attr::ALG_CRYPT, &plain("cbc(aes)")[..]),
-            "Invalid attribute combination for ESP: AEAD can't be used with AUTH, AUTH_TRUNC, CRYPT",
+            concat!(
+                "Invalid attribute combination for ESP: ",
+                "AEAD can't be used with AUTH, AUTH_TRUNC, CRYPT",
+            ),
         ),
         (
             edit(|info| info.mode = mode::TRANSPORT).with(attr::TFCPAD, &1u32),
