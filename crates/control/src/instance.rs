@@ -17,6 +17,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -33,8 +34,11 @@ pub const XFRM_SOCKET: &str = "xfrm.sock";
 /// The show socket in a run directory.
 pub const CONTROL_SOCKET: &str = "control.sock";
 const PID_FILE: &str = "pid";
-/// How often a lock is tried that another process keeps removing and making.
+/// How often a lock is tried. Who looks whether an instance lives ([`running`]) holds its lock for
+/// a moment, and an instance that ends removes its files under others' eyes; neither is a refusal.
 const LOCK_ATTEMPTS: usize = 16;
+/// The pause between attempts; 16 of them are beyond any such moment.
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Why an instance cannot be started, found or numbered.
 #[derive(Debug, Error)]
@@ -144,8 +148,7 @@ impl Instance {
         let above = DirBuilder::new().recursive(true).mode(0o755).create(run_dir);
         above.map_err(InstanceError::file("make directory", run_dir))?;
         let directory = run_dir.join(name);
-        make_private(&directory)?;
-        let lock = lock(&directory.join(PID_FILE), name)?;
+        let lock = lock(&directory, name)?;
         let instance = Self { name: name.to_owned(), directory, _lock: lock };
         for socket in [XFRM_SOCKET, CONTROL_SOCKET] {
             let path = instance.directory.join(socket);
@@ -271,32 +274,46 @@ fn make_private(path: &Path) -> Result<(), InstanceError> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(failed)
 }
 
-/// Locks the pid file and writes this process into it.
-fn lock(path: &Path, name: &str) -> Result<File, InstanceError> {
-    let failed = InstanceError::file("lock", path);
+/// Makes the run directory, locks the pid file in it and writes this process into it.
+fn lock(directory: &Path, name: &str) -> Result<File, InstanceError> {
+    let path = directory.join(PID_FILE);
+    let failed = InstanceError::file("lock", &path);
+    let mut holder = None;
     for _ in 0..LOCK_ATTEMPTS {
+        make_private(directory)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut file = options.open(path).map_err(&failed)?;
+        let mut file = match options.open(&path) {
+            // The former holder has just removed the directory.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            other => other.map_err(&failed)?,
+        };
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
-                let pid = read_pid(&file).map_or_else(|| "unknown".to_owned(), |p| p.to_string());
-                return Err(InstanceError::Running { name: name.to_owned(), pid });
+                holder = Some(read_pid(&file));
+                std::thread::sleep(LOCK_PAUSE);
+                continue;
             }
             Err(error) => return Err(failed(error.into())),
         }
-        // Between open and lock the former holder may have removed the file: then this lock is on a
-        // file that nobody else can see.
+        // Between open and lock the former holder may have removed the file: then this lock is on
+        // a file that nobody else can see.
         let here = file.metadata().map_err(&failed)?;
-        let there = fs::metadata(path);
+        let there = fs::metadata(&path);
         if there.is_ok_and(|there| (there.dev(), there.ino()) == (here.dev(), here.ino())) {
             let write = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
             write.map_err(&failed)?;
             return Ok(file);
         }
     }
-    Err(failed(io::ErrorKind::ResourceBusy.into()))
+    match holder {
+        Some(pid) => Err(InstanceError::Running {
+            name: name.to_owned(),
+            pid: pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string()),
+        }),
+        None => Err(failed(io::ErrorKind::ResourceBusy.into())),
+    }
 }
 
 fn is_locked(file: &File) -> bool {

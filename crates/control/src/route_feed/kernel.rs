@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use dataplane::prefix::Prefix;
 
-use super::model::{Address, Link, Neighbour, Route};
+use super::model::{Address, Link, Neighbour, Route, Table};
 use super::table::{Effect, Placement, RouteTable};
 
 /// The four kinds of things that the kernel tells about.
@@ -57,6 +57,14 @@ impl Event {
             Self::Address(_) | Self::AddressGone(_) => Kind::Addresses,
             Self::Route(..) | Self::RouteGone(_) => Kind::Routes,
             Self::Neighbour(_) | Self::NeighbourGone(..) => Kind::Neighbours,
+        }
+    }
+
+    /// The table and prefix that an event about routes is about.
+    pub(super) fn route_key(&self) -> Option<(Table, Prefix)> {
+        match self {
+            Self::Route(route, _) | Self::RouteGone(route) => Some((route.table, route.prefix)),
+            _ => None,
         }
     }
 }
@@ -222,6 +230,11 @@ impl Kernel {
             stays
         });
         true
+    }
+
+    /// Forgets the routes of one table for one prefix, without telling.
+    pub(super) fn forget_routes(&mut self, key: (Table, Prefix)) {
+        self.routes.forget(key);
     }
 
     /// Puts what was read afresh in the place of what was known of one kind, and tells the

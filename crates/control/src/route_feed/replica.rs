@@ -2,10 +2,13 @@
 //!
 //! The plan:
 //!
-//! 1. Each kind of thing is read by a dump, one kind at a time. Events that arrive during the dump
-//!    are applied to what is known *and* to what is being read: events and dump parts come through
-//!    one socket in the order in which the kernel made them, so at the end of the dump what was
-//!    read is complete. It then takes the place of what was known, and the differences are told.
+//! 1. Each kind of thing is read by a dump, one kind at a time. Events and dump parts come through
+//!    one socket in the order in which the kernel made them. Events before the first part are in
+//!    the dump already; later ones are applied to what is known *and* to what is being read, so at
+//!    the end of the dump what was read is complete. It then takes the place of what was known, and
+//!    the differences are told. The order of routes for one prefix is that of the dump: when the
+//!    dump comes to a prefix, it overrules the events before, and when an event comes in the middle
+//!    of a prefix, the dump is repeated.
 //! 2. When events were lost (the socket's buffer overran), everything is read again, but not before
 //!    the socket has been seen empty: until then the kernel goes on losing events in silence.
 //! 3. When an event leaves the routes in doubt, the routes are read again.
@@ -14,7 +17,12 @@
 //!
 //! Pure: it is told what was read and says what to ask for.
 
+use std::collections::HashSet;
+
+use dataplane::prefix::Prefix;
+
 use super::kernel::{Change, Event, Kernel, Kind};
+use super::model::Table;
 
 /// How often an interrupted dump is repeated before its result is taken as it is.
 const REPEATS_MAX: u32 = 3;
@@ -36,9 +44,37 @@ pub(super) struct Replica {
 struct Reading {
     kind: Kind,
     fresh: Kernel,
+    /// The first part has come.
+    started: bool,
+    /// The prefixes whose routes the dump has come to, and the one that it came to last.
+    listed: HashSet<(Table, Prefix)>,
+    last: Option<(Table, Prefix)>,
     interrupted: bool,
     /// Events were lost meanwhile, or the dump broke off: its result counts for nothing.
     spoilt: bool,
+}
+
+impl Reading {
+    fn event(&mut self, event: &Event) {
+        if !self.started {
+            return;
+        }
+        self.interrupted |= self.last.is_some() && self.last == event.route_key();
+        // Doubts about what is being read are normal: it is not complete. They are about what is
+        // known only if they also arise there.
+        let _ = self.fresh.apply(event.clone(), &mut Vec::new());
+    }
+
+    fn entry(&mut self, event: Event) {
+        self.started = true;
+        if let Some(key) = event.route_key() {
+            if self.listed.insert(key) {
+                self.fresh.forget_routes(key);
+            }
+            self.last = Some(key);
+        }
+        let _ = self.fresh.apply(event, &mut Vec::new());
+    }
 }
 
 impl Replica {
@@ -65,16 +101,21 @@ impl Replica {
     /// A dump of a kind was asked for.
     pub(super) fn begin(&mut self, kind: Kind) {
         self.wanted.retain(|&wanted| wanted != kind);
-        let fresh = Kernel::default();
-        self.reading = Some(Reading { kind, fresh, interrupted: false, spoilt: false });
+        self.reading = Some(Reading {
+            kind,
+            fresh: Kernel::default(),
+            started: false,
+            listed: HashSet::new(),
+            last: None,
+            interrupted: false,
+            spoilt: false,
+        });
     }
 
     /// An event came.
     pub(super) fn event(&mut self, event: Event, changes: &mut Vec<Change>) {
         if let Some(reading) = self.reading.as_mut().filter(|r| r.kind == event.kind()) {
-            // Doubts about what is being read are normal: it is not complete. They are about what
-            // is known only if they also arise there.
-            let _ = reading.fresh.apply(event.clone(), &mut Vec::new());
+            reading.event(&event);
         }
         let reading_routes = self.reading.as_ref().is_some_and(|r| r.kind == Kind::Routes);
         let link_or_address = event.kind() != Kind::Routes;
@@ -88,7 +129,7 @@ impl Replica {
     /// An entry of the dump under way came.
     pub(super) fn entry(&mut self, event: Event) {
         if let Some(reading) = self.reading.as_mut().filter(|r| r.kind == event.kind()) {
-            let _ = reading.fresh.apply(event, &mut Vec::new());
+            reading.entry(event);
         }
     }
 
@@ -164,7 +205,8 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::model::{Neighbour, NeighbourState};
+    use super::super::model::{Neighbour, NeighbourState, NextHop, Route, RouteKind};
+    use super::super::table::Placement;
     use super::*;
 
     enum Message {
@@ -302,6 +344,53 @@ mod tests {
                 prop_assert!(changes.contains(&Change::Neighbour(1, *address)));
             }
         }
+    }
+
+    #[test]
+    fn the_order_of_routes_is_that_of_the_dump() {
+        let route = |host| {
+            let (ifindex, gateway) = (2, Some(IpAddr::from([10, 0, 0, host])));
+            Route {
+                table: Table::Main,
+                prefix: Prefix::new(IpAddr::from([10, 9, 0, 0]), 16).unwrap(),
+                metric: 0,
+                kind: RouteKind::Unicast,
+                hops: vec![NextHop { gateway, ifindex, weight: 1, dead: false }],
+                preferred_source: None,
+                mtu: None,
+                protocol: 4,
+            }
+        };
+        let order =
+            |replica: &Replica| -> Vec<Route> { replica.kernel().routes().cloned().collect() };
+        let append = |host| Event::Route(route(host), Placement::Append);
+        let mut replica = Replica::new();
+        let mut changes = Vec::new();
+
+        // The dump was made after the event for 3, whatever the event says about its place.
+        replica.begin(Kind::Routes);
+        replica.event(append(3), &mut changes);
+        [1, 2, 3].into_iter().for_each(|host| replica.entry(append(host)));
+        replica.end(&mut changes);
+        assert_eq!(order(&replica), [route(1), route(2), route(3)]);
+
+        // An event between parts, before the dump comes to the prefix.
+        replica.begin(Kind::Routes);
+        let elsewhere = Route { table: Table::Local, ..route(9) };
+        replica.entry(Event::Route(elsewhere.clone(), Placement::Append));
+        replica.event(Event::Route(route(4), Placement::Prepend), &mut changes);
+        [4, 1, 2, 3].into_iter().for_each(|host| replica.entry(append(host)));
+        replica.event(Event::RouteGone(elsewhere), &mut changes);
+        replica.end(&mut changes);
+        assert_eq!(order(&replica), [route(4), route(1), route(2), route(3)]);
+        assert_ne!(replica.next(), Some(Kind::Routes));
+
+        // An event in the middle of the prefix: what the dump goes on with is anyone's guess.
+        replica.begin(Kind::Routes);
+        replica.entry(append(4));
+        replica.event(Event::RouteGone(route(4)), &mut changes);
+        replica.end(&mut changes);
+        assert!(replica.wanted.contains(&Kind::Routes));
     }
 
     #[test]

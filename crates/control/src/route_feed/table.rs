@@ -76,6 +76,11 @@ impl RouteTable {
         effect
     }
 
+    /// Forgets the routes of one table for one prefix.
+    pub(super) fn forget(&mut self, key: (Table, Prefix)) {
+        self.routes.remove(&key);
+    }
+
     /// The prefixes whose routes differ from another table's.
     pub(super) fn difference(&self, other: &Self) -> Vec<Prefix> {
         let keys: HashSet<_> = self.routes.keys().chain(other.routes.keys()).collect();

@@ -3,7 +3,7 @@
 //!
 //! The oracle for "the feed followed" is a second feed, opened afterwards, that reads everything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -125,20 +125,35 @@ impl RouteFeed {
                 if here == there {
                     return;
                 }
-                let late = Instant::now() > deadline;
-                assert!(!late, "followed: {here:#?}\nread afresh: {there:#?}");
+                let only = |a: &BTreeSet<String>, b| a.difference(b).cloned().collect::<Vec<_>>();
+                assert!(
+                    Instant::now() < deadline,
+                    "only followed: {:#?}\nonly read afresh: {:#?}",
+                    only(&here, &there),
+                    only(&there, &here)
+                );
             }
         }
     }
 }
 
-/// What must be equal: routes in their order; neighbours change by the clock, so they are left out.
-fn picture(kernel: &Kernel) -> (Vec<&Link>, Vec<&Address>, BTreeMap<String, Vec<&Route>>) {
-    let mut routes: BTreeMap<String, Vec<&Route>> = BTreeMap::new();
+/// What must be equal, one line each: routes with their place among those of their prefix.
+/// Neighbours change by the clock, so they are left out.
+fn picture(kernel: &Kernel) -> BTreeSet<String> {
+    let mut routes: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for route in kernel.routes() {
-        routes.entry(format!("{:?} {}", route.table, route.prefix)).or_default().push(route);
+        let way = |hop: &NextHop| (hop.gateway, hop.ifindex, hop.weight, hop.dead);
+        let hops: Vec<_> = route.hops.iter().map(way).collect();
+        let told = (route.metric, route.kind, hops, route.preferred_source, route.mtu);
+        let told = format!("{told:?}");
+        routes.entry(format!("{:?} {}", route.table, route.prefix)).or_default().push(told);
     }
-    (kernel.links().collect(), kernel.addresses().collect(), routes)
+    let routes = routes.into_iter().flat_map(|(prefix, list)| {
+        let number = move |(i, told)| format!("{prefix} #{i} {told}");
+        list.into_iter().enumerate().map(number)
+    });
+    let links = kernel.links().map(|link| format!("{link:?}"));
+    links.chain(kernel.addresses().map(|address| format!("{address:?}"))).chain(routes).collect()
 }
 
 fn ip(text: &str) -> IpAddr {
