@@ -185,7 +185,6 @@ fn the_first_reading_is_complete() {
         assert_eq!(on_link.preferred_source, Some(ip("10.9.0.1")));
         assert_eq!(route_to(kernel, "10.66.1.1").unwrap().kind, RouteKind::Blackhole);
         assert_eq!(route_to(kernel, "10.7.0.1"), None);
-        assert_eq!(kernel.link(v0.ifindex), Some(v0));
         assert_eq!(feed.counters().dumps, 4);
         assert_eq!(feed.counters().garbled, 0);
         assert_eq!(links().unwrap(), kernel.links().cloned().collect::<Vec<_>>());
@@ -263,8 +262,8 @@ fn what_the_kernel_changes_in_silence_is_noticed() {
         pair.far("link set v0 up");
         feed.follow_until("carrier", |k| k.link_named("v0").unwrap().carrier);
         pair.near("link del v0");
-        feed.follow_until("no link", |k| k.link_named("v0").is_none());
         feed.follow_to_the_present();
+        assert!(feed.kernel().link_named("v0").is_none());
     });
 }
 
@@ -313,7 +312,6 @@ fn a_flood_overruns_the_socket_and_is_repaired() {
 
         pair.near_batch(&routes.replace("route add", "route del"));
         feed.follow_until("no routes", |k| k.route_count() == before);
-
         // With the default buffer the same flood fits, and is followed event by event.
         let mut roomy = RouteFeed::open().unwrap();
         pair.near_batch(&routes);
