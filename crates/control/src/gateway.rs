@@ -3,10 +3,12 @@
 //! [`Gateway::start`] takes the machine step by step, in an order in which giving up leaves it as it
 //! was; [`Gateway::serve`] is the control thread's loop; [`Gateway::stop`] gives the machine back.
 //! A gateway that ends any other way fails closed: its XDP programs stay on the interfaces and
-//! drop what is for the workers, and the guard's file remembers what was protected.
+//! drop what is for the workers, the kernel goes on blocking what was protected, and the guard's
+//! file remembers it.
 //!
 //! It decides nothing about packets (`dataplane`), requests (`xfrm`) or routes (`route_feed`).
 
+mod backstop;
 mod facts;
 mod guard;
 mod network;
@@ -30,6 +32,7 @@ use thiserror::Error;
 use tracing::{error, info, warn};
 use xsk::XskError;
 
+use self::backstop::Backstop;
 use self::facts::Rates;
 use self::guard::Guard;
 use self::network::Network;
@@ -147,8 +150,12 @@ impl Gateway {
         let engine = Engine::select(config.engine.name())?;
         // 2. Take the name, and with it the epoch and what an earlier run left protected.
         let instance = Instance::hold(&config.control.run_dir, &config.name)?;
+        let backstop = Backstop::open().unwrap_or_else(|error| {
+            warn!(%error, "the kernel has no XFRM: without its XDP programs it forwards in clear");
+            Backstop::absent()
+        });
         let (guard, left) =
-            Guard::open(instance.directory()).map_err(system("open the guard's file"))?;
+            Guard::open(instance.directory(), backstop).map_err(system("open the guard's file"))?;
         let (nonces, epoch) = claim_epochs(&config)?;
         // 3. What the kernel knows.
         let feed = RouteFeed::open()?;

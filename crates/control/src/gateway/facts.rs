@@ -299,7 +299,9 @@ impl Facts for View<'_> {
             neighbours: self.kernel.neighbours().count() as u64,
             received_packets: counters.iter().map(|one| one.received).sum(),
             accounted_packets: counters.iter().map(|one| one.decided()).sum(),
-            guard: "the XDP programs stay and drop what is for the workers".to_owned(),
+            guard: "the XDP programs stay and drop what is for the workers, and the kernel blocks \
+                    what is protected"
+                .to_owned(),
         }
     }
 }

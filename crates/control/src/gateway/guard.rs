@@ -4,7 +4,8 @@
 //! beside its sockets. A gateway that starts after one that was not stopped cleanly reads them and
 //! blocks those flows, below every policy that is installed from then on: between the crash and the
 //! moment when the tunnels are back, nothing that was held back before is forwarded in clear.
-//! Removing the policy once it is installed again, or a clean stop, ends that.
+//! Removing the policy once it is installed again, or a clean stop, ends that. All the while the
+//! kernel, too, is kept from forwarding those flows (`backstop.rs`).
 //!
 //! The file is a log of lines, `+` or `-`, a direction and a selector. It appears with the first
 //! such policy, so that a start that fails leaves nothing. It holds no keys and no SAs, and does not
@@ -20,6 +21,8 @@ use std::path::{Path, PathBuf};
 use dataplane::policy::Direction;
 use dataplane::prefix::Prefix;
 use dataplane::selector::{PortMatch, Selector};
+
+use super::backstop::Backstop;
 
 /// The file's name in the instance's run directory.
 const FILE: &str = "guard";
@@ -39,12 +42,14 @@ pub struct Guard {
     lines: usize,
     /// How many policies hold each.
     held: HashMap<Held, u32>,
+    /// What the kernel holds for us.
+    backstop: Backstop,
 }
 
 impl Guard {
     /// Opens the log in a run directory, and returns what an earlier run that did not end cleanly
     /// had protected. That stays in the log until this run's policies protect it.
-    pub fn open(directory: &Path) -> io::Result<(Guard, Vec<Held>)> {
+    pub fn open(directory: &Path, mut backstop: Backstop) -> io::Result<(Guard, Vec<Held>)> {
         let path = directory.join(FILE);
         let left = match fs::read_to_string(&path) {
             Ok(text) => replay(&text),
@@ -56,16 +61,20 @@ impl Guard {
             true => remove(&path).map(|()| None)?,
             false => Some(write_anew(&path, left.iter())?),
         };
+        left.iter().try_for_each(|held| backstop.block(*held))?;
         let held = left.iter().map(|held| (*held, 0)).collect();
-        Ok((Guard { path, file, lines: left.len(), held }, left))
+        Ok((Guard { path, file, lines: left.len(), held, backstop }, left))
     }
 
     /// A policy that protects or blocks was installed.
     pub fn protect(&mut self, held: Held) -> io::Result<()> {
-        let count = self.held.entry(held).or_insert(0);
-        *count += 1;
-        if *count == 1 {
-            self.append('+', held)?;
+        match self.held.get_mut(&held) {
+            Some(count) => *count += 1,
+            None => {
+                self.held.insert(held, 1);
+                self.append('+', held)?;
+                self.backstop.block(held)?;
+            }
         }
         Ok(())
     }
@@ -80,6 +89,7 @@ impl Guard {
             Some(_) => {
                 self.held.remove(&held);
                 self.append('-', held)?;
+                self.backstop.unblock(held)?;
                 Ok(true)
             }
             None => Ok(false),
@@ -88,6 +98,7 @@ impl Guard {
 
     /// Ends the protection: the gateway stops cleanly.
     pub fn end(self) -> io::Result<()> {
+        self.backstop.end()?;
         remove(&self.path)
     }
 
@@ -193,12 +204,16 @@ mod tests {
         (direction, Selector::between(prefix(source), prefix(destination)).unwrap())
     }
 
+    fn open(directory: &Path) -> io::Result<(Guard, Vec<Held>)> {
+        Guard::open(directory, Backstop::absent())
+    }
+
     #[test]
     fn a_crash_leaves_what_was_protected_and_a_stop_does_not() {
         let directory = tempfile::tempdir().unwrap();
         let one = held(Direction::Out, "16.0.0.0/8", "48.0.0.0/24");
         let two = held(Direction::Forward, "fd48::/64", "fd16::/64");
-        let (mut guard, left) = Guard::open(directory.path()).unwrap();
+        let (mut guard, left) = open(directory.path()).unwrap();
         assert!(left.is_empty());
         guard.protect(one).unwrap();
         guard.protect(two).unwrap();
@@ -206,38 +221,38 @@ mod tests {
         assert!(!guard.release(two).unwrap(), "another policy still protects it");
         drop(guard);
 
-        let (mut guard, left) = Guard::open(directory.path()).unwrap();
+        let (mut guard, left) = open(directory.path()).unwrap();
         assert_eq!(left, [one, two]);
         guard.protect(one).unwrap();
         assert!(guard.release(one).unwrap());
         drop(guard);
 
-        let (guard, left) = Guard::open(directory.path()).unwrap();
+        let (guard, left) = open(directory.path()).unwrap();
         assert_eq!(left, [two], "what was taken back is not held; what nobody took back is");
         guard.end().unwrap();
-        assert!(Guard::open(directory.path()).unwrap().1.is_empty());
+        assert!(open(directory.path()).unwrap().1.is_empty());
     }
 
     #[test]
     fn a_start_that_holds_nothing_leaves_no_file() {
         let directory = tempfile::tempdir().unwrap();
         let files = || fs::read_dir(directory.path()).unwrap().count();
-        let (mut guard, _) = Guard::open(directory.path()).unwrap();
+        let (mut guard, _) = open(directory.path()).unwrap();
         assert_eq!(files(), 0);
         let one = held(Direction::Out, "16.0.0.0/8", "48.0.0.0/24");
         guard.protect(one).unwrap();
         guard.release(one).unwrap();
         drop(guard);
         // All was taken back before the crash: the next start clears the log away.
-        assert!(Guard::open(directory.path()).unwrap().1.is_empty());
+        assert!(open(directory.path()).unwrap().1.is_empty());
         assert_eq!(files(), 0);
-        Guard::open(directory.path()).unwrap().0.end().unwrap();
+        open(directory.path()).unwrap().0.end().unwrap();
     }
 
     #[test]
     fn the_log_is_rewritten_before_it_grows_without_bound() {
         let directory = tempfile::tempdir().unwrap();
-        let (mut guard, _) = Guard::open(directory.path()).unwrap();
+        let (mut guard, _) = open(directory.path()).unwrap();
         let one = held(Direction::In, "0.0.0.0/0", "48.0.0.0/8");
         for _ in 0..SLACK_LINES {
             guard.protect(one).unwrap();
@@ -247,7 +262,7 @@ mod tests {
         let lines = fs::read_to_string(directory.path().join(FILE)).unwrap().lines().count();
         assert!(lines <= SLACK_LINES + 4, "{lines} lines");
         drop(guard);
-        assert_eq!(Guard::open(directory.path()).unwrap().1, [one]);
+        assert_eq!(open(directory.path()).unwrap().1, [one]);
     }
 
     #[test]
@@ -264,7 +279,7 @@ mod tests {
     fn the_file_is_for_its_owner_only() {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
-        let (mut guard, _) = Guard::open(directory.path()).unwrap();
+        let (mut guard, _) = open(directory.path()).unwrap();
         guard.protect(held(Direction::Out, "1.0.0.0/8", "2.0.0.0/8")).unwrap();
         let mode = fs::metadata(directory.path().join(FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);

@@ -13,7 +13,7 @@ use dataplane::sa::{HardLimits, Sa, SaConfig, SaFlags};
 use dataplane::selector::{PortMatch, Selector};
 use dataplane::spd::DefaultAction;
 use std::sync::Arc;
-use wire::xfrm::address::Selector as WireSelector;
+use wire::xfrm::address::{Be16, Selector as WireSelector, family_of};
 use wire::xfrm::number::{
     AF_INET, AF_INET6, IPPROTO_ESP, action, default_action, direction, mode, policy_type,
     sa_extra_flag, sa_flag,
@@ -44,6 +44,24 @@ pub fn selector(wire: &WireSelector) -> Option<Selector> {
         source_port: PortMatch { port: wire.sport.get(), mask: wire.sport_mask.get() },
         destination_port: PortMatch { port: wire.dport.get(), mask: wire.dport_mask.get() },
     })
+}
+
+/// A selector in the interface's words.
+pub fn wire_selector(selector: &Selector) -> WireSelector {
+    let Selector { source, destination, protocol, source_port, destination_port } = selector;
+    WireSelector {
+        saddr: source.address().into(),
+        prefixlen_s: source.len(),
+        daddr: destination.address().into(),
+        prefixlen_d: destination.len(),
+        family: family_of(source.address()),
+        proto: *protocol,
+        sport: Be16::new(source_port.port),
+        sport_mask: Be16::new(source_port.mask),
+        dport: Be16::new(destination_port.port),
+        dport_mask: Be16::new(destination_port.mask),
+        ..WireSelector::default()
+    }
 }
 
 /// A new SA, with its key expanded; the reason when the data plane cannot have it.
@@ -240,6 +258,20 @@ mod tests {
         assert_eq!(since_newest(&bitmap, 32, 40), [0b11 | 1 << 30]);
         assert_eq!(since_newest(&[0b111], 64, 3), [0b111]);
         assert!(since_newest(&[], 0, 9).is_empty());
+    }
+
+    #[test]
+    fn selectors_come_back_from_the_wire_as_they_went() {
+        let v4 = Selector {
+            protocol: 17,
+            source_port: PortMatch { port: 0x1200, mask: 0xff00 },
+            destination_port: PortMatch::exactly(53),
+            source: Prefix::new([10, 1, 0, 0].into(), 16).unwrap(),
+            ..Selector::any(Family::V4)
+        };
+        for one in [v4, Selector::any(Family::V4), Selector::any(Family::V6)] {
+            assert_eq!(selector(&wire_selector(&one)), Some(one));
+        }
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Workers {
         let workers = config.cores.len();
         let (frames, frame_size) = (sizes.frames as usize, sizes.frame_size as usize);
         let umem = Umem::new(frames * workers, frame_size, config.hugepages).map_err(|source| {
-            WorkersError::Memory { mebibytes: frames * workers * frame_size >> 20, source }
+            WorkersError::Memory { mebibytes: (frames * workers * frame_size) >> 20, source }
         })?;
         let options = XdpOptions { ring_entries: sizes.ring, ..XdpOptions::default() };
         let mut idle = Vec::new();

@@ -1,6 +1,7 @@
 //! Requests to a real XFRM server, and what the tables make of its changes.
 
 use super::*;
+use crate::gateway::backstop::Backstop;
 use crate::xfrm::{Client, Server, Settings};
 use wire::xfrm::Builder;
 use wire::xfrm::address::{Be32, Selector as WireSelector};
@@ -27,7 +28,7 @@ struct Fixture {
 
 impl Fixture {
     fn start(directory: &std::path::Path) -> Fixture {
-        let (guard, left) = Guard::open(directory).unwrap();
+        let (guard, left) = Guard::open(directory, Backstop::absent()).unwrap();
         let mut epoch = 0;
         let nonces = NonceSpace::new(move || {
             epoch += 1;
