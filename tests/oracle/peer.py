@@ -262,30 +262,40 @@ def numbers(on, key=None):
     return [n for n in map(number, packets) if n is not None]
 
 
-def flood(on, packets, count, senders=1):
-    """Each of the senders sends `count` frames as fast as it can, going round the packets. How
-    many frames the interface accepted."""
-    frames = [ethernet(WIRES[on], bytes(packet)) for packet in packets]
+def flood(loads, count, senders=1):
+    """For each interface that `loads` names, each of its senders sends `count` frames as fast as it
+    can, going round the packets. How many frames the interfaces accepted."""
     reader, writer = os.pipe()
     children = []
-    for sender in range(senders):
-        child = os.fork()
-        if child == 0:
-            own, accepted = packet_socket(on), 0
-            for turn in range(count):
-                try:
-                    own.send(frames[(sender + turn) % len(frames)])
-                    accepted += 1
-                except OSError:
-                    pass
-            os.write(writer, struct.pack("!Q", accepted))
-            os._exit(0)
-        children.append(child)
+    for on, packets in loads.items():
+        frames = [ethernet(WIRES[on], bytes(packet)) for packet in packets]
+        for sender in range(senders):
+            child = os.fork()
+            if child == 0:
+                os.write(writer, struct.pack("!Q", hurl(on, frames, sender, count)))
+                os._exit(0)
+            children.append(child)
     for child in children:
         os.waitpid(child, 0)
     total = sum(struct.unpack("!Q", os.read(reader, 8))[0] for _ in children)
     os.close(reader), os.close(writer)
     return total
+
+
+def hurl(on, frames, first, count):
+    wire, accepted = packet_socket(on), 0
+    for turn in range(first, first + count):
+        try:
+            wire.send(frames[turn % len(frames)])
+            accepted += 1
+        except OSError:  # The interface has no room for it.
+            pass
+    return accepted
+
+
+def arrived():
+    """How many IP packets arrived on all interfaces."""
+    return sum(len(taken(on)) for on in WIRES)
 
 
 def plain(value):

@@ -29,6 +29,9 @@ pub const CLEAR: &str = "IP(src='16.0.0.1', dst='48.0.0.1')/UDP(sport=6000, dpor
 /// The same in IPv6.
 pub const CLEAR6: &str = "IPv6(src='fd16::1', dst='fd48::1')/UDP(sport=6000, dport=7000)/b'clear'";
 
+/// The ends of packets that are sent.
+pub const DELIVERED: [&str; 4] = ["forwarded", "sealed", "opened", "resealed"];
+
 /// Packets by the name of their end.
 pub type Fates = BTreeMap<String, u64>;
 
@@ -173,13 +176,17 @@ impl Site {
         name
     }
 
-    /// Sends a packet again and again until it ends so: what was changed takes effect.
+    /// Sends a packet again and again until it ends so: what was changed takes effect. Nothing is
+    /// on its way afterwards.
     pub fn becomes(&mut self, port: &str, packet: &str, verdict: &str) {
         let mut last = String::new();
         for _ in 0..100 {
             last = self.fate(port, packet);
             if last == verdict {
-                self.peer.ask("clear()");
+                // It counts as sent a moment before it is seen.
+                if DELIVERED.contains(&verdict) {
+                    self.wait("its arrival", |peer| peer.count("arrived()") > 0);
+                }
                 return;
             }
         }

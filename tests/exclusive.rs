@@ -1,0 +1,154 @@
+//! One gateway per name and per interface: who comes second is refused and disturbs nobody, who
+//! comes after a crash takes over, and an interface that goes away takes no gateway with it.
+
+mod gateway;
+mod peer;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use gateway::{Gateway, PEREGRINE};
+use peer::{CLEAR, Site};
+
+/// Runs a gateway of this name on an interface of the site, which must not come about.
+fn second(site: &Site, name: &str, interface: &str) -> Output {
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = directory.path().join("second.toml");
+    let text = format!("name = \"{name}\"\n[[port]]\ninterface = \"{interface}\"\n");
+    std::fs::write(&config, text).expect("a configuration");
+    // A second one that does start, against the rules, is stopped after a while.
+    let mut command = site.inside.command("timeout");
+    command.args(["10", PEREGRINE, "run", "--config"]).arg(config);
+    command.output().expect("it ends")
+}
+
+/// Exit code 2 and one sentence, which is returned.
+#[track_caller]
+fn refused(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert_eq!(said.lines().count(), 1, "one sentence: {said}");
+    assert!(said.starts_with("peregrine: "), "{said}");
+    assert_eq!(output.stdout, b"", "{said}");
+    said
+}
+
+fn run_directory(name: &str) -> PathBuf {
+    Path::new("/run/peregrine").join(name)
+}
+
+#[test]
+fn a_second_gateway_of_a_name_is_refused_and_the_first_goes_on() {
+    let mut site = Site::new();
+    site.becomes("red0", CLEAR, "forwarded");
+    let name = site.gateway.name.clone();
+    // Even on an interface that nobody serves: the name is taken.
+    site.ip("link add spare0 type veth peer name spare1");
+    for interface in ["red0", "spare0"] {
+        let said = refused(&second(&site, &name, interface));
+        assert!(said.contains(&name) && said.contains("already running"), "{said}");
+        assert!(said.contains(&site.gateway.pid().to_string()), "{said}");
+        site.crosses("red0", "black0", CLEAR, "forwarded");
+    }
+    site.xfrm(&["policy add src 16.0.0.0/8 dst 48.0.0.0/8 dir out action block"]);
+    site.becomes("red0", CLEAR, "out_policy_block");
+    assert_eq!(site.gateway.stop(), Some(0), "{}", site.gateway.log());
+    assert!(!run_directory(&name).exists());
+}
+
+#[test]
+fn a_second_gateway_on_an_interface_is_refused_and_the_first_goes_on() {
+    let mut site = Site::new();
+    site.becomes("red0", CLEAR, "forwarded");
+    let name = format!("{}-second", site.gateway.name);
+    let said = refused(&second(&site, &name, "red0"));
+    assert!(said.contains("red0"), "names the interface: {said}");
+    assert!(!run_directory(&name).exists(), "and leaves nothing");
+    site.crosses("red0", "black0", CLEAR, "forwarded");
+    let links = site.inside.ip("-d link show red0").expect("ip link");
+    assert!(links.contains("prog/xdp"), "the first one's program is there: {links}");
+    assert_eq!(site.gateway.stop(), Some(0), "{}", site.gateway.log());
+    let links = site.inside.ip("-d link show red0").expect("ip link");
+    assert!(!links.contains("prog/xdp"), "{links}");
+}
+
+#[test]
+fn what_a_killed_gateway_left_is_taken_over() {
+    let mut site = Site::new();
+    site.becomes("red0", CLEAR, "forwarded");
+    let (name, pid) = (site.gateway.name.clone(), site.gateway.pid());
+    for _ in 0..2 {
+        site.gateway.kill();
+        let left = run_directory(&name);
+        assert!(left.join("pid").exists() && left.join("xfrm.sock").exists(), "{left:?}");
+        assert!(refused(&show(&name)).contains(&name));
+        let Site { gateway, inside, .. } = &mut site;
+        gateway.restart(inside);
+        assert_ne!(gateway.pid(), pid);
+        let pid_file = std::fs::read_to_string(left.join("pid")).expect("a pid");
+        assert_eq!(pid_file.trim(), running_pid(gateway), "the new one's pid");
+        site.becomes("red0", CLEAR, "forwarded");
+        site.crosses("red0", "black0", CLEAR, "forwarded");
+    }
+    assert_eq!(site.gateway.stop(), Some(0));
+    assert!(!run_directory(&name).exists());
+}
+
+fn running_pid(gateway: &Gateway) -> String {
+    gateway.show("status")["pid"].to_string()
+}
+
+/// `peregrine show drops` of an instance.
+fn show(name: &str) -> Output {
+    Command::new(PEREGRINE).args(["show", "drops", "--instance", name]).output().expect("it runs")
+}
+
+#[test]
+fn there_is_nothing_to_show_or_to_drive_where_no_gateway_runs() {
+    let name = format!("none{}", std::process::id());
+    let said = refused(&show(&name));
+    assert!(said.contains(&name), "{said}");
+    let exec = ["exec", "--instance", &name, "--", "ip", "xfrm", "state"];
+    let said = refused(&Command::new(PEREGRINE).args(exec).output().expect("it runs"));
+    assert!(said.contains(&name), "{said}");
+    // A run directory that a killed gateway left is no gateway.
+    let mut site = Site::new();
+    let name = site.gateway.name.clone();
+    site.gateway.kill();
+    assert!(run_directory(&name).exists());
+    refused(&show(&name));
+    std::fs::remove_dir_all(run_directory(&name)).expect("cleaned up");
+}
+
+#[test]
+fn an_interface_that_is_deleted_takes_no_gateway_with_it() {
+    let mut site = Site::new();
+    site.ip("route add 49.0.0.0/8 via 198.51.100.2");
+    let to_blue = CLEAR.replace("48.", "49.");
+    site.becomes("red0", CLEAR, "forwarded");
+    site.becomes("red0", &to_blue, "forwarded");
+    let pid = running_pid(&site.gateway);
+
+    // While packets flow out by it; the far end goes with it.
+    site.peer.ask(&format!("start('red0', {to_blue})"));
+    site.wait("packets flow", |peer| !peer.list("numbers('blue0')").is_empty());
+    site.ip("link del blue0");
+    site.gateway.wait("the route is gone", |gateway| gateway.verdict("no_route") > 2);
+    site.peer.ask("stop()");
+    // Its own end is in order, and the others go on.
+    assert_eq!(running_pid(&site.gateway), pid, "{}", site.gateway.log());
+    site.becomes("red0", &to_blue, "no_route");
+    site.crosses("red0", "black0", CLEAR, "forwarded");
+    let ports = site.gateway.show("ports");
+    let blue = ports.as_array().expect("ports").iter().find(|port| port["name"] == "blue0");
+    assert_eq!(blue.expect("the port")["link_up"], false, "{ports}");
+
+    // The one that packets come in by.
+    site.ip("link del red0");
+    site.gateway.wait("the port is down", |gateway| {
+        gateway.show("ports")[0]["link_up"] == serde_json::Value::Bool(false)
+    });
+    site.xfrm(&["policy add src 16.0.0.0/8 dst 48.0.0.0/8 dir out action block"]);
+    assert_eq!(running_pid(&site.gateway), pid, "{}", site.gateway.log());
+    assert_eq!(site.gateway.stop(), Some(0), "{}", site.gateway.log());
+}
