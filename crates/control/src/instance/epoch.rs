@@ -2,9 +2,15 @@
 //!
 //! The explicit IV of GCM is `epoch ‖ counter`. Whatever a crash lost of the counters, packets of
 //! two runs cannot share a nonce as long as the runs do not share an epoch, so an epoch is on disk
-//! before it is used and is never given out twice. This file does not build nonces.
+//! before it is used and is never given out twice.
+//!
+//! That holds as long as the file does. Where it is lost (a container with a fresh file system), and
+//! between gateways that were given the same key by hand, nothing can be known; so the first epoch
+//! is a random one, and two such runs share one with a chance of 1 in 32 768 instead of always.
+//! This file does not build nonces.
 
 use std::fs::{DirBuilder, File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
@@ -18,15 +24,18 @@ const EPOCH_FILE_NEW: &str = "epoch.new";
 /// Beyond this the file cannot be an epoch file ("epoch 65535\n" has 12 bytes).
 const EPOCH_BYTES_MAX: u64 = 64;
 
+/// The highest first epoch; it leaves as many restarts as it leaves chances.
+const FIRST_MAX: u16 = 1 << 15;
+
 /// A number from 1 to 65 535 that no earlier run of this instance has had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(u16);
 
 impl Epoch {
-    /// Takes the next epoch of an instance. It is on disk when this returns. The first is 1.
+    /// Takes the next epoch of an instance. It is on disk when this returns. The first is random.
     ///
     /// 1. Make the state directory, private, and lock it against another claim.
-    /// 2. Read the last epoch; without a file it is 0.
+    /// 2. Read the last epoch; without a file draw one.
     /// 3. Write the next one into a new file, and the file to disk.
     /// 4. Put the new file in the place of the old, and the directory to disk.
     ///
@@ -65,7 +74,7 @@ fn read_last(path: &Path) -> Result<u16, InstanceError> {
     let failed = InstanceError::file("read", path);
     let file = match File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(draw()),
         Err(error) => return Err(failed(error)),
     };
     let mut bytes = Vec::new();
@@ -78,6 +87,11 @@ fn read_last(path: &Path) -> Result<u16, InstanceError> {
         Some(epoch) => Ok(epoch),
         None => Err(InstanceError::EpochGarbled { path: path.into(), found: text.into_owned() }),
     }
+}
+
+/// The number before a random first epoch. The hasher's keys are the system's randomness.
+fn draw() -> u16 {
+    RandomState::new().hash_one(0) as u16 % FIRST_MAX
 }
 
 fn write_new(path: &Path, epoch: u16) -> io::Result<()> {
