@@ -10,6 +10,7 @@
 
 mod backstop;
 mod facts;
+mod forwarding;
 mod guard;
 mod network;
 mod ports;
@@ -34,8 +35,9 @@ use xsk::XskError;
 
 use self::backstop::Backstop;
 use self::facts::Rates;
+use self::forwarding::Forwarding;
 use self::guard::Guard;
-use self::network::Network;
+use self::network::{Network, Stale};
 use self::ports::Ports;
 use self::tables::Tables;
 use self::workers::{Workers, WorkersError};
@@ -44,7 +46,7 @@ use crate::config::{Config, ConfigError, Machine};
 use crate::instance::{Epoch, Instance, InstanceError};
 use crate::route_feed::{FeedError, RouteFeed};
 use crate::signal::StopSignals;
-use crate::xfrm::{Clients, Flow, Server, Settings, SocketError};
+use crate::xfrm::{Backend, Clients, Flow, Server, Settings, SocketError};
 
 /// How often the control loop looks at what has no file descriptor: events of the workers, timers.
 /// Bounds how late a missing neighbour is asked for; shorter wakes an idle gateway more often.
@@ -123,13 +125,10 @@ pub struct Gateway {
     rates: Rates,
     feed: RouteFeed,
     network: Network,
-    tables: Tables,
+    forwarding: Forwarding,
     nonces: std::sync::Arc<NonceSpace>,
     /// The next epoch could not be claimed when it was tried last.
     epoch_overdue: bool,
-    /// The view that was published last, to make the next one from.
-    view: View,
-    publisher: Publisher,
     events: Receiver<Event>,
     ports: Ports,
     workers: Workers,
@@ -200,11 +199,9 @@ impl Gateway {
             api,
             feed,
             network,
-            tables,
+            forwarding: Forwarding::new(tables, view, publisher),
             nonces,
             epoch_overdue: false,
-            view,
-            publisher,
             events,
             ports,
             workers,
@@ -233,23 +230,22 @@ impl Gateway {
         while signals.take() == 0 {
             self.wait(signals)?;
             let now = unix_seconds();
-            // Requests of IKE daemons and `ip xfrm`, then their effect, in one view.
-            self.clients.on_ready(&mut self.server, &self.tables, now);
+            // Requests of IKE daemons and `ip xfrm`, each in force before it is answered.
+            self.clients.on_ready(&mut self.server, &mut self.forwarding, now);
             self.expire(now);
-            let mut different = self.apply_xfrm()?;
             // News of the kernel.
             changes.clear();
             self.feed.poll(&mut changes)?;
-            different |= self.apply_network(&changes)?;
-            if different {
-                self.publish();
-            }
+            self.apply_network(&changes)?;
             self.hear_workers(now);
             self.answer_questions()?;
             self.refresh_neighbours();
-            self.publisher.reclaim();
+            self.forwarding.reclaim();
             self.replenish_nonces();
             self.workers.check()?;
+            if let Some(error) = self.forwarding.take_failure() {
+                return Err(system("record what is protected")(error));
+            }
         }
         Ok(())
     }
@@ -258,7 +254,7 @@ impl Gateway {
     pub fn stop(mut self) -> Result<(), GatewayError> {
         self.ports.detach();
         self.workers.stop();
-        self.tables.end().map_err(system("remove the guard's file"))?;
+        self.forwarding.tables.end().map_err(system("remove the guard's file"))?;
         Ok(())
     }
 
@@ -282,42 +278,30 @@ impl Gateway {
     fn expire(&mut self, now: u64) {
         if self.expired_at != now {
             self.expired_at = now;
-            let expired = self.server.tick(now, &self.tables);
-            self.clients.deliver(expired, &self.server, &self.tables);
+            let expired = self.server.tick(now, &self.forwarding);
+            let changes = self.server.take_changes();
+            // What failed is kept, and ends the gateway in this very turn.
+            let _ = changes.is_empty() || self.forwarding.commit(changes);
+            self.clients.deliver(expired, &self.server, &self.forwarding);
         }
-    }
-
-    /// Brings what the XFRM server changed into the view.
-    fn apply_xfrm(&mut self) -> Result<bool, GatewayError> {
-        let changes = self.server.take_changes();
-        if changes.is_empty() {
-            return Ok(false);
-        }
-        self.tables.apply(&changes, &mut self.view).map_err(system("record what is protected"))?;
-        Ok(true)
     }
 
     /// Brings what the kernel changed into the view and the steering programs.
-    fn apply_network(
-        &mut self,
-        changes: &[crate::route_feed::Change],
-    ) -> Result<bool, GatewayError> {
-        if changes.is_empty() {
-            return Ok(false);
-        }
-        let (different, stale) = self.network.apply(self.feed.kernel(), &mut self.view, changes);
+    fn apply_network(&mut self, changes: &[crate::route_feed::Change]) -> Result<(), GatewayError> {
+        let (network, kernel) = (&self.network, self.feed.kernel());
+        let mut stale = Stale::default();
+        self.forwarding.update(|view| {
+            let different;
+            (different, stale) = network.apply(kernel, view, changes);
+            different
+        });
         if stale.local {
             self.ports.follow_addresses(self.feed.kernel())?;
         }
         if stale.ports {
             self.ports.follow_links(self.feed.kernel());
         }
-        Ok(different)
-    }
-
-    fn publish(&mut self) {
-        self.view.generation += 1;
-        self.publisher.publish(self.view.clone());
+        Ok(())
     }
 
     /// What workers ask for: neighbours of the kernel, SAs of whoever listens for ACQUIRE.
@@ -326,15 +310,15 @@ impl Gateway {
             match event {
                 Event::NeighbourNeeded { port, address } => self.solicit(port, address),
                 Event::SaNeeded { policy, flow } => {
-                    let Some(id) = self.tables.policy_of_index(policy) else { continue };
+                    let Some(id) = self.forwarding.tables.policy_of_index(policy) else { continue };
                     let flow = Flow {
                         addresses: (flow.src, flow.dst),
                         protocol: flow.protocol,
                         ports: (flow.src_port, flow.dst_port),
                         cpu: None,
                     };
-                    let acquire = self.server.acquire(id, &flow, now, &self.tables);
-                    self.clients.deliver(acquire, &self.server, &self.tables);
+                    let acquire = self.server.acquire(id, &flow, now, &self.forwarding);
+                    self.clients.deliver(acquire, &self.server, &self.forwarding);
                 }
             }
         }
@@ -354,7 +338,7 @@ impl Gateway {
             return;
         }
         self.refreshed = Instant::now();
-        let used: Vec<_> = self.view.neighbours.take_used().collect();
+        let used: Vec<_> = self.forwarding.view().neighbours.take_used().collect();
         for (port, address) in used {
             self.solicit(port, address);
         }
@@ -380,7 +364,7 @@ impl Gateway {
             engine: self.engine,
             epoch: self.epoch,
             clock: self.clock,
-            tables: &self.tables,
+            tables: &self.forwarding.tables,
             kernel: self.feed.kernel(),
             network: &self.network,
             ports: &self.ports,

@@ -20,7 +20,7 @@ use wire::xfrm::number::group;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::client::Client;
-use super::counters::Counters;
+use super::counters::{Backend, Counters};
 use super::delivery::{Delivery, Event};
 use super::dump::Dump;
 use super::secret::Bytes;
@@ -120,12 +120,12 @@ impl Connection {
         !self.queue.is_empty() || self.dump.is_some()
     }
 
-    /// Reads requests, in order; what one produces is queued before the next is read. Returns the
-    /// events for everybody else.
+    /// Reads requests, in order; what one produces is queued before the next is read. Answers go out
+    /// when what was asked for is in force. Returns the events for everybody else.
     pub(super) fn serve(
         &mut self,
         server: &mut Server,
-        counters: &dyn Counters,
+        backend: &mut dyn Backend,
         now: u64,
         buffer: &mut [u8],
         events: &mut Vec<Event>,
@@ -145,12 +145,23 @@ impl Connection {
             if len > buffer.len() {
                 self.refuse_oversized(buffer);
             } else if !self.obey(&buffer[..len]) {
-                self.answer(server, counters, now, &buffer[..len], events);
+                self.answer(server, &*backend, now, &buffer[..len], events);
             }
             buffer[..len.min(REQUEST_MAX)].fill(0);
-            self.flush(server, counters)?;
+            if self.dump.is_some() {
+                self.settle(server, backend)?;
+            }
         }
-        Ok(())
+        self.settle(server, backend)
+    }
+
+    /// Brings into force what was asked for, and sends the answers.
+    fn settle(&mut self, server: &mut Server, backend: &mut dyn Backend) -> Result<(), Ended> {
+        let changes = server.take_changes();
+        if !changes.is_empty() && !backend.commit(changes) {
+            return Err(Ended);
+        }
+        self.flush(server, &*backend)
     }
 
     fn answer(

@@ -4,6 +4,7 @@ use wire::xfrm::replay::Stats;
 
 use super::policy::PolicyId;
 use super::sa::SaId;
+use super::server::Change;
 
 /// Live figures of one SA.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +40,21 @@ pub trait Counters {
     fn sa(&self, id: SaId) -> Option<SaCounters>;
     /// Of a policy.
     fn policy(&self, id: PolicyId) -> Option<PolicyCounters>;
+}
+
+/// The data plane: who brings changes into force.
+pub trait Backend: Counters {
+    /// Brings changes into force, before the program that asked for them is answered. False if it
+    /// cannot: the program gets no answer, and its connection ends.
+    #[must_use]
+    fn commit(&mut self, changes: Vec<Change>) -> bool;
+}
+
+/// No data plane: every change is in force as soon as it is known.
+impl Backend for () {
+    fn commit(&mut self, _: Vec<Change>) -> bool {
+        true
+    }
 }
 
 /// No data plane: nothing was ever used.

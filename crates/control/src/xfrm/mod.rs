@@ -49,7 +49,7 @@ mod tests;
 
 pub use client::Client;
 pub use connection::control_frame;
-pub use counters::{Counters, PolicyCounters, SaCounters};
+pub use counters::{Backend, Counters, PolicyCounters, SaCounters};
 pub use delivery::{Delivery, Event, Handled};
 pub use dump::Dump;
 pub use failure::Failure;

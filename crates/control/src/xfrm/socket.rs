@@ -23,7 +23,7 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use super::connection::{Connection, Ended, REQUEST_MAX};
-use super::counters::Counters;
+use super::counters::{Backend, Counters};
 use super::delivery::{Delivery, Event};
 use super::server::Server;
 
@@ -114,7 +114,7 @@ impl Clients {
 
     /// Serves what is ready. Every connection gets a limited turn; what is left keeps the
     /// descriptor readable.
-    pub fn on_ready(&mut self, server: &mut Server, counters: &dyn Counters, now: u64) {
+    pub fn on_ready(&mut self, server: &mut Server, backend: &mut dyn Backend, now: u64) {
         let mut ready = [epoll::Event {
             flags: epoll::EventFlags::empty(),
             data: epoll::EventData::new_u64(LISTENER),
@@ -125,7 +125,7 @@ impl Clients {
         for event in &ready[..count] {
             match event.data.u64() {
                 LISTENER => self.accept(),
-                token => self.serve(token, server, counters, now),
+                token => self.serve(token, server, backend, now),
             }
         }
         server.set_listeners(self.groups());
@@ -165,16 +165,16 @@ impl Clients {
         }
     }
 
-    fn serve(&mut self, token: u64, server: &mut Server, counters: &dyn Counters, now: u64) {
+    fn serve(&mut self, token: u64, server: &mut Server, backend: &mut dyn Backend, now: u64) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         // Events must be built for those who bound since the last call.
         server.set_listeners(u32::MAX);
         let mut events = Vec::new();
         let result = connection
-            .flush(server, counters)
-            .and_then(|()| connection.serve(server, counters, now, &mut self.buffer, &mut events));
+            .flush(server, &*backend)
+            .and_then(|()| connection.serve(server, backend, now, &mut self.buffer, &mut events));
         self.settle(token, result);
-        self.broadcast(&events, Some(token), server, counters);
+        self.broadcast(&events, Some(token), server, &*backend);
     }
 
     /// Gives events to all connections but `asker`, which has them already.

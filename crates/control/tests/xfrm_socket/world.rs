@@ -44,14 +44,14 @@ impl World {
     pub fn settle(&mut self) {
         let started = Instant::now();
         while readable(&self.clients) {
-            self.clients.on_ready(&mut self.server, &(), NOW);
+            self.clients.on_ready(&mut self.server, &mut (), NOW);
             assert!(started.elapsed() < PATIENCE, "the server is never done");
         }
     }
 
     /// One turn, whether or not there is more to do.
     pub fn turn(&mut self) {
-        self.clients.on_ready(&mut self.server, &(), NOW);
+        self.clients.on_ready(&mut self.server, &mut (), NOW);
     }
 
     pub fn connect(&mut self) -> Program {

@@ -1,0 +1,81 @@
+//! What workers forward by, and how it changes: tables, the view made of them, and its publication.
+//!
+//! A program that installs an SA or a policy is answered when the change is in force: the XFRM
+//! server's socket layer hands changes over before it answers ([`Backend::commit`]), and they are
+//! published here at once. Workers take the new view at their next turn.
+
+use std::io;
+
+use dataplane::view::{Publisher, View};
+
+use super::tables::Tables;
+use crate::xfrm::{Backend, Change, Counters, PolicyCounters, PolicyId, SaCounters, SaId};
+
+/// Tables, view and publisher.
+pub struct Forwarding {
+    /// SAs and policies.
+    pub tables: Tables,
+    /// The view that was published last, to make the next one from.
+    view: View,
+    publisher: Publisher,
+    failure: Option<io::Error>,
+}
+
+impl Forwarding {
+    /// Begins with a view that was given to the publisher already.
+    pub fn new(tables: Tables, view: View, publisher: Publisher) -> Forwarding {
+        Forwarding { tables, view, publisher, failure: None }
+    }
+
+    /// The view that was published last.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Changes the view and publishes it, if `change` says that it is different now.
+    pub fn update(&mut self, change: impl FnOnce(&mut View) -> bool) {
+        if change(&mut self.view) {
+            self.publish();
+        }
+    }
+
+    /// Frees views that no worker holds any more.
+    pub fn reclaim(&mut self) {
+        self.publisher.reclaim();
+    }
+
+    /// Why changes could not be brought into force, if that ever happened: the gateway must end.
+    pub fn take_failure(&mut self) -> Option<io::Error> {
+        self.failure.take()
+    }
+
+    fn publish(&mut self) {
+        self.view.generation += 1;
+        self.publisher.publish(self.view.clone());
+    }
+}
+
+impl Backend for Forwarding {
+    fn commit(&mut self, changes: Vec<Change>) -> bool {
+        match self.tables.apply(&changes, &mut self.view) {
+            Ok(()) => {
+                self.publish();
+                true
+            }
+            Err(error) => {
+                self.failure.get_or_insert(error);
+                false
+            }
+        }
+    }
+}
+
+impl Counters for Forwarding {
+    fn sa(&self, id: SaId) -> Option<SaCounters> {
+        self.tables.sa(id)
+    }
+
+    fn policy(&self, id: PolicyId) -> Option<PolicyCounters> {
+        self.tables.policy(id)
+    }
+}
