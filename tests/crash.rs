@@ -44,9 +44,7 @@ impl Path {
         Veth::new((&red, "p0"), (&gateway_ns, "red0"), 1).expect("a veth pair");
         Veth::new((&black, "p0"), (&gateway_ns, "black0"), 1).expect("a veth pair");
         // The kernel could forward in clear: a route to the far side, forwarding on, no firewall.
-        gateway_ns
-            .sysctl("net.ipv4.ip_forward", "1")
-            .expect("forwarding");
+        gateway_ns.sysctl("net.ipv4.ip_forward", "1").expect("forwarding");
         for (namespace, lines) in [
             (
                 &gateway_ns,
@@ -64,12 +62,7 @@ impl Path {
             namespace.ip_batch(&lines).expect("addresses and routes");
         }
         let gateway = Gateway::start(&gateway_ns, &["red0", "black0"], &[0]);
-        Path {
-            red,
-            gateway_ns,
-            black,
-            gateway,
-        }
+        Path { red, gateway_ns, black, gateway }
     }
 
     /// A steady stream of UDP datagrams from the red host into the tunnel, ended when dropped.
@@ -98,9 +91,7 @@ impl Path {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("black.pcap");
         let mut command = self.black.command("tcpdump");
-        command
-            .args(["-i", "p0", "-U", "-Q", "in", "-Z", "root", "-w"])
-            .arg(&file);
+        command.args(["-i", "p0", "-U", "-Q", "in", "-Z", "root", "-w"]).arg(&file);
         let mut tcpdump = Process::start("tcpdump", command, directory.path().join("log"))
             .expect("tcpdump starts");
         tcpdump
@@ -121,10 +112,7 @@ impl Path {
 }
 
 fn find(haystack: &[u8], needle: &[u8]) -> usize {
-    haystack
-        .windows(needle.len())
-        .filter(|window| *window == needle)
-        .count()
+    haystack.windows(needle.len()).filter(|window| *window == needle).count()
 }
 
 struct Load(Child);
@@ -162,11 +150,7 @@ fn a_killed_gateway_leaks_nothing_and_carries_traffic_again() {
         });
         assert_eq!(clear, 0, "round {round}: nothing in clear after kill -9");
 
-        let Path {
-            gateway,
-            gateway_ns,
-            ..
-        } = &mut path;
+        let Path { gateway, gateway_ns, .. } = &mut path;
         gateway.kill();
         gateway.restart(gateway_ns);
         let (_, clear) = path.capture(|| thread::sleep(Duration::from_millis(300)));

@@ -28,13 +28,7 @@ impl Case {
             for outer in [4, 6] {
                 for key_bits in [128, 192, 256] {
                     for esn in [false, true] {
-                        cases.push(Case {
-                            number: cases.len() + 1,
-                            inner,
-                            outer,
-                            key_bits,
-                            esn,
-                        });
+                        cases.push(Case { number: cases.len() + 1, inner, outer, key_bits, esn });
                     }
                 }
             }
@@ -44,10 +38,7 @@ impl Case {
 
     fn name(&self) -> String {
         let esn = if self.esn { "esn" } else { "no-esn" };
-        format!(
-            "v{} in v{}, {} bits, {esn}",
-            self.inner, self.outer, self.key_bits
-        )
+        format!("v{} in v{}, {} bits, {esn}", self.inner, self.outer, self.key_bits)
     }
 
     /// Key and salt in hexadecimal; different for every case, known to both sides.
@@ -157,23 +148,14 @@ impl Bench {
             .chain((end == "gateway").then(|| "route add fd16::/16 via fd00:10::1".to_string()))
             .collect::<Vec<_>>()
         };
-        namespace
-            .ip_batch(&lines("gateway", "254", "1"))
-            .expect("addresses");
+        namespace.ip_batch(&lines("gateway", "254", "1")).expect("addresses");
         peer.ip_batch(&lines("peer", "1", "2")).expect("addresses");
         let gateway = Gateway::start(&namespace, &["red0", "black0"], &[0]);
-        Bench {
-            gateway,
-            namespace,
-            peer,
-        }
+        Bench { gateway, namespace, peer }
     }
 
     fn mac(&self, interface: &str) -> String {
-        let text = self
-            .namespace
-            .ip(&format!("-j link show {interface}"))
-            .expect("ip link");
+        let text = self.namespace.ip(&format!("-j link show {interface}")).expect("ip link");
         let links: Value = serde_json::from_str(&text).expect("JSON");
         links[0]["address"].as_str().expect("a MAC").to_string()
     }
@@ -203,11 +185,7 @@ impl Bench {
             .write_all(plan.to_string().as_bytes())
             .expect("the plan is read");
         let out = child.wait_with_output().expect("python ends");
-        assert!(
-            out.status.success(),
-            "{}",
-            String::from_utf8_lossy(&out.stderr)
-        );
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         serde_json::from_slice(&out.stdout).expect("findings")
     }
 }
@@ -255,11 +233,8 @@ fn scapy_and_the_gateway_understand_each_other() {
         }
     }
     for verdict in ["replayed", "integrity_failed", "no_state", "esp_truncated", "no_policy"] {
-        let sent: u64 = expected
-            .iter()
-            .filter(|(name, _)| *name == verdict)
-            .map(|(_, count)| count)
-            .sum();
+        let sent: u64 =
+            expected.iter().filter(|(name, _)| *name == verdict).map(|(_, count)| count).sum();
         assert!(sent > 0, "{verdict} was provoked");
         assert_eq!(
             bench.gateway.verdict(verdict),

@@ -42,19 +42,12 @@ fn sources(ending: &str) -> Vec<(String, String)> {
     String::from_utf8_lossy(&listed.stdout)
         .lines()
         .filter(|path| path.ends_with(ending))
-        .filter_map(|path| {
-            Some((
-                path.to_string(),
-                fs::read_to_string(root().join(path)).ok()?,
-            ))
-        })
+        .filter_map(|path| Some((path.to_string(), fs::read_to_string(root().join(path)).ok()?)))
         .collect()
 }
 
 fn excepted(rule: &str, path: &str) -> bool {
-    EXCEPTIONS
-        .iter()
-        .any(|(r, p, why)| *r == rule && *p == path && !why.is_empty())
+    EXCEPTIONS.iter().any(|(r, p, why)| *r == rule && *p == path && !why.is_empty())
 }
 
 /// The part of a source file before its test module.
@@ -117,10 +110,9 @@ fn functions_fit_on_a_screen() {
                     || line.trim_start().starts_with("extern"));
             if is_function && !line.trim_end().ends_with(';') {
                 let close = format!("{}}}", " ".repeat(indent));
-                if let Some(length) = lines[at..].iter().position(|l| *l == close) {
-                    if length + 1 > FUNCTION_LINES_MAX {
-                        found.push(format!("{path}:{}: {} lines", at + 1, length + 1));
-                    }
+                let length = lines[at..].iter().position(|l| *l == close).map(|last| last + 1);
+                if let Some(length) = length.filter(|length| *length > FUNCTION_LINES_MAX) {
+                    found.push(format!("{path}:{}: {length} lines", at + 1));
                 }
             }
             at += 1;

@@ -51,10 +51,8 @@ fn show(script: &golden::Script, tools: &Path) -> Shown {
 fn ip_xfrm_prints_what_it_prints_on_a_kernel() {
     let tools = tempfile::tempdir().expect("a directory");
     golden::build_rawxfrm(tools.path()).expect("rawxfrm compiles");
-    let scripts: Vec<golden::Script> = golden::scripts()
-        .into_iter()
-        .filter(|script| !script.name.starts_with("later-"))
-        .collect();
+    let scripts: Vec<golden::Script> =
+        golden::scripts().into_iter().filter(|script| !script.name.starts_with("later-")).collect();
     assert!(scripts.len() > 20, "the scripts are there");
     let next = AtomicUsize::new(0);
     let work = || {
