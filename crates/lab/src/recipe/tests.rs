@@ -1,3 +1,5 @@
+//! The recipes against their published texts and against stupid twins of their address plans.
+
 use super::*;
 use proptest::prelude::*;
 use std::net::IpAddr;

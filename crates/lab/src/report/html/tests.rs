@@ -1,3 +1,5 @@
+//! The page: complete, self-contained, and safe from what a result may contain.
+
 use super::*;
 use crate::plot::{Named, assemble};
 use crate::report::svg;

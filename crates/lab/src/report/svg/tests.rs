@@ -1,3 +1,5 @@
+//! The plot: the published shapes, drawn and compared.
+
 use super::*;
 use crate::plot::{Named, assemble};
 use crate::report::png;

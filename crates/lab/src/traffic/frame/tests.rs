@@ -1,3 +1,5 @@
+//! Frames: written, read back, and damaged in every way.
+
 use super::*;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
