@@ -113,8 +113,8 @@ fn close(site: &Site, before: &Books, offered: u64) -> Books {
 }
 
 /// A site with a tunnel from 16/8 to 48/8, all of whose neighbours are known.
-fn site(cores: &[usize], lines: &str) -> Site {
-    let mut site = Site::with(cores, lines);
+fn site(cores: &[usize], mode: &str, lines: &str) -> Site {
+    let mut site = Site::with(cores, mode, lines);
     let key = "00112233445566778899aabbccddeeff01020304";
     let state = "proto esp reqid 1 mode tunnel replay-window 32 aead rfc4106(gcm(aes))";
     site.ip("route add 49.0.0.0/8 via 198.51.100.2");
@@ -147,8 +147,8 @@ fn many_sealed(count: usize) -> String {
 
 #[test]
 fn the_books_close_at_low_load() {
-    for cores in [&[0][..], &[0, 1][..]] {
-        let mut site = site(cores, "");
+    for (cores, mode) in [(&[0][..], "native"), (&[0, 1][..], "native"), (&[0][..], "generic")] {
+        let mut site = site(cores, mode, "");
         let before = Books::read(&site);
         assert_eq!(before.gaps(), Vec::<String>::new());
         let many = format!("[send('red0', p) for p in {MANY}]");
@@ -208,7 +208,7 @@ fn signal(site: &Site, name: &str, stopped: bool) {
 
 #[test]
 fn a_worker_that_stands_still_loses_by_name_exactly_what_its_ring_cannot_hold() {
-    let mut site = site(&[0], TINY);
+    let mut site = site(&[0], "native", TINY);
     let before = Books::read(&site);
     signal(&site, "-STOP", true);
     let offered = 1000;
@@ -233,8 +233,8 @@ fn worked(site: &Site) -> Vec<u64> {
 
 /// Both directions at once, clear and ESP, from `senders` processes a side, far more than tiny
 /// rings take.
-fn overload(cores: &[usize], senders: u64) {
-    let mut site = site(cores, TINY);
+fn overload(cores: &[usize], mode: &str, senders: u64) {
+    let mut site = site(cores, mode, TINY);
     let before = Books::read(&site);
     let idle = worked(&site);
     let each = 8000;
@@ -262,10 +262,35 @@ fn overload(cores: &[usize], senders: u64) {
 
 #[test]
 fn the_books_of_one_worker_close_under_overload() {
-    overload(&[0], 2);
+    overload(&[0], "native", 2);
 }
 
 #[test]
 fn the_books_of_two_workers_close_under_overload() {
-    overload(&[0, 1], 2);
+    overload(&[0, 1], "native", 2);
+}
+
+#[test]
+fn the_books_of_generic_mode_close_under_overload() {
+    overload(&[0], "generic", 2);
+}
+
+#[test]
+fn a_packet_longer_than_a_frame_is_lost_by_name() {
+    let mut site = site(&[0], "native", "");
+    for namespace in [&site.inside, &site.outside] {
+        namespace.ip("link set red0 mtu 9000").expect("a larger MTU");
+    }
+    let before = Books::read(&site);
+    let oversize = site.steered("red0", "drop_oversize");
+    // Longer than a chunk of 2048 bytes behind its headroom, but in one buffer; and in several.
+    for (bytes, count) in [(2500, 5), (6000, 7)] {
+        let packet = format!("IP(src='16.0.0.1', dst='48.0.0.1')/UDP()/bytes({bytes})");
+        site.peer.ask(&format!("send('red0', *[{packet}] * {count})"));
+    }
+    let books = close(&site, &before, 5);
+    assert_eq!(books.receive_losses - before.receive_losses, 5);
+    assert_eq!(since(&before.fates, &books.fates), Fates::new());
+    assert_eq!(site.steered("red0", "drop_oversize") - oversize, 7);
+    site.expect("red0", CLEAR, "sealed");
 }

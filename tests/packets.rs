@@ -168,7 +168,7 @@ fn frames_that_are_not_plain() {
         let fates = site.fates_of(1, &frame, |peer| {
             peer.ask(&format!("send_frame('red0', {frame})"));
         });
-        fates.into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(" and ")
+        fates.into_keys().collect::<Vec<_>>().join(" and ")
     };
     assert_eq!(fate(format!("{to})/Dot1Q(vlan=7)/{CLEAR}")), "vlan_unknown");
     assert_eq!(fate(format!("{to})/Dot1Q(vlan=0, prio=5)/{CLEAR}")), "forwarded");

@@ -410,9 +410,9 @@ fn a_rekey_loses_no_packet_outbound() {
         site.run(&[state(new + 1, 1)]);
         site.run(&[state(new, 1)]);
         site.wait("packets under the new SA", |peer| {
-            let opened = peer.ask(&format!(
-                "[[p[20:24].hex(), number(opened(p))] for p in taken('black0') if p[9] == 50]"
-            ));
+            let opened = peer.ask(
+                "[[p[20:24].hex(), number(opened(p))] for p in taken('black0') if p[9] == 50]",
+            );
             let opened: Vec<(String, u64)> = serde_json::from_value(opened).expect("packets");
             seen.extend(opened.iter().map(|(_, number)| *number));
             opened.iter().any(|(spi, _)| *spi == format!("{new:08x}"))

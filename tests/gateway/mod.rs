@@ -46,7 +46,7 @@ impl Gateway {
         Gateway::start_with(namespace, interfaces, cores, "")
     }
 
-    /// The same with more lines for the configuration.
+    /// The same with more lines for the configuration. `"red0:generic"` is a port with a mode.
     pub fn start_with(
         namespace: &Namespace,
         interfaces: &[&str],
@@ -58,7 +58,10 @@ impl Gateway {
         let name = format!("t{}-{serial}", std::process::id());
         let ports: String = interfaces
             .iter()
-            .map(|interface| format!("[[port]]\ninterface = \"{interface}\"\n"))
+            .map(|port| {
+                let (interface, mode) = port.split_once(':').unwrap_or((port, "auto"));
+                format!("[[port]]\ninterface = \"{interface}\"\nmode = \"{mode}\"\n")
+            })
             .collect();
         let text = format!("name = \"{name}\"\ncores = {cores:?}\n{lines}\n{ports}");
         let directory = tempfile::tempdir().expect("a temporary directory");

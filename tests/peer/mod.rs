@@ -110,12 +110,12 @@ pub struct Site {
 impl Site {
     /// One worker, on core 0.
     pub fn new() -> Site {
-        Site::with(&[0], "")
+        Site::with(&[0], "auto", "")
     }
 
-    /// A worker for each core, a queue of every port for each worker, and more lines for the
-    /// configuration.
-    pub fn with(cores: &[usize], lines: &str) -> Site {
+    /// A worker for each core, a queue of every port for each worker, a mode for the XDP programs,
+    /// and more lines for the configuration.
+    pub fn with(cores: &[usize], mode: &str, lines: &str) -> Site {
         let inside = Namespace::new("in").expect("a namespace");
         let outside = Namespace::new("out").expect("a namespace");
         for port in PORTS {
@@ -130,7 +130,8 @@ impl Site {
             "route add fd48::/16 via 2001:db8:b::2",
         ];
         inside.ip_batch(&routes.map(str::to_owned)).expect("routes");
-        let gateway = Gateway::start_with(&inside, &PORTS, cores, lines);
+        let ports = PORTS.map(|port| format!("{port}:{mode}"));
+        let gateway = Gateway::start_with(&inside, &ports.each_ref().map(|p| &**p), cores, lines);
         let macs: Vec<(String, Value)> =
             PORTS.iter().map(|port| ((*port).to_owned(), mac(&inside, port).into())).collect();
         let peer = Peer::start(&outside, &json!(BTreeMap::from_iter(macs)));
