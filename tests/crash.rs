@@ -178,3 +178,21 @@ fn a_stopped_gateway_leaves_nothing_behind() {
     let ping = path.red.run("ping", &["-c", "1", "-W", "2", "10.0.0.254"]);
     assert!(ping.is_ok(), "the kernel serves the interface again: {ping:?}");
 }
+
+#[test]
+fn without_its_program_an_interface_leaks_nothing_protected() {
+    let path = Path::new();
+    path.gateway.xfrm(&tunnel());
+    let _load = path.load();
+    // The gateway lives, but a person took its program off: packets reach the kernel, which would
+    // forward them.
+    let (_, clear) = path.capture(|| {
+        path.gateway_ns.ip("link set dev red0 xdp off").expect("ip link");
+        thread::sleep(Duration::from_millis(500));
+    });
+    assert_eq!(clear, 0, "the kernel forwards nothing that is protected");
+    // The control of this experiment: it is the kernel's policy that holds them.
+    path.gateway_ns.ip("xfrm policy flush").expect("ip xfrm");
+    let (_, clear) = path.capture(|| thread::sleep(Duration::from_millis(500)));
+    assert!(clear > 0, "the kernel did get the packets");
+}
