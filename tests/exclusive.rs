@@ -14,7 +14,10 @@ use peer::{CLEAR, Site};
 fn second(site: &Site, name: &str, interface: &str) -> Output {
     let directory = tempfile::tempdir().expect("a directory");
     let config = directory.path().join("second.toml");
-    let text = format!("name = \"{name}\"\n[[port]]\ninterface = \"{interface}\"\n");
+    let text = format!(
+        "name = \"{name}\"\n[control]\nstate_dir = {:?}\n[[port]]\ninterface = \"{interface}\"\n",
+        directory.path().join("state")
+    );
     std::fs::write(&config, text).expect("a configuration");
     // A second one that does start, against the rules, is stopped after a while.
     let mut command = site.inside.command("timeout");
@@ -117,7 +120,6 @@ fn there_is_nothing_to_show_or_to_drive_where_no_gateway_runs() {
     site.gateway.kill();
     assert!(run_directory(&name).exists());
     refused(&show(&name));
-    std::fs::remove_dir_all(run_directory(&name)).expect("cleaned up");
 }
 
 #[test]

@@ -63,9 +63,12 @@ impl Gateway {
                 format!("[[port]]\ninterface = \"{interface}\"\nmode = \"{mode}\"\n")
             })
             .collect();
-        let text = format!("name = \"{name}\"\ncores = {cores:?}\n{lines}\n{ports}");
         let directory = tempfile::tempdir().expect("a temporary directory");
         let config = directory.path().join("gateway.toml");
+        let text = format!(
+            "name = \"{name}\"\ncores = {cores:?}\n{lines}\n[control]\nstate_dir = {:?}\n{ports}",
+            directory.path().join("state")
+        );
         std::fs::write(&config, text).expect("the configuration is written");
         let process = launch(namespace, &name, &config, directory.path());
         Gateway { name, config, process, directory }
@@ -142,6 +145,14 @@ impl Gateway {
             assert!(Instant::now() < end, "{what} did not happen; log:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+impl Drop for Gateway {
+    /// A gateway that was killed left its run directory for the next one, which does not come.
+    fn drop(&mut self) {
+        self.process.stop();
+        let _ = std::fs::remove_dir_all(PathBuf::from("/run/peregrine").join(&self.name));
     }
 }
 
