@@ -247,3 +247,17 @@ fn arrows_never_point_up() {
         );
     }
 }
+
+#[test]
+fn every_verdict_is_in_the_users_book() {
+    let book = fs::read_to_string(root().join("docs/operating.md")).expect("the book");
+    let missing = dataplane::verdict::Verdict::ALL
+        .iter()
+        .map(|verdict| {
+            let linux = verdict.linux().unwrap_or("–");
+            format!("| `{}` | {} | {linux} |", verdict.name(), verdict.description())
+        })
+        .filter(|row| !book.contains(row))
+        .collect();
+    fail_if_any("a verdict that docs/operating.md does not explain as the code does", missing);
+}
