@@ -46,7 +46,7 @@ impl Show {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let what: What = self.what.parse().map_err(super::Unfit)?;
         let socket = self.instance.directory()?.join(control::instance::CONTROL_SOCKET);
-        let answer = api::ask(&socket, what)?;
+        let answer = api::ask(&socket, what).map_err(|error| super::Unfit(error.to_string()))?;
         if self.json {
             println!("{}", json(&answer.reply)?);
             return Ok(ExitCode::SUCCESS);
