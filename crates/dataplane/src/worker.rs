@@ -165,7 +165,6 @@ impl Worker {
 
     /// One turn: a batch of packets, from the ports to the ports. The number received.
     pub fn turn(&mut self) -> usize {
-        let view = self.reader.enter();
         let (ports, pool) = (&mut self.ports[..], &mut self.pool);
         self.now_ns = self.clock.now_ns();
         let now_ns = self.now_ns;
@@ -173,6 +172,8 @@ impl Worker {
         let batch = &mut self.batch.begin();
 
         let received = receive(batch, ports, pool, &mut self.inbox, turn);
+        // After receiving: what was sent when a policy was already in force meets that policy.
+        let view = self.reader.enter();
         parse(batch, view);
         classify(batch, view);
         open(batch, turn);
