@@ -50,6 +50,11 @@ impl Forwarding {
     }
 
     fn publish(&mut self) {
+        // Changes that failed half-way are in the view: a policy may be gone and its successor not
+        // there. Nobody may forward by it in the moment until the gateway ends.
+        if self.failure.is_some() {
+            return;
+        }
         self.view.generation += 1;
         self.publisher.publish(self.view.clone());
     }
@@ -57,13 +62,16 @@ impl Forwarding {
 
 impl Backend for Forwarding {
     fn commit(&mut self, changes: Vec<Change>) -> bool {
+        if self.failure.is_some() {
+            return false;
+        }
         match self.tables.apply(&changes, &mut self.view) {
             Ok(()) => {
                 self.publish();
                 true
             }
             Err(error) => {
-                self.failure.get_or_insert(error);
+                self.failure = Some(error);
                 false
             }
         }
@@ -77,5 +85,39 @@ impl Counters for Forwarding {
 
     fn policy(&self, id: PolicyId) -> Option<PolicyCounters> {
         self.tables.policy(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gateway::backstop::Backstop;
+    use crate::gateway::guard::Guard;
+    use crate::xfrm::Defaults;
+    use crypto::Engine;
+    use dataplane::clock::Clock;
+    use dataplane::nonce::NonceSpace;
+    use wire::xfrm::number::default_action::{ACCEPT, BLOCK};
+
+    #[test]
+    fn what_failed_half_way_is_never_published() {
+        let directory = tempfile::tempdir().unwrap();
+        let (guard, left) = Guard::open(directory.path(), Backstop::absent()).unwrap();
+        let nonces = NonceSpace::new(|| Ok(1)).unwrap();
+        let mut view = View::default();
+        let tables = Tables::new(Engine::AwsLc, nonces, Clock::start(), guard, &left, &mut view);
+        let publisher = Publisher::new(view.clone());
+        let mut reader = publisher.reader();
+        let mut forwarding = Forwarding::new(tables, view, publisher);
+        let defaults = |output| {
+            vec![Change::DefaultsChanged(Defaults { input: ACCEPT, forward: ACCEPT, output })]
+        };
+        // The guard has no directory to write to any more.
+        drop(directory);
+        assert!(!forwarding.commit(defaults(BLOCK)));
+        forwarding.update(|_| true);
+        assert!(!forwarding.commit(defaults(ACCEPT)));
+        assert_eq!(reader.enter().generation, 0);
+        assert!(forwarding.take_failure().is_some());
     }
 }
