@@ -51,7 +51,5 @@ fn shim() -> Result<cc::Build, &'static str> {
 fn headers(source: &str) -> BTreeSet<&str> {
     let markers = source.lines().filter(|line| line.starts_with("# "));
     let paths = markers.filter_map(|line| line.split('"').nth(1));
-    paths
-        .filter(|path| path.ends_with("intel-ipsec-mb.h"))
-        .collect()
+    paths.filter(|path| path.ends_with("intel-ipsec-mb.h")).collect()
 }

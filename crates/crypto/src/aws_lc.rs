@@ -56,8 +56,6 @@ impl Key {
         tag: &[u8; TAG_LEN],
     ) -> bool {
         let nonce = Nonce::assume_unique_for_key(*nonce);
-        self.0
-            .open_in_place_separate_tag(nonce, Aad::from(aad), tag, data)
-            .is_ok()
+        self.0.open_in_place_separate_tag(nonce, Aad::from(aad), tag, data).is_ok()
     }
 }

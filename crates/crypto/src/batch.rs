@@ -44,9 +44,7 @@ pub struct Open<'a> {
 /// As [`Key::seal`].
 pub fn seal_batch(batch: &mut [Seal<'_>]) {
     for packet in batch {
-        packet
-            .key
-            .seal(&packet.nonce, packet.aad, packet.data, packet.tag);
+        packet.key.seal(&packet.nonce, packet.aad, packet.data, packet.tag);
     }
 }
 
@@ -54,8 +52,6 @@ pub fn seal_batch(batch: &mut [Seal<'_>]) {
 /// others.
 pub fn open_batch(batch: &mut [Open<'_>]) {
     for packet in batch {
-        packet.genuine = packet
-            .key
-            .open(&packet.nonce, packet.aad, packet.data, packet.tag);
+        packet.genuine = packet.key.open(&packet.nonce, packet.aad, packet.data, packet.tag);
     }
 }

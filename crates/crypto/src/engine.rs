@@ -77,10 +77,7 @@ impl Engine {
     }
 
     pub(crate) fn unavailable(self, reason: String) -> EngineError {
-        EngineError::Unavailable {
-            engine: self,
-            reason,
-        }
+        EngineError::Unavailable { engine: self, reason }
     }
 }
 
@@ -98,12 +95,7 @@ mod tests {
     fn engines_are_found_by_their_names() {
         assert_eq!(Engine::select(Some("aws-lc")), Ok(Engine::AwsLc));
         let unknown = Engine::select(Some("openssl")).unwrap_err();
-        assert!(
-            unknown
-                .to_string()
-                .contains("the engines are ipsec-mb and aws-lc"),
-            "{unknown}"
-        );
+        assert!(unknown.to_string().contains("the engines are ipsec-mb and aws-lc"), "{unknown}");
     }
 
     #[test]

@@ -71,10 +71,7 @@ unsafe impl Sync for Manager {}
 
 fn manager() -> Result<&'static Manager, String> {
     static MANAGER: OnceLock<Result<Manager, String>> = OnceLock::new();
-    MANAGER
-        .get_or_init(new_manager)
-        .as_ref()
-        .map_err(Clone::clone)
+    MANAGER.get_or_init(new_manager).as_ref().map_err(Clone::clone)
 }
 
 fn new_manager() -> Result<Manager, String> {
@@ -88,19 +85,14 @@ fn new_manager() -> Result<Manager, String> {
     }
     // SAFETY: the shim sets `architecture` to a static string whenever it returns a manager.
     let architecture = unsafe { text(architecture) };
-    Ok(Manager {
-        pointer,
-        architecture,
-    })
+    Ok(Manager { pointer, architecture })
 }
 
 /// # Safety
 /// `pointer` is a NUL-terminated string that lives as long as the process.
 unsafe fn text(pointer: *const c_char) -> String {
     // SAFETY: the caller's promise.
-    unsafe { CStr::from_ptr(pointer) }
-        .to_string_lossy()
-        .into_owned()
+    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
 /// Whether this CPU and this library can run the engine; the reason if not.
@@ -113,11 +105,7 @@ pub fn version() -> Result<String, String> {
     let manager = manager()?;
     // SAFETY: the library returns a static string.
     let version = unsafe { text(peregrine_mb_version()) };
-    Ok(format!(
-        "{} ({})",
-        version.trim_start_matches('v'),
-        manager.architecture
-    ))
+    Ok(format!("{} ({})", version.trim_start_matches('v'), manager.architecture))
 }
 
 /// 64 bytes, the alignment the library wants for expanded keys.
@@ -150,18 +138,9 @@ impl Key {
         // SAFETY: `key` is readable for its length; `expanded` has at least `peregrine_mb_key_len`
         // bytes, aligned to 64, and is ours alone.
         unsafe {
-            peregrine_mb_expand(
-                manager.pointer,
-                key.as_ptr(),
-                key.len(),
-                expanded.as_mut_ptr(),
-            );
+            peregrine_mb_expand(manager.pointer, key.as_ptr(), key.len(), expanded.as_mut_ptr());
         }
-        Ok(Key {
-            manager,
-            expanded,
-            key_len: key.len(),
-        })
+        Ok(Key { manager, expanded, key_len: key.len() })
     }
 
     /// Encrypts `data` in place and writes its tag.
@@ -248,18 +227,8 @@ mod tests {
     fn an_expanded_key_is_aligned_and_can_be_wiped_whole() {
         let mut key = Key::new(&[0x5a; 32]).expect("this machine builds the engine");
         assert_eq!(key.expanded.as_ptr() as usize % 64, 0);
-        assert!(
-            key.expanded
-                .iter()
-                .flat_map(|line| line.0)
-                .any(|byte| byte != 0)
-        );
+        assert!(key.expanded.iter().flat_map(|line| line.0).any(|byte| byte != 0));
         key.expanded.zeroize();
-        assert!(
-            key.expanded
-                .iter()
-                .flat_map(|line| line.0)
-                .all(|byte| byte == 0)
-        );
+        assert!(key.expanded.iter().flat_map(|line| line.0).all(|byte| byte == 0));
     }
 }

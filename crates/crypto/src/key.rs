@@ -96,10 +96,7 @@ impl Key {
         data: &mut [u8],
         tag: &mut [u8; TAG_LEN],
     ) {
-        assert!(
-            data.len() as u64 <= DATA_LEN_MAX,
-            "data beyond the limit of AES-GCM"
-        );
+        assert!(data.len() as u64 <= DATA_LEN_MAX, "data beyond the limit of AES-GCM");
         match &self.schedule {
             Schedule::IpsecMb(key) => key.seal(nonce, aad, data, tag),
             Schedule::AwsLc(key) => key.seal(nonce, aad, data, tag),
@@ -148,10 +145,7 @@ mod tests {
     fn only_the_three_key_sizes_of_aes_make_a_key() {
         for engine in Engine::ALL {
             for len in (0..64).filter(|len| ![16, 24, 32].contains(len)) {
-                assert_eq!(
-                    Key::new(engine, &vec![7; len]).unwrap_err(),
-                    KeyError::Length(len)
-                );
+                assert_eq!(Key::new(engine, &vec![7; len]).unwrap_err(), KeyError::Length(len));
             }
         }
     }

@@ -31,10 +31,7 @@ fn fenced(data: &[u8], shift: usize) -> Vec<u8> {
 
 fn assert_fences(buffer: &[u8], start: usize, len: usize) {
     let outside = buffer[..start].iter().chain(&buffer[start + len..]);
-    assert!(
-        outside.copied().all(|byte| byte == FENCE),
-        "a write outside the data"
-    );
+    assert!(outside.copied().all(|byte| byte == FENCE), "a write outside the data");
 }
 
 /// Every length up to a jumbo frame, the three key sizes, both AAD sizes of ESP, all alignments.
@@ -61,11 +58,7 @@ fn the_engines_agree_on_every_length() {
                 assert_fences(&buffer, start, len);
                 (buffer, tag)
             });
-            assert!(
-                sealed[0] == sealed[1],
-                "{len} bytes, {} of AAD, {mb:?}",
-                aad.len()
-            );
+            assert!(sealed[0] == sealed[1], "{len} bytes, {} of AAD, {mb:?}", aad.len());
 
             let (sealed, tag) = &sealed[0];
             for key in [&mb, &aws] {
@@ -79,10 +72,7 @@ fn the_engines_agree_on_every_length() {
                 forged[len % TAG_LEN] ^= 1;
                 let opened = key.open(&nonce, aad, &mut buffer[data.clone()], &forged);
                 assert!(!opened, "forged {len} by {key:?}");
-                assert!(
-                    buffer[data.clone()].iter().all(|byte| *byte == 0),
-                    "{len} by {key:?}"
-                );
+                assert!(buffer[data.clone()].iter().all(|byte| *byte == 0), "{len} by {key:?}");
                 assert_fences(&buffer, start, len);
             }
         }
@@ -99,12 +89,7 @@ enum Target {
 }
 
 fn target() -> impl Strategy<Value = Target> {
-    prop_oneof![
-        Just(Target::Tag),
-        Just(Target::Data),
-        Just(Target::Aad),
-        Just(Target::Nonce)
-    ]
+    prop_oneof![Just(Target::Tag), Just(Target::Data), Just(Target::Aad), Just(Target::Nonce)]
 }
 
 fn key_bytes() -> impl Strategy<Value = Vec<u8>> {

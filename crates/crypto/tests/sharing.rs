@@ -30,9 +30,7 @@ fn sealed(key: &Key, plain: &[u8], number: usize) -> (Vec<u8>, [u8; TAG_LEN]) {
 fn one_key_used_by_four_threads_gives_what_it_gives_to_one() {
     let plain = noise(4, 1500);
     for key in keys(&noise(5, 32)) {
-        let expected: Vec<_> = (0..PACKETS)
-            .map(|number| sealed(&key, &plain, number))
-            .collect();
+        let expected: Vec<_> = (0..PACKETS).map(|number| sealed(&key, &plain, number)).collect();
         let start = Barrier::new(THREADS);
         thread::scope(|scope| {
             for worker in 0..THREADS {
@@ -79,10 +77,7 @@ fn a_batch_does_what_single_calls_do_and_a_forgery_spoils_only_itself() {
     const FORGED: usize = 5;
     let plain = noise(7, 1500);
     // Three key sizes on every engine, in turns.
-    let keys: Vec<Key> = [16, 24, 32]
-        .into_iter()
-        .flat_map(|len| keys(&noise(8, len)))
-        .collect();
+    let keys: Vec<Key> = [16, 24, 32].into_iter().flat_map(|len| keys(&noise(8, len))).collect();
     let lens = [0, 1, 15, 16, 17, 64, 100, 555, 1428, 1500];
     let mut data: Vec<Vec<u8>> = lens.iter().map(|len| plain[..*len].to_vec()).collect();
     let mut tags = vec![[0; TAG_LEN]; data.len()];
@@ -102,11 +97,7 @@ fn a_batch_does_what_single_calls_do_and_a_forgery_spoils_only_itself() {
         let (mut single, mut tag) = (plain[..len].to_vec(), [0; TAG_LEN]);
         let key = &keys[number % keys.len()];
         key.seal(&nonce(number), &[9; 12], &mut single, &mut tag);
-        assert_eq!(
-            (&single, tag),
-            (&data[number], tags[number]),
-            "packet {number}"
-        );
+        assert_eq!((&single, tag), (&data[number], tags[number]), "packet {number}");
     }
 
     data[FORGED][3] ^= 0x10;
@@ -125,11 +116,7 @@ fn a_batch_does_what_single_calls_do_and_a_forgery_spoils_only_itself() {
     let genuine: Vec<bool> = batch.iter().map(|packet| packet.genuine).collect();
     for (number, len) in lens.into_iter().enumerate() {
         assert_eq!(genuine[number], number != FORGED, "packet {number}");
-        let expected = if number == FORGED {
-            vec![0; len]
-        } else {
-            plain[..len].to_vec()
-        };
+        let expected = if number == FORGED { vec![0; len] } else { plain[..len].to_vec() };
         assert_eq!(data[number], expected, "packet {number}");
     }
 }

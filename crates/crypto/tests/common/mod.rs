@@ -6,16 +6,12 @@ use crypto::{Engine, Key};
 
 /// Every engine that works here.
 pub fn engines() -> impl Iterator<Item = Engine> {
-    Engine::ALL
-        .into_iter()
-        .filter(|engine| Engine::select(Some(engine.name())).is_ok())
+    Engine::ALL.into_iter().filter(|engine| Engine::select(Some(engine.name())).is_ok())
 }
 
 /// One key for every engine that works here.
 pub fn keys(bytes: &[u8]) -> Vec<Key> {
-    engines()
-        .map(|engine| Key::new(engine, bytes).expect("a key of a valid length"))
-        .collect()
+    engines().map(|engine| Key::new(engine, bytes).expect("a key of a valid length")).collect()
 }
 
 /// The bytes written in `hex`; spaces are ignored.
@@ -31,9 +27,8 @@ pub fn hex(hex: &str) -> Vec<u8> {
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed;
     std::iter::repeat_with(|| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 56) as u8
     })
     .take(len)
