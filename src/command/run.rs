@@ -17,8 +17,9 @@ use super::Unfit;
 /// interface: see `peregrine exec`.
 ///
 /// A clean stop gives the interfaces back to the kernel and leaves nothing behind. A gateway that
-/// is killed fails closed: its XDP programs stay and drop what they would have delivered, until a
-/// gateway of the same configuration starts again, or `ip link set dev IF xdp off`.
+/// is killed fails closed: its XDP programs stay and drop what they would have delivered, and the
+/// kernel is kept from forwarding what was protected, until a gateway of the same configuration
+/// starts again, or `ip link set dev IF xdp off` and `ip xfrm policy flush` end it.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Exit codes:
