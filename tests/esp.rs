@@ -130,7 +130,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> Bench {
+    fn new(engine: &str) -> Bench {
         let namespace = Namespace::new("esp").expect("a namespace");
         let peer = Namespace::new("espp").expect("a namespace");
         for name in ["red0", "black0"] {
@@ -150,7 +150,12 @@ impl Bench {
         };
         namespace.ip_batch(&lines("gateway", "254", "1")).expect("addresses");
         peer.ip_batch(&lines("peer", "1", "2")).expect("addresses");
-        let gateway = Gateway::start(&namespace, &["red0", "black0"], &[0]);
+        let gateway = Gateway::start_with(
+            &namespace,
+            &["red0", "black0"],
+            &[0],
+            &format!("engine = \"{engine}\""),
+        );
         Bench { gateway, namespace, peer }
     }
 
@@ -191,8 +196,20 @@ impl Bench {
 }
 
 #[test]
-fn scapy_and_the_gateway_understand_each_other() {
-    let bench = Bench::new();
+fn scapy_and_the_best_engine_understand_each_other() {
+    every_case_agrees("auto");
+}
+
+#[test]
+fn scapy_and_the_portable_engine_understand_each_other() {
+    every_case_agrees("aws-lc");
+}
+
+fn every_case_agrees(engine: &str) {
+    let bench = Bench::new(engine);
+    let status = bench.gateway.show("status");
+    let running = status["engine"].as_str().expect("an engine");
+    assert!(engine == "auto" || running.starts_with(engine), "{engine} was chosen: {running}");
     let cases = Case::all();
     assert_eq!(cases.len(), 24);
     let lines: Vec<String> = cases.iter().flat_map(Case::xfrm).collect();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use control::config::Config;
+use control::config::{Config, EngineChoice};
 use control::gateway::{Gateway, GatewayError};
 use control::signal::StopSignals;
 
@@ -38,6 +38,10 @@ pub struct Run {
     /// Print a commented configuration to start from
     #[arg(long)]
     example: bool,
+    /// Crypto engine, instead of the configuration's
+    #[arg(long, value_name = "ENGINE",
+        value_parser = clap::builder::PossibleValuesParser::new(["auto", "ipsec-mb", "aws-lc"]))]
+    engine: Option<String>,
     /// Check the configuration against this machine, and stop
     #[arg(long, requires = "config")]
     check: bool,
@@ -50,7 +54,13 @@ impl Run {
             print!("{}", Config::example());
             return Ok(ExitCode::SUCCESS);
         };
-        let config = Config::read(&path).map_err(unfit)?;
+        let mut config = Config::read(&path).map_err(unfit)?;
+        match self.engine.as_deref() {
+            Some("auto") => config.engine = EngineChoice::Auto,
+            Some("ipsec-mb") => config.engine = EngineChoice::IpsecMb,
+            Some("aws-lc") => config.engine = EngineChoice::AwsLc,
+            _ => {}
+        }
         if self.check {
             let machine = control::config::Machine::probe().map_err(unfit)?;
             config.check(&machine).map_err(unfit)?;
