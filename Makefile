@@ -9,6 +9,7 @@ demo: setup build
 		--steps 20 --step-time 5s --out $(OUT)
 
 test: setup-test
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	cargo test --workspace --quiet --no-run
 	cargo test --workspace
 
