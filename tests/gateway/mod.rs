@@ -138,9 +138,9 @@ impl Gateway {
             .1
     }
 
-    /// Waits until `ready` holds; panics with the gateway's log after ten seconds.
+    /// Waits until `ready` holds; panics with the gateway's log when that takes too long.
     pub fn wait(&self, what: &str, mut ready: impl FnMut(&Gateway) -> bool) {
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + READY;
         while !ready(self) {
             assert!(Instant::now() < end, "{what} did not happen; log:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(20));

@@ -15,11 +15,16 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use lab::topology::{Namespace, Veth};
 use serde_json::{Value, json};
 
 use crate::gateway::{Gateway, verdicts};
+
+/// How long a change may take to show, on a busy two-core machine.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The ports, and the interfaces' names on both sides.
 pub const PORTS: [&str; 3] = ["red0", "black0", "blue0"];
@@ -180,9 +185,10 @@ impl Site {
     /// Sends a packet again and again until it ends so: what was changed takes effect. Nothing is
     /// on its way afterwards.
     pub fn becomes(&mut self, port: &str, packet: &str, verdict: &str) {
-        let mut last = String::new();
-        for _ in 0..100 {
-            last = self.fate(port, packet);
+        // The kernel tells of a lost carrier up to a second late, and later on a busy machine.
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let last = self.fate(port, packet);
             if last == verdict {
                 // It counts as sent a moment before it is seen.
                 if DELIVERED.contains(&verdict) {
@@ -190,8 +196,13 @@ impl Site {
                 }
                 return;
             }
+            let log = self.gateway.log();
+            assert!(
+                Instant::now() < end,
+                "{packet} on {port} still ends as {last}, not as {verdict}: {log}"
+            );
+            thread::sleep(Duration::from_millis(10));
         }
-        panic!("{packet} on {port} still ends as {last}, not as {verdict}: {}", self.gateway.log());
     }
 
     /// Sees that a packet ends so, at once.
