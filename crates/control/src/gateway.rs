@@ -236,7 +236,7 @@ impl Gateway {
             // News of the kernel.
             changes.clear();
             self.feed.poll(&mut changes)?;
-            self.apply_network(&changes)?;
+            self.apply_network(&changes);
             self.hear_workers(now);
             self.answer_questions()?;
             self.refresh_neighbours();
@@ -287,7 +287,7 @@ impl Gateway {
     }
 
     /// Brings what the kernel changed into the view and the steering programs.
-    fn apply_network(&mut self, changes: &[crate::route_feed::Change]) -> Result<(), GatewayError> {
+    fn apply_network(&mut self, changes: &[crate::route_feed::Change]) {
         let (network, kernel) = (&self.network, self.feed.kernel());
         let mut stale = Stale::default();
         self.forwarding.update(|view| {
@@ -295,13 +295,15 @@ impl Gateway {
             (different, stale) = network.apply(kernel, view, changes);
             different
         });
-        if stale.local {
-            self.ports.follow_addresses(self.feed.kernel())?;
+        // An address too many is the host's loss (its packets end as `host_clear`), not the tunnels'.
+        if stale.local
+            && let Err(error) = self.ports.follow_addresses(self.feed.kernel())
+        {
+            warn!(%error, "not every address of this host is known to the steering programs");
         }
         if stale.ports {
             self.ports.follow_links(self.feed.kernel());
         }
-        Ok(())
     }
 
     /// What workers ask for: neighbours of the kernel, SAs of whoever listens for ACQUIRE.
