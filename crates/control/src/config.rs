@@ -7,7 +7,6 @@
 //!
 //! This module does not apply a configuration, and it changes nothing on the machine.
 
-mod channels;
 mod error;
 mod machine;
 mod probe;

@@ -37,7 +37,7 @@ pub use program::{AttachMode, AttachWish, VerdictCount, remove_stale};
 pub use sink::Sink;
 pub use steer::Steer;
 pub use umem::{Pool, Umem};
-pub use xdp::{CopyMode, XdpOptions, XdpPort};
+pub use xdp::{CopyMode, XdpOptions, XdpPort, receive_queues};
 
 // Ports are opened by one thread and used by another.
 const _: () = {

@@ -45,6 +45,15 @@ pub enum CopyMode {
     Zero,
 }
 
+/// Receive queues of an interface that are in use; 1 if its driver does not tell.
+///
+/// # Errors
+///
+/// When there is no such interface in the calling thread's network namespace.
+pub fn receive_queues(interface: &str) -> std::io::Result<u32> {
+    sys::interface_queues(interface)
+}
+
 /// The own queues of one interface.
 #[derive(Debug)]
 pub struct XdpPort {
@@ -80,7 +89,7 @@ impl XdpPort {
         assert!(worker < workers, "worker {worker} of {workers}");
         let find = |source| XskError::interface(interface, source);
         let index = sys::interface_index(interface).map_err(find)?;
-        let queues = sys::interface_queues(interface).map_err(find)? as usize;
+        let queues = receive_queues(interface).map_err(find)? as usize;
         if queues < workers {
             return Err(XskError::TooFewQueues {
                 interface: interface.to_owned(),

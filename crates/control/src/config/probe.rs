@@ -10,7 +10,6 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;
 
-use super::channels::ReceiveQueues;
 use super::{Capability, ConfigError, Interface, Machine};
 use crate::cpu;
 use crate::route_feed::{self, Link};
@@ -32,17 +31,14 @@ impl Machine {
 }
 
 fn interfaces() -> io::Result<Vec<Interface>> {
-    // Kernels without the ethtool family give what the interface was created with instead.
-    let mut queues = ReceiveQueues::open().ok();
-    let interface = |link: Link| {
-        let active = queues.as_mut().and_then(|q| q.of(link.ifindex).ok().flatten());
-        Interface {
-            queues: active.unwrap_or(link.rx_queues),
-            name: link.name,
-            ifindex: link.ifindex,
-            mtu: link.mtu,
-            kind: link.kind,
-        }
+    // Counted as a port counts them when it is opened, so that what is fit here is fit there.
+    // `IFLA_NUM_RX_QUEUES` would be what the interface was created with, not what is in use.
+    let interface = |link: Link| Interface {
+        queues: xsk::receive_queues(&link.name).unwrap_or(link.rx_queues),
+        name: link.name,
+        ifindex: link.ifindex,
+        mtu: link.mtu,
+        kind: link.kind,
     };
     Ok(route_feed::links()?.into_iter().map(interface).collect())
 }

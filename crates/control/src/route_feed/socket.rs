@@ -4,9 +4,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use netlink_packet_core::{ErrorBuffer, NLMSG_ERROR, NetlinkBuffer};
+use netlink_packet_core::{ErrorBuffer, NetlinkBuffer};
 use netlink_sys::{Socket, SocketAddr};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -21,9 +21,6 @@ const DATAGRAM_BYTES_MAX: usize = 128 << 10;
 /// Bytes of events that wait in the kernel while the control thread does something else: 5000 route
 /// events take about 4 MiB there. More only delays the overrun, which is handled anyway.
 const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
-/// How long one request may take that is waited for. The kernel answers in microseconds; the limit
-/// only keeps a broken machine from hanging the program.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The socket.
 #[derive(Debug)]
@@ -106,27 +103,6 @@ impl NetlinkSocket {
         }
     }
 
-    /// Waits for the reply of one type to one request; its payload.
-    pub(crate) fn reply(&mut self, sequence: u32, kind: u16) -> io::Result<Vec<u8>> {
-        let deadline = Instant::now() + REPLY_TIMEOUT;
-        loop {
-            match self.receive()? {
-                Received::Empty => self.wait(deadline)?,
-                Received::Overrun => return Err(Errno::NOBUFS.into()),
-                Received::Datagram(datagram) => {
-                    for message in messages(datagram).filter(|m| m.sequence_number() == sequence) {
-                        if message.message_type() == NLMSG_ERROR {
-                            return Err(error_of(message.payload()).unwrap_or_else(unexpected));
-                        }
-                        if message.message_type() == kind {
-                            return Ok(message.payload().to_vec());
-                        }
-                    }
-                }
-            }
-        }
-    }
-
     /// Waits until something can be read.
     pub(crate) fn wait(&self, deadline: Instant) -> io::Result<()> {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -161,8 +137,4 @@ pub(crate) fn messages(datagram: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&[
 pub(crate) fn error_of(payload: &[u8]) -> Option<io::Error> {
     let buffer = ErrorBuffer::new_checked(payload).ok()?;
     buffer.code().map(|code| io::Error::from_raw_os_error(code.get().saturating_neg()))
-}
-
-fn unexpected() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the kernel acknowledged a request without a reply")
 }

@@ -1,6 +1,6 @@
 //! What the integration tests share: the engines of this machine, and bytes from hex or thin air.
 
-#![allow(dead_code)] // each test binary uses its own part
+#![allow(dead_code, reason = "each test binary uses its own part of this module")]
 
 use crypto::{Engine, Key};
 
