@@ -1,0 +1,18 @@
+//! Unmodified IKE daemons under test: as Debian ships them, in roots and namespaces of their own.
+//!
+//! ```text
+//!   left ── red0 [gateway] black0 ── wan ── black0 [gateway] red0 ── right
+//!                 IKE daemon                    IKE daemon
+//! ```
+//!
+//! [`root`] finds (or has made) the daemon's root, [`cell`] runs programs in it under
+//! `peregrine exec`, [`charon`] speaks to strongSwan, [`listing`] reads what it lists, [`pair`]
+//! builds the picture above and [`numbered`] sends counted packets through it.
+#![allow(dead_code, reason = "each test binary uses its own part of this module")]
+
+pub mod cell;
+pub mod charon;
+pub mod listing;
+pub mod numbered;
+pub mod pair;
+pub mod root;

@@ -1,0 +1,235 @@
+//! Two gateways with a router between them, and a host behind each that answers for a whole network.
+//!
+//! ```text
+//!             10.1/16, fd01::/32                                      10.2/16, fd02::/32
+//!   left host ── 172.16.1.0/30 ── west ── 192.0.2.0/24 ── wan ── 198.51.100.0/24 ── east ── 172.16.2.0/30 ── right host
+//!                 fd00:1::/64             2001:db8:a::/64        2001:db8:b::/64            fd00:2::/64
+//! ```
+//!
+//! The hosts are kernels: they ping, and they answer for every address of their networks. No daemon
+//! is started here.
+
+use std::time::{Duration, Instant};
+
+use lab::topology::{Namespace, Veth};
+
+use crate::gateway::Gateway;
+
+/// How long traffic may take to flow once everything is in place, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One of the two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The end that tests initiate from.
+    West,
+    /// The other one.
+    East,
+}
+
+impl Side {
+    /// Its number in inner addresses.
+    pub fn number(self) -> u8 {
+        match self {
+            Side::West => 1,
+            Side::East => 2,
+        }
+    }
+
+    /// The other end.
+    pub fn other(self) -> Side {
+        match self {
+            Side::West => Side::East,
+            Side::East => Side::West,
+        }
+    }
+
+    /// Its IKE identity.
+    pub fn id(self) -> &'static str {
+        match self {
+            Side::West => "west",
+            Side::East => "east",
+        }
+    }
+
+    /// Its outer IPv4 or IPv6 address.
+    pub fn outer(self, v6: bool) -> &'static str {
+        match (self, v6) {
+            (Side::West, false) => "192.0.2.2",
+            (Side::East, false) => "198.51.100.2",
+            (Side::West, true) => "2001:db8:a::2",
+            (Side::East, true) => "2001:db8:b::2",
+        }
+    }
+
+    /// Its inner network of this number: 10.1.n.0/24 or fd01:0:n::/48.
+    pub fn network(self, n: u8, v6: bool) -> String {
+        match v6 {
+            false => format!("10.{}.{n}.0/24", self.number()),
+            true => format!("fd0{}:0:{n}::/48", self.number()),
+        }
+    }
+
+    /// An address in that network.
+    pub fn host(self, n: u8, v6: bool) -> String {
+        match v6 {
+            false => format!("10.{}.{n}.1", self.number()),
+            true => format!("fd0{}:0:{n}::1", self.number()),
+        }
+    }
+}
+
+/// One end: a gateway, and the host behind it.
+pub struct End {
+    /// The gateway.
+    pub gateway: Gateway,
+    /// The namespace of the gateway and its daemon.
+    pub namespace: Namespace,
+    /// The host behind it.
+    pub host: Namespace,
+}
+
+/// The whole network.
+pub struct Pair {
+    /// The west end.
+    pub west: End,
+    /// The east end.
+    pub east: End,
+    /// The router between them.
+    pub wan: Namespace,
+}
+
+impl Pair {
+    /// Two gateways of one worker each.
+    pub fn new() -> Pair {
+        Pair::with(&[0], "")
+    }
+
+    /// Two gateways with these cores, and more lines for their configuration.
+    pub fn with(cores: &[usize], lines: &str) -> Pair {
+        let wan = Namespace::new("wan").expect("a namespace");
+        for family in ["ipv4.ip_forward", "ipv6.conf.all.forwarding"] {
+            wan.sysctl(&format!("net.{family}"), "1").expect("a router");
+        }
+        let west = end(Side::West, &wan, cores, lines);
+        let east = end(Side::East, &wan, cores, lines);
+        Pair { west, east, wan }
+    }
+
+    /// One of the ends.
+    pub fn end(&self, side: Side) -> &End {
+        match side {
+            Side::West => &self.west,
+            Side::East => &self.east,
+        }
+    }
+
+    /// One packet and its answer between the networks of this number, asked for by `from`.
+    pub fn ping_once(&self, from: Side, n: u8, v6: bool) -> bool {
+        self.pings(from, n, v6, 1) == 1
+    }
+
+    /// Sends so many echo requests; how many were answered.
+    pub fn pings(&self, from: Side, n: u8, v6: bool, count: u32) -> u32 {
+        let args = [
+            if v6 { "-6" } else { "-4" },
+            "-n",
+            "-q",
+            "-i",
+            "0.02",
+            "-W",
+            "1",
+            "-c",
+            &count.to_string(),
+            "-I",
+            &from.host(n, v6),
+            &from.other().host(n, v6),
+        ]
+        .map(str::to_owned);
+        let out = self.end(from).host.command("ping").args(args).output().expect("ping runs");
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let received = text
+            .split(", ")
+            .find_map(|part| part.strip_suffix(" received"))
+            .and_then(|count| count.parse().ok());
+        received.unwrap_or_else(|| {
+            panic!("ping printed {text}{}", String::from_utf8_lossy(&out.stderr))
+        })
+    }
+
+    /// Pings until an answer comes: neighbours are resolved afterwards.
+    #[track_caller]
+    pub fn flows(&self, n: u8, v6: bool) {
+        let end = Instant::now() + PATIENCE;
+        while !self.ping_once(Side::West, n, v6) {
+            assert!(
+                Instant::now() < end,
+                "no answer from {}\nwest: {}\neast: {}",
+                Side::East.host(n, v6),
+                account(&self.west.gateway),
+                account(&self.east.gateway)
+            );
+        }
+    }
+}
+
+/// What a gateway did with its packets, and what it logged.
+pub fn account(gateway: &Gateway) -> String {
+    let drops = crate::gateway::verdicts(&gateway.show("drops"));
+    let met: Vec<_> = drops.into_iter().filter(|(_, count)| *count != 0).collect();
+    format!("{met:?}\n{}", gateway.log())
+}
+
+fn end(side: Side, wan: &Namespace, cores: &[usize], lines: &str) -> End {
+    let namespace = Namespace::new(side.id()).expect("a namespace");
+    let host = Namespace::new(if side == Side::West { "left" } else { "right" }).expect("one");
+    let queues = cores.len() as u32;
+    Veth::new((&namespace, "red0"), (&host, "eth0"), queues).expect("a veth pair");
+    Veth::new((&namespace, "black0"), (wan, side.id()), queues).expect("a veth pair");
+    let n = side.number();
+    let (outer, outer6) = (side.outer(false), side.outer(true));
+    let (hop, hop6) = (router(outer), router(outer6));
+    let batch = |namespace: &Namespace, lines: &[String]| {
+        namespace.ip_batch(lines).unwrap_or_else(|e| panic!("{e}"));
+    };
+    batch(
+        wan,
+        &[
+            format!("address add {hop}/24 dev {}", side.id()),
+            format!("address add {hop6}/64 dev {} nodad", side.id()),
+        ],
+    );
+    batch(
+        &namespace,
+        &[
+            format!("address add {outer}/24 dev black0"),
+            format!("address add {outer6}/64 dev black0 nodad"),
+            format!("address add 172.16.{n}.2/30 dev red0"),
+            format!("address add fd00:{n}::2/64 dev red0 nodad"),
+            format!("route add default via {hop}"),
+            format!("route add ::/0 via {hop6}"),
+            format!("route add 10.{n}.0.0/16 via 172.16.{n}.1"),
+            format!("route add fd0{n}::/32 via fd00:{n}::1"),
+        ],
+    );
+    batch(
+        &host,
+        &[
+            format!("address add 172.16.{n}.1/30 dev eth0"),
+            format!("address add fd00:{n}::1/64 dev eth0 nodad"),
+            format!("route add default via 172.16.{n}.2"),
+            format!("route add ::/0 via fd00:{n}::2"),
+            // A local route makes the host answer for the whole network.
+            format!("route add local 10.{n}.0.0/16 dev lo"),
+            format!("route add local fd0{n}::/32 dev lo"),
+        ],
+    );
+    let gateway = Gateway::start_with(&namespace, &["red0", "black0"], cores, lines);
+    End { gateway, namespace, host }
+}
+
+/// The router's address on an end's outer network.
+fn router(outer: &str) -> String {
+    let network = outer.strip_suffix('2').expect("the ends are number two");
+    format!("{network}1")
+}
