@@ -13,9 +13,9 @@ use wire::flow::{Flow, Fragment};
 
 use crate::batch::{Batch, Slot, Turn};
 use crate::classify::is_local;
-use crate::policy::{Action, Direction, Policy};
+use crate::policy::{Action, Direction, Policy, Template};
 use crate::punt::punt;
-use crate::sa::Sa;
+use crate::sa::{Mode, Sa};
 use crate::selector::Selector;
 use crate::spd::{DefaultAction, Lookup};
 use crate::verdict::Verdict;
@@ -65,17 +65,25 @@ fn inspect_opened<'v>(
             return Err(Verdict::SelectorMismatch);
         }
     }
+    // As in Linux, transport mode adds to a packet that would be welcome in clear, too: its
+    // addresses are the peer's own, so it says nothing that the peer could not say without
+    // (`secpath_has_nontransport`).
+    let is_transport = sa.config().mode == Mode::Transport;
     let policy = match found {
         Lookup::Policy(policy) => policy,
         Lookup::PortsNeeded => return Err(Verdict::FragmentOfPortPolicy),
+        Lookup::Default(DefaultAction::Accept) if is_transport => return Ok(None),
         Lookup::Default(_) => return Err(Verdict::NoPolicy),
     };
+    let is_welcome =
+        |template: &Template| template.accepts(sa) || is_transport && template.optional;
     match &policy.config().action {
         Action::Discard => Err(Verdict::PolicyBlock),
-        Action::Protect { template, .. } if template.accepts(sa) => {
+        Action::Protect { template, .. } if is_welcome(template) => {
             check_ports_known(flow, &policy.config().selector)?;
             Ok(Some(policy))
         }
+        Action::Bypass if is_transport => Ok(Some(policy)),
         Action::Protect { .. } | Action::Bypass => Err(Verdict::PolicyMismatch),
     }
 }

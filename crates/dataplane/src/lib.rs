@@ -46,6 +46,7 @@ pub mod sad;
 pub mod selector;
 pub mod spd;
 pub mod table;
+pub mod transport;
 pub mod verdict;
 pub mod view;
 pub mod worker;

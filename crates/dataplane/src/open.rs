@@ -7,7 +7,8 @@
 //! 3. decrypt and verify in place;
 //! 4. accept the sequence number, now that it is proved authentic;
 //! 5. take off padding and trailer, and silently consume dummies;
-//! 6. read the inner headers, trim traffic flow padding after the inner packet's end;
+//! 6. read the inner headers, trim traffic flow padding after the inner packet's end; in transport
+//!    mode, give the packet its own header back (`transport`);
 //! 7. carry the outer header's congestion mark inwards (RFC 6040).
 //!
 //! Whether the inner packet may come through this SA at all is decided by `inspect`.
@@ -19,7 +20,8 @@ use crate::batch::{Batch, Slot, Turn};
 use crate::ecn;
 use crate::parse::parse_ip;
 use crate::replay::Refusal;
-use crate::sa::Sa;
+use crate::sa::{Mode, Sa};
+use crate::transport;
 use crate::verdict::Verdict;
 
 /// Bytes in front of the ciphertext.
@@ -47,16 +49,17 @@ fn open_one(slot: &mut Slot<'_>, sa: &Sa, now_ns: u64) -> Result<(), Verdict> {
     let (content, trailer) = esp::Trailer::parse(plaintext).map_err(|_| Verdict::EspPadding)?;
     let (content_len, next_header) = (content.len(), trailer.next_header);
     sa.count(content_len, now_ns);
+    if sa.config().mode == Mode::Transport {
+        let content_at = outer_len + PREFIX_LEN;
+        return open_transport(slot, sa, content_at, content_len, next_header);
+    }
     let is_v6 = match next_header {
         protocol::IPV4 => false,
         protocol::IPV6 => true,
         protocol::NO_NEXT_HEADER => return Err(Verdict::Dummy),
         _ => return Err(Verdict::EspNextHeader),
     };
-    let inner = parse_ip(content).map_err(|reason| match reason {
-        Malformed::SourceRoute => Verdict::SourceRoute,
-        _ => Verdict::InnerMalformed,
-    })?;
+    let inner = parse_ip(content).map_err(inner_verdict)?;
     if inner.is_ipv6() != is_v6 || !slot.frame.pull_front(outer_len + PREFIX_LEN) {
         return Err(Verdict::InnerMalformed);
     }
@@ -70,6 +73,35 @@ fn open_one(slot: &mut Slot<'_>, sa: &Sa, now_ns: u64) -> Result<(), Verdict> {
         slot.flow.tos = tos;
     }
     Ok(())
+}
+
+/// Step 6 in transport mode. What the padding for traffic flow confidentiality hides cannot be told
+/// from content there; no sender adds it (RFC 4303 §2.7).
+fn open_transport(
+    slot: &mut Slot<'_>,
+    sa: &Sa,
+    content_at: usize,
+    content_len: usize,
+    next_header: u8,
+) -> Result<(), Verdict> {
+    if next_header == protocol::NO_NEXT_HEADER {
+        return Err(Verdict::Dummy);
+    }
+    let frame = &mut slot.frame;
+    transport::restore(frame, &slot.flow, content_at, content_len, next_header)
+        .ok_or(Verdict::InnerMalformed)?;
+    slot.flow = parse_ip(frame.bytes()).map_err(inner_verdict)?;
+    if sa.config().encapsulation.is_some() {
+        transport::mend_checksum(frame.bytes_mut(), &slot.flow);
+    }
+    Ok(())
+}
+
+fn inner_verdict(reason: Malformed) -> Verdict {
+    match reason {
+        Malformed::SourceRoute => Verdict::SourceRoute,
+        _ => Verdict::InnerMalformed,
+    }
 }
 
 /// Steps 1 to 4: what follows the outer header is decrypted in place. The length of the plaintext,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::counters::{Usage, UsageSnapshot};
-use crate::sa::Sa;
+use crate::sa::{Mode, Sa};
 use crate::selector::Selector;
 
 /// Where a policy applies, numbered as `XFRM_POLICY_*`.
@@ -27,9 +27,12 @@ impl Direction {
     pub const ALL: [Direction; 3] = [Direction::In, Direction::Out, Direction::Forward];
 }
 
-/// The SA that a protect policy asks for: ESP in tunnel mode between two ends.
+/// The SA that a protect policy asks for: ESP between two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Template {
+    /// Tunnel or transport. In transport mode the two ends are the packet's own, and those below
+    /// say nothing, as in Linux.
+    pub mode: Mode,
     /// Outer source; unspecified matches any.
     pub source: IpAddr,
     /// Outer destination; unspecified matches any.
@@ -47,10 +50,13 @@ impl Template {
     #[inline]
     pub fn accepts(&self, sa: &Sa) -> bool {
         let config = sa.config();
-        (self.reqid == 0 || self.reqid == config.reqid)
+        let same_ends = self.mode == Mode::Transport
+            || (self.source.is_unspecified() || self.source == config.source)
+                && (self.destination.is_unspecified() || self.destination == config.destination);
+        self.mode == config.mode
+            && (self.reqid == 0 || self.reqid == config.reqid)
             && (self.spi == 0 || self.spi == config.spi)
-            && (self.source.is_unspecified() || self.source == config.source)
-            && (self.destination.is_unspecified() || self.destination == config.destination)
+            && same_ends
     }
 }
 

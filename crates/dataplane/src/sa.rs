@@ -31,6 +31,16 @@ pub struct UdpEncapsulation {
     pub destination_port: u16,
 }
 
+/// Which part of a packet an SA protects (RFC 4303 §3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// All of it, behind an outer header of its own.
+    #[default]
+    Tunnel,
+    /// What its IP header carries; the header stays.
+    Transport,
+}
+
 /// The flags of `xfrm_usersa_info` and `XFRMA_SA_EXTRA_FLAGS` that change packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SaFlags {
@@ -58,12 +68,14 @@ impl HardLimits {
     pub const NONE: HardLimits = HardLimits { packets: u64::MAX, bytes: u64::MAX };
 }
 
-/// Everything control says about an SA: ESP in tunnel mode with AES-GCM and a 16-byte ICV.
+/// Everything control says about an SA: ESP with AES-GCM and a 16-byte ICV.
 #[derive(Clone)]
 pub struct SaConfig {
     /// The SPI, host byte order, not zero.
     pub spi: u32,
-    /// Outer source address.
+    /// Tunnel or transport.
+    pub mode: Mode,
+    /// Outer source address; in transport mode the packet's own.
     pub source: IpAddr,
     /// Outer destination address, of the same family.
     pub destination: IpAddr,
@@ -374,6 +386,7 @@ mod tests {
     fn config() -> SaConfig {
         SaConfig {
             spi: 0x101,
+            mode: Mode::Tunnel,
             source: [192, 0, 2, 1].into(),
             destination: [192, 0, 2, 2].into(),
             reqid: 1,

@@ -9,6 +9,9 @@
 //! 4. encrypt, and append the ICV;
 //! 5. put the outer IP header in front.
 //!
+//! In transport mode there is no outer header: before step 3 the packet's own steps aside, and in
+//! step 5 it comes back (`transport`).
+//!
 //! Packets without a protect policy leave in clear. Routes are not looked at.
 
 use wire::esp::{self, ESP_HEADER_LEN, GCM_IV_LEN, ICV_LEN, TRAILER_LEN};
@@ -19,8 +22,9 @@ use crate::batch::{Batch, Slot, Turn};
 use crate::ecn;
 use crate::inspect::check_ports_known;
 use crate::policy::{Action, Direction, Policy};
-use crate::sa::{OuterTemplate, Sa, SealRefusal};
+use crate::sa::{Mode, OuterTemplate, Sa, SealRefusal};
 use crate::spd::{DefaultAction, Lookup};
+use crate::transport;
 use crate::verdict::Verdict;
 use crate::view::View;
 
@@ -36,7 +40,11 @@ pub(crate) fn seal<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<'_
     }
     for slot in batch.undecided() {
         let Some(sa) = slot.outbound else { continue };
-        if let Err(verdict) = seal_one(slot, sa, turn.now_ns) {
+        let sealed = match sa.config().mode {
+            Mode::Tunnel => seal_one(slot, sa, turn.now_ns),
+            Mode::Transport => seal_transport(slot, sa, turn.now_ns),
+        };
+        if let Err(verdict) = sealed {
             sa.count_error(verdict);
             slot.decide(verdict);
         }
@@ -57,6 +65,10 @@ fn choose_one<'v>(slot: &mut Slot<'v>, view: &'v View, turn: &mut Turn<'_>) -> R
         Action::Discard => return Err(Verdict::OutPolicyBlock),
         Action::Bypass => {}
         Action::Protect { template, bundle } => {
+            let bundle = match template.mode {
+                Mode::Tunnel => bundle,
+                Mode::Transport => transport::slot(&view.transport, &template, flow),
+            };
             let sa = bundle.and_then(|slot| view.bundles.get(slot)).map(|sa| &**sa);
             match sa.filter(|sa| carries(sa, slot)) {
                 Some(sa) => slot.outbound = Some(sa),
@@ -98,10 +110,7 @@ fn seal_one(slot: &mut Slot<'_>, sa: &Sa, now_ns: u64) -> Result<(), Verdict> {
     }
     let inner = InnerHeader::read(frame, slot.flow.is_ipv6(), slot.flow.tos);
     // 2. Numbers.
-    let (sequence, iv) = sa.take_numbers().map_err(|refusal| match refusal {
-        SealRefusal::SequenceExhausted => Verdict::SequenceExhausted,
-        SealRefusal::NonceExhausted => Verdict::NonceExhausted,
-    })?;
+    let (sequence, iv) = sa.take_numbers().map_err(refusal)?;
     // 3. and 4. The ESP packet.
     let next_header = if inner.is_v6 { protocol::IPV6 } else { protocol::IPV4 };
     encrypt(frame, sa, sequence, iv.to_be_bytes(), next_header).ok_or(Verdict::NoRoom)?;
@@ -109,6 +118,34 @@ fn seal_one(slot: &mut Slot<'_>, sa: &Sa, now_ns: u64) -> Result<(), Verdict> {
     put_outer(frame, sa, sequence, &inner).ok_or(Verdict::NoRoom)?;
     sa.count(inner_len, now_ns);
     Ok(())
+}
+
+/// The same five steps in transport mode.
+fn seal_transport(slot: &mut Slot<'_>, sa: &Sa, now_ns: u64) -> Result<(), Verdict> {
+    if sa.expired() {
+        return Err(Verdict::OutSaExpired);
+    }
+    let frame = &mut slot.frame;
+    let header = transport::Header::of(frame, &slot.flow)?;
+    let payload_len = frame.len() - header.len();
+    let tail_len = esp::pad_len(payload_len) + TRAILER_LEN;
+    if frame.headroom() < PREFIX_LEN || frame.tailroom() < tail_len + ICV_LEN {
+        return Err(Verdict::NoRoom);
+    }
+    let (sequence, iv) = sa.take_numbers().map_err(refusal)?;
+    header.step_aside(frame, PREFIX_LEN).ok_or(Verdict::NoRoom)?;
+    encrypt(frame, sa, sequence, iv.to_be_bytes(), header.next_header).ok_or(Verdict::NoRoom)?;
+    header.return_to(frame, protocol::ESP).ok_or(Verdict::NoRoom)?;
+    // As Linux counts: without the IP header.
+    sa.count(payload_len, now_ns);
+    Ok(())
+}
+
+fn refusal(refusal: SealRefusal) -> Verdict {
+    match refusal {
+        SealRefusal::SequenceExhausted => Verdict::SequenceExhausted,
+        SealRefusal::NonceExhausted => Verdict::NonceExhausted,
+    }
 }
 
 /// Steps 3 and 4; `None` only if there is no room, which step 1 excluded.

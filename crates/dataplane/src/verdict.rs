@@ -153,6 +153,9 @@ verdicts! {
     SequenceExhausted "sequence_exhausted" Dropped Some("XfrmOutStateSeqError");
     /// The outbound SA has no unused initialization vector left.
     NonceExhausted "nonce_exhausted" Dropped Some("XfrmOutStateSeqError");
+    /// A fragment whose policy wants transport mode, which seals whole datagrams only (RFC 4303
+    /// §3.3.4).
+    FragmentTransport "fragment_transport" Dropped Some("XfrmOutStateModeError");
     /// A fragment whose policy selects by ports, which a fragment may not show (RFC 4301 §7).
     FragmentOfPortPolicy "fragment_of_port_policy" Dropped None;
 

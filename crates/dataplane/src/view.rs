@@ -31,6 +31,7 @@ use crate::neighbour::Neighbours;
 use crate::sad::Sad;
 use crate::spd::Spd;
 use crate::table::Table;
+use crate::transport::TransportSlots;
 
 /// One interface that the gateway forwards through.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +59,8 @@ pub struct View {
     pub spd: Spd,
     /// SAs that seal, by the slots that policies name.
     pub bundles: Bundles,
+    /// The slots of SAs in transport mode, by whom they are between.
+    pub transport: TransportSlots,
     /// Routes.
     pub fib: Fib,
     /// Link-layer addresses.

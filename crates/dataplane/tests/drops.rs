@@ -10,7 +10,7 @@ use dataplane::event::Event;
 use dataplane::fib::Route;
 use dataplane::policy::{Action, Direction, Policy, PolicyConfig};
 use dataplane::prefix::Prefix;
-use dataplane::sa::{HardLimits, Sa, SaConfig, SaFlags};
+use dataplane::sa::{HardLimits, Mode, Sa, SaConfig, SaFlags};
 use dataplane::selector::{PortMatch, Selector};
 use dataplane::spd::DefaultAction;
 use dataplane::verdict::{Outcome, Verdict};
@@ -208,6 +208,13 @@ const CASES: &[Case] = &[
         set_fragment(&mut bytes, 0x2000);
         assert_eq!(west.drop(RED, &frame(RED, &bytes)), Verdict::FragmentOfPortPolicy);
         set_fragment(&mut bytes, 0x0040);
+        west.drop(RED, &frame(RED, &bytes))
+    }),
+    (Verdict::FragmentTransport, || {
+        let mut west = west();
+        install_outbound(&mut west, SaConfig { mode: Mode::Transport, ..to_east() });
+        let mut bytes = inner().bytes();
+        set_fragment(&mut bytes, 0x2000);
         west.drop(RED, &frame(RED, &bytes))
     }),
     (Verdict::TtlExpired, || west().drop(RED, &Packet { ttl: 1, ..clear() }.frame(RED))),

@@ -158,6 +158,18 @@ impl Header {
         true
     }
 
+    /// Changes what the packet carries, and its length, and mends the checksum.
+    #[inline]
+    pub fn set_payload(&mut self, protocol: u8, total_len: u16) {
+        let word = |protocol| u16::from_be_bytes([self.ttl, protocol]);
+        let (old, new) = (word(self.protocol), word(protocol));
+        let sum = checksum::update(self.checksum.get(), old, new);
+        let sum = checksum::update(sum, self.total_len.get(), total_len);
+        self.checksum = U16::new(sum);
+        self.protocol = protocol;
+        self.total_len = U16::new(total_len);
+    }
+
     /// Changes the type of service byte and mends the checksum.
     #[inline]
     pub fn set_tos(&mut self, tos: u8) {

@@ -93,6 +93,12 @@ impl Header {
         true
     }
 
+    /// Changes the length of what follows the fixed header.
+    #[inline]
+    pub fn set_payload_len(&mut self, payload_len: u16) {
+        self.payload_len = U16::new(payload_len);
+    }
+
     /// Changes the traffic class. There is no checksum to mend.
     #[inline]
     pub fn set_traffic_class(&mut self, class: u8) {

@@ -185,6 +185,57 @@ impl Chain {
     }
 }
 
+/// A place between two headers of a packet that [`flow::parse`](crate::flow::parse) accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joint {
+    /// Where the later one starts, in bytes from the packet's.
+    pub offset: usize,
+    /// Where the byte is that says what the later one is.
+    pub link: usize,
+}
+
+impl Joint {
+    /// Behind the fixed header, whose next header field is its seventh byte (RFC 8200 §3).
+    const FIRST: Joint = Joint { offset: crate::ipv6::HEADER_LEN, link: 6 };
+
+    /// The joint behind the next extension header; `None` if there is no such or the packet ends.
+    fn next(self, packet: &[u8]) -> Option<Joint> {
+        let rest = packet.get(self.offset..)?;
+        let len = match *packet.get(self.link)? {
+            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS => {
+                Header::over(rest).ok()?.0.header_len()
+            }
+            protocol::FRAGMENT => Fragment::LEN,
+            _ => return None,
+        };
+        (len <= rest.len()).then_some(Joint { offset: self.offset + len, link: self.offset })
+    }
+
+    /// The joint behind the headers that routers on the way look at, and behind destination options
+    /// unless they follow a routing header: where Linux inserts ESP and AH (`xfrm6_hdr_offset`).
+    pub fn behind_routed(packet: &[u8]) -> Option<Joint> {
+        let (mut joint, mut routed) = (Joint::FIRST, false);
+        loop {
+            match *packet.get(joint.link)? {
+                protocol::HOP_BY_HOP => {}
+                protocol::ROUTING => routed = true,
+                protocol::DESTINATION_OPTIONS if !routed => {}
+                _ => return Some(joint),
+            }
+            joint = joint.next(packet)?;
+        }
+    }
+
+    /// The joint at `offset`; `None` if no header starts there.
+    pub fn at(packet: &[u8], offset: usize) -> Option<Joint> {
+        let mut joint = Joint::FIRST;
+        while joint.offset < offset {
+            joint = joint.next(packet)?;
+        }
+        (joint.offset == offset).then_some(joint)
+    }
+}
+
 /// `header` is a whole routing header. Type 0 with segments left is refused (RFC 5095 §3).
 fn check_routing(header: &[u8]) -> Result<(), Malformed> {
     match header {

@@ -3,7 +3,8 @@
 //! The plan for each batch of changes, which ends in one view:
 //!
 //! 1. an SA goes into the SAD, where its SPI and destination find it;
-//! 2. a policy that wants an SA gets a *slot*, shared by all policies that want the same;
+//! 2. a policy that wants an SA gets a *slot*, shared by all policies that want the same; in transport
+//!    mode, where the packet's addresses choose, each SA has its own;
 //! 3. every slot that an SA came to or left is filled with the newest SA that fits, as Linux picks
 //!    it, and that SA is given IVs before any worker can see it;
 //! 4. what is protected or blocked is told to the guard before the view with it is published.
@@ -20,9 +21,10 @@ use dataplane::clock::Clock;
 use dataplane::nonce::NonceSpace;
 use dataplane::policy::{Action, Direction, Policy, PolicyConfig, Template};
 use dataplane::prefix::Family;
-use dataplane::sa::Sa;
+use dataplane::sa::{Mode, Sa};
 use dataplane::selector::Selector;
 use dataplane::spd::DefaultAction;
+use dataplane::transport::Ends;
 use dataplane::view::View;
 use tracing::{error, warn};
 
@@ -55,6 +57,7 @@ pub struct InstalledPolicy {
 /// `xfrm_state_find`: a policy without one takes SAs without one, and no other tunnel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct SlotKey {
+    mode: Mode,
     source: IpAddr,
     destination: IpAddr,
     reqid: u32,
@@ -64,6 +67,7 @@ struct SlotKey {
 impl SlotKey {
     fn of(template: &Template) -> SlotKey {
         SlotKey {
+            mode: template.mode,
             source: template.source,
             destination: template.destination,
             reqid: template.reqid,
@@ -75,15 +79,22 @@ impl SlotKey {
     fn fitted_by(sa: &Sa) -> [SlotKey; 2] {
         let config = sa.config();
         let (source, destination, reqid) = (config.source, config.destination, config.reqid);
-        [0, config.spi].map(|spi| SlotKey { source, destination, reqid, spi })
+        let mode = config.mode;
+        [0, config.spi].map(|spi| SlotKey { mode, source, destination, reqid, spi })
+    }
+
+    /// What packets find the slot by, in transport mode.
+    fn ends(self) -> Option<Ends> {
+        let SlotKey { mode, source, destination, reqid, spi } = self;
+        (mode == Mode::Transport).then_some(Ends { source, destination, reqid, spi })
     }
 }
 
 /// A slot of `View::bundles`.
 struct Slot {
     number: u32,
-    /// Policies that name it.
-    policies: u32,
+    /// Policies that name it; in transport mode 1 as long as an SA fits.
+    users: u32,
 }
 
 /// All SAs and policies.
@@ -228,8 +239,16 @@ impl Tables {
         self.sas.insert(record.id, installed);
         if usable {
             for key in SlotKey::fitted_by(&sa) {
-                self.candidates.entry(key).or_default().insert(record.id);
-                self.fill(key, view)?;
+                let candidates = self.candidates.entry(key).or_default();
+                let is_first = candidates.is_empty();
+                candidates.insert(record.id);
+                match key.ends() {
+                    Some(ends) if is_first => {
+                        let (_, number) = self.take_slot(key, view)?;
+                        view.transport.insert(ends, number);
+                    }
+                    _ => self.fill(key, view)?,
+                }
             }
         }
         Ok(())
@@ -247,6 +266,10 @@ impl Tables {
                 candidates.remove(&id);
                 if candidates.is_empty() {
                     self.candidates.remove(&key);
+                    if let Some(ends) = key.ends() {
+                        view.transport.remove(&ends);
+                        self.leave_slot(key, view);
+                    }
                 }
             }
             self.fill(key, view)?;
@@ -269,7 +292,10 @@ impl Tables {
     fn install_policy(&mut self, record: &Arc<PolicyRecord>, view: &mut View) -> io::Result<()> {
         let wanted = translate::wanted(record);
         let slot = match wanted {
-            Wanted::Sa(template) if record.direction == wire::xfrm::number::direction::OUT => {
+            Wanted::Sa(template)
+                if record.direction == wire::xfrm::number::direction::OUT
+                    && template.mode == Mode::Tunnel =>
+            {
                 Some(self.take_slot(SlotKey::of(&template), view)?)
             }
             Wanted::Impossible(_) => {
@@ -342,22 +368,22 @@ impl Tables {
 
     fn take_slot(&mut self, key: SlotKey, view: &mut View) -> io::Result<(SlotKey, u32)> {
         if let Some(slot) = self.slots.get_mut(&key) {
-            slot.policies += 1;
+            slot.users += 1;
             return Ok((key, slot.number));
         }
         let number = self.free_slots.pop().unwrap_or_else(|| {
             self.slots_made += 1;
             self.slots_made - 1
         });
-        self.slots.insert(key, Slot { number, policies: 1 });
+        self.slots.insert(key, Slot { number, users: 1 });
         self.fill(key, view)?;
         Ok((key, number))
     }
 
     fn leave_slot(&mut self, key: SlotKey, view: &mut View) {
         let Some(slot) = self.slots.get_mut(&key) else { return };
-        slot.policies -= 1;
-        if slot.policies == 0 {
+        slot.users -= 1;
+        if slot.users == 0 {
             view.bundles.set(slot.number, None);
             self.free_slots.push(slot.number);
             self.slots.remove(&key);

@@ -9,7 +9,7 @@ use crypto::{Engine, Key};
 use dataplane::clock::Clock;
 use dataplane::policy::{Action, Direction, PolicyConfig, Template};
 use dataplane::prefix::{Family, Prefix};
-use dataplane::sa::{HardLimits, Sa, SaConfig, SaFlags};
+use dataplane::sa::{HardLimits, Mode, Sa, SaConfig, SaFlags};
 use dataplane::selector::{PortMatch, Selector};
 use dataplane::spd::DefaultAction;
 use std::sync::Arc;
@@ -74,6 +74,7 @@ pub fn sa(record: &SaRecord, engine: Engine, clock: &Clock) -> Result<Sa, String
     let flag = |bit: u8| info.flags & bit != 0;
     Sa::new(SaConfig {
         spi: parameters.spi(),
+        mode: mode(info.mode).ok_or("the mode is not carried")?,
         source: parameters.source(),
         destination: parameters.destination(),
         reqid: info.reqid,
@@ -126,7 +127,7 @@ pub fn wanted(record: &PolicyRecord) -> Wanted {
         _ if record.action == action::BLOCK => Wanted::Nothing,
         [] => Wanted::Nothing,
         [only] => {
-            let possible = only.id.proto == IPPROTO_ESP && only.mode == mode::TUNNEL;
+            let possible = only.id.proto == IPPROTO_ESP && mode(only.mode).is_some();
             match template(only) {
                 Some(template) if possible => Wanted::Sa(template),
                 Some(template) => Wanted::Impossible(Template { optional: false, ..template }),
@@ -140,11 +141,28 @@ pub fn wanted(record: &PolicyRecord) -> Wanted {
 /// A template that no SA meets: SPI 0 is "any", so the impossible one is reserved (RFC 4303 §2.1).
 fn never() -> Template {
     let nowhere = IpAddr::from([255, 255, 255, 255]);
-    Template { source: nowhere, destination: nowhere, spi: 1, reqid: u32::MAX, optional: false }
+    Template {
+        mode: Mode::Tunnel,
+        source: nowhere,
+        destination: nowhere,
+        spi: 1,
+        reqid: u32::MAX,
+        optional: false,
+    }
+}
+
+/// The modes that the data plane carries.
+fn mode(wire: u8) -> Option<Mode> {
+    match wire {
+        mode::TUNNEL => Some(Mode::Tunnel),
+        mode::TRANSPORT => Some(Mode::Transport),
+        _ => None,
+    }
 }
 
 fn template(wire: &UserTmpl) -> Option<Template> {
     Some(Template {
+        mode: mode(wire.mode).unwrap_or_default(),
         source: wire.saddr.ip(wire.family)?,
         destination: wire.id.daddr.ip(wire.family)?,
         spi: wire.id.spi.get(),

@@ -9,9 +9,9 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | ESP, tunnel mode, `rfc4106(gcm(aes))` with 128-bit ICV | installed |
+//! | ESP, tunnel or transport mode, `rfc4106(gcm(aes))` with 128-bit ICV | installed |
 //! | ESP with any other AEAD, or with encryption and authentication | `ENOSYS`, "… not found" |
-//! | ESP in transport or BEET mode, AH, IPComp, Mobile IPv6 | `EPROTONOSUPPORT`, "… not found" |
+//! | ESP in BEET mode, AH, IPComp, Mobile IPv6 | `EPROTONOSUPPORT`, "… not found" |
 //! | UDP or TCP encapsulation | `EINVAL`, "Unsupported encapsulation type for ESP" |
 //! | MIGRATE | `ENOPROTOOPT`, a kernel without `XFRM_MIGRATE` |
 //! | crypto offload to a device | accepted and done in software, as by a device that cannot |

@@ -326,10 +326,17 @@ fn output_mark(attributes: &Attributes<'_>) -> Mark {
 }
 
 fn check_mode(info: &UsersaInfo) -> Result<(), Failure> {
-    if info.mode == mode::TUNNEL {
-        return Ok(());
-    }
-    Err(Failure::because(Errno::PROTONOSUPPORT, "Requested mode not found"))
+    let refusal = match info.mode {
+        mode::TUNNEL => return Ok(()),
+        mode::TRANSPORT
+            if matches!(info.sel.family, AF_UNSPEC) || info.sel.family == info.family =>
+        {
+            return Ok(());
+        }
+        mode::TRANSPORT => "Only tunnel modes can accommodate a change of family",
+        _ => "Requested mode not found",
+    };
+    Err(Failure::because(Errno::PROTONOSUPPORT, refusal))
 }
 
 /// What the kernel checks when it sets the transform up; here is where it ends for what the data

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use wire::xfrm::Builder;
-use wire::xfrm::address::{Be16, Selector};
+use wire::xfrm::address::{Address, Be16, Selector};
 use wire::xfrm::event::UserAcquire;
 use wire::xfrm::netlink::{
     AttributePolicy, Datagram, Header, NLA_F_NESTED, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED,
@@ -231,7 +231,8 @@ impl Server {
         let (record, info) = (Arc::clone(&found.record), found.info(counters));
         let Some(template) = record.templates.first() else { return Vec::new() };
         let mut parameters = acquired(&record, flow);
-        if template.mode != mode::TUNNEL || self.waits_for(&parameters) {
+        let is_carried = matches!(template.mode, mode::TUNNEL | mode::TRANSPORT);
+        if !is_carried || self.waits_for(&parameters) {
             return Vec::new();
         }
         parameters.info.seq = self.next_acquire();
@@ -312,6 +313,15 @@ fn acquired(record: &PolicyRecord, flow: &Flow) -> SaParameters {
         info.id = template.id;
         info.saddr = template.saddr;
         info.mode = template.mode;
+        // In transport mode the ends that a template leaves open are the packet's.
+        if template.mode == mode::TRANSPORT {
+            if info.id.daddr == Address::default() {
+                info.id.daddr = destination.into();
+            }
+            if info.saddr == Address::default() {
+                info.saddr = source.into();
+            }
+        }
         info.reqid = template.reqid;
         info.family = template.family;
     }

@@ -14,7 +14,7 @@ use crate::fib::{NextHop, Route};
 use crate::nonce::NonceSpace;
 use crate::policy::{Action, Direction, Policy, PolicyConfig, Template};
 use crate::prefix::{Family, Prefix};
-use crate::sa::{HardLimits, Sa, SaConfig, SaFlags};
+use crate::sa::{HardLimits, Mode, Sa, SaConfig, SaFlags};
 use crate::selector::Selector;
 use crate::view::{PortInfo, View};
 
@@ -80,6 +80,7 @@ pub(super) fn headers(tunnel: usize, size: usize) -> [u8; HEADERS_LEN] {
 fn sa(tunnel: usize, key: &Arc<Key>) -> Result<Sa, PathError> {
     let config = SaConfig {
         spi: spi(tunnel),
+        mode: Mode::Tunnel,
         source: WEST.into(),
         destination: EAST.into(),
         reqid: 1 + tunnel as u32,
@@ -101,6 +102,7 @@ fn sa(tunnel: usize, key: &Arc<Key>) -> Result<Sa, PathError> {
 
 fn policy(tunnel: usize, direction: Direction) -> Arc<Policy> {
     let template = Template {
+        mode: Mode::Tunnel,
         source: WEST.into(),
         destination: EAST.into(),
         spi: 0,

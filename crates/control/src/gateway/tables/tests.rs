@@ -61,12 +61,16 @@ impl Fixture {
     }
 
     fn add_sa(&mut self, spi: u32, reqid: u32) {
+        self.add_sa_of_mode(spi, reqid, mode::TUNNEL);
+    }
+
+    fn add_sa_of_mode(&mut self, spi: u32, reqid: u32, mode: u8) {
         let mut info = UsersaInfo {
             saddr: WEST.into(),
             lft: LifetimeConfig::UNLIMITED,
             reqid,
             family: AF_INET,
-            mode: mode::TUNNEL,
+            mode,
             ..UsersaInfo::default()
         };
         info.id.daddr = EAST.into();
@@ -76,6 +80,12 @@ impl Fixture {
             AlgorithmAead { name: Name::new("rfc4106(gcm(aes))"), key_len: 160, icv_len: 128 };
         let key = [head.as_bytes(), &[7; 20]].concat();
         self.send(msg::NEWSA, &info, &[(attr::ALG_AEAD, &key)]);
+    }
+
+    fn remove_sa(&mut self, spi: u32) {
+        let spi = Be32::new(spi);
+        let id = UsersaId { daddr: EAST.into(), spi, family: AF_INET, proto: IPPROTO_ESP, pad: 0 };
+        self.send(msg::DELSA, &id, &[]);
     }
 
     fn sa(&self, spi: u32) -> &InstalledSa {
@@ -221,4 +231,28 @@ fn a_default_of_block_outlives_a_crash_until_taken_back() {
     gateway.send(msg::SETDEFAULT, &defaults(default_action::ACCEPT), &[]);
     assert!(gateway.view.spd.is_empty());
     assert_eq!(gateway.view.spd.default_action(Direction::Out), DefaultAction::Accept);
+}
+
+#[test]
+fn in_transport_mode_packets_find_the_newest_sa_between_their_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut gateway = Fixture::start(directory.path());
+    let chosen = |gateway: &Fixture, spi| {
+        let ends = Ends { source: WEST, destination: EAST, reqid: 7, spi };
+        let slot = gateway.view.transport.get(&ends)?;
+        gateway.view.bundles.get(*slot).map(|sa| sa.config().spi)
+    };
+    assert_eq!(chosen(&gateway, 0), None);
+    for spi in [0x101, 0x102] {
+        gateway.add_sa_of_mode(spi, 7, mode::TRANSPORT);
+        assert_eq!((chosen(&gateway, 0), chosen(&gateway, spi)), (Some(spi), Some(spi)));
+    }
+    // A tunnel's SA between the same ends is another thing.
+    gateway.add_sa(0x103, 7);
+    assert_eq!(chosen(&gateway, 0), Some(0x102));
+    gateway.remove_sa(0x102);
+    assert_eq!((chosen(&gateway, 0), chosen(&gateway, 0x102)), (Some(0x101), None));
+    gateway.remove_sa(0x101);
+    assert_eq!(chosen(&gateway, 0), None);
+    assert!(gateway.view.transport.is_empty() && gateway.tables.slots.is_empty());
 }

@@ -70,12 +70,34 @@ fn a_packet_without_sa_is_asked_for_once() {
 }
 
 #[test]
-fn nothing_is_asked_for_a_policy_that_wants_no_tunnel() {
+fn in_transport_mode_the_packets_ends_are_asked_for() {
+    let mut bench = Bench::new();
+    for (number, open) in [(0, true), (1, false)] {
+        let mut transport = UserTmpl { mode: mode::TRANSPORT, ..template() };
+        if open {
+            (transport.saddr, transport.id.daddr) = Default::default();
+        }
+        let destination = format!("10.2.0.{number}");
+        let request = new_policy(&destination, direction::OUT).without(attr::TMPL);
+        bench.accept(&request.with(attr::TMPL, &transport));
+        let asked = bench.server.acquire(PolicyId(number), &flow(None), bench.now, &());
+        let asked = Answer::new(asked);
+        let body: UserAcquire = messages(&asked.events[0].bytes)[0].fixed().unwrap();
+        let expected = match open {
+            true => (body.sel.saddr, body.sel.daddr),
+            false => (template().saddr, template().id.daddr),
+        };
+        assert_eq!((body.saddr, body.id.daddr), expected);
+    }
+}
+
+#[test]
+fn nothing_is_asked_for_a_policy_that_wants_what_is_not_carried() {
     let mut bench = Bench::new();
     bench.accept(&new_policy("10.2.0.1", direction::OUT).without(attr::TMPL));
-    let transport = UserTmpl { mode: mode::TRANSPORT, ..template() };
+    let beet = UserTmpl { mode: mode::BEET, ..template() };
     let request = new_policy("10.2.0.2", direction::OUT).without(attr::TMPL);
-    bench.accept(&request.with(attr::TMPL, &transport));
+    bench.accept(&request.with(attr::TMPL, &beet));
     for id in 0..3 {
         assert!(bench.server.acquire(PolicyId(id), &flow(None), NOW, &()).is_empty());
     }

@@ -5,7 +5,7 @@ use wire::xfrm::address::Mark;
 use wire::xfrm::algorithm::{Algorithm, AlgorithmAuth, Name};
 use wire::xfrm::event::UserExpire;
 use wire::xfrm::number::{
-    AF_INET6, IPPROTO_AH, IPPROTO_COMP, IPPROTO_ESP, attr, group, mode, msg, sa_direction,
+    AF_INET, AF_INET6, IPPROTO_AH, IPPROTO_COMP, IPPROTO_ESP, attr, group, mode, msg, sa_direction,
     sa_extra_flag, sa_flag,
 };
 use wire::xfrm::replay::ReplayState;
@@ -209,7 +209,16 @@ fn algorithms_that_are_not_carried() {
     };
     bench.refuse(&comp("deflate"), unsupported, "Requested type not found");
     bench.refuse(&comp("lzs"), Errno::NOSYS, "Requested COMP algorithm not found");
-    for mode in [mode::TRANSPORT, mode::BEET, mode::ROUTEOPTIMIZATION] {
+    let transport = |selector_family| {
+        new_sa(1).change(move |info: &mut UsersaInfo| {
+            info.mode = mode::TRANSPORT;
+            info.sel.family = selector_family;
+        })
+    };
+    let text = "Only tunnel modes can accommodate a change of family";
+    bench.refuse(&transport(AF_INET6), unsupported, text);
+    bench.accept(&transport(AF_INET));
+    for mode in [mode::BEET, mode::ROUTEOPTIMIZATION] {
         let request = new_sa(1).change(|info: &mut UsersaInfo| info.mode = mode);
         bench.refuse(&request, unsupported, "Requested mode not found");
     }
