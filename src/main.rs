@@ -19,7 +19,8 @@ Examples:
   peregrine exec -- ip xfrm state list         any XFRM program, against the gateway
   peregrine show drops                         what was dropped, and why
   peregrine lab run bf3-test1 --tunnels 500    measure two gateways in namespaces
-  peregrine bench path                         nanoseconds per packet, without a kernel")]
+  peregrine bench path                         nanoseconds per packet, without a kernel
+  peregrine bench xfrm                         requests per second of the XFRM interface")]
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,

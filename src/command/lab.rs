@@ -18,7 +18,7 @@ use lab::traffic::Mix;
 use super::Unfit;
 
 /// What the shell calls a program that Ctrl-C ended.
-const EXIT_INTERRUPTED: u8 = 130;
+pub(super) const EXIT_INTERRUPTED: u8 = 130;
 /// The programs that the lab runs, and the Debian packages that have them.
 const PROGRAMS: [(&str, &str); 5] = [
     ("ip", "iproute2"),
@@ -263,7 +263,7 @@ fn default_out(recipe: &Recipe) -> PathBuf {
 }
 
 /// Everything that would otherwise fail half way.
-fn check_machine() -> Result<(), Unfit> {
+pub(super) fn check_machine() -> Result<(), Unfit> {
     if !rustix::process::geteuid().is_root() {
         return Err(Unfit(
             "the lab makes network namespaces and attaches XDP programs: run it as root".to_owned(),
@@ -282,7 +282,7 @@ fn check_machine() -> Result<(), Unfit> {
 }
 
 /// Makes `stop` true at the first signal. The thread ends with the process.
-fn watch_signals(stop: Arc<AtomicBool>) -> anyhow::Result<()> {
+pub(super) fn watch_signals(stop: Arc<AtomicBool>) -> anyhow::Result<()> {
     let mut signals = StopSignals::subscribe().context("subscribing to signals")?;
     std::thread::Builder::new().name("lab-signals".to_owned()).spawn(move || {
         loop {

@@ -140,6 +140,16 @@ impl Dut {
         [0, 1].map(|index: usize| self.gateways[index].process.pid())
     }
 
+    /// The name of a gateway's instance.
+    pub fn instance(&self, index: usize) -> &str {
+        &self.gateways[index].instance
+    }
+
+    /// Where a gateway keeps its sockets.
+    pub fn directory(&self, index: usize) -> PathBuf {
+        Path::new(RUN_DIRECTORY).join(self.instance(index))
+    }
+
     /// The ends of both logs, for error messages.
     pub fn logs(&self) -> String {
         let one =

@@ -63,10 +63,15 @@ pub fn add_gateway(environment: &mut Environment, status: &Value) {
     }
 }
 
+/// The CPU's name.
+pub fn cpu_model() -> String {
+    field(&read("/proc/cpuinfo"), "model name")
+}
+
 fn cpu() -> Cpu {
     let governor = fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
     Cpu {
-        model: field(&read("/proc/cpuinfo"), "model name"),
+        model: cpu_model(),
         cores: dut::cores().len() as u32,
         governor: governor.map_or_else(|_| "none".to_owned(), |text| text.trim().to_owned()),
         mitigations: mitigations(),

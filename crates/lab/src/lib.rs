@@ -9,6 +9,8 @@
 //! measures the lab itself (`calibration`), starts the gateways (`dut`), sends and receives
 //! (`station`, with a `generator` per port and one `sink`) and closes the books (`accounting`).
 //!
+//! `rates` measures a gateway's other interface, the one to its IKE daemon, with the same parts.
+//!
 //! The lab shares no packet code with the gateway it judges, so one bug cannot hide in both.
 #![forbid(unsafe_code)]
 
@@ -22,6 +24,7 @@ pub mod histogram;
 pub mod marker;
 pub mod plot;
 pub mod progress;
+pub mod rates;
 pub mod recipe;
 pub mod report;
 pub mod result;

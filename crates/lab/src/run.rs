@@ -12,7 +12,7 @@
 //! happens, processes are stopped and namespaces removed by their owners.
 
 mod curve;
-mod load;
+pub(crate) mod load;
 mod step;
 
 use std::path::PathBuf;
@@ -226,12 +226,13 @@ fn is_stopped(options: &Options) -> bool {
 
 /// A folder for the gateways' configurations and logs; gone when dropped.
 #[derive(Debug)]
-struct Scratch {
+pub(crate) struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
-    fn make() -> Result<Scratch, RunError> {
+    /// Makes it.
+    pub(crate) fn make() -> Result<Scratch, RunError> {
         use std::os::unix::fs::DirBuilderExt;
         use std::sync::atomic::AtomicU32;
         static SERIAL: AtomicU32 = AtomicU32::new(0);
@@ -241,6 +242,11 @@ impl Scratch {
         // Fails if it exists: somebody else's folder must not be written to.
         std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(RunError::Scratch)?;
         Ok(Scratch { path })
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &std::path::Path {
+        &self.path
     }
 }
 

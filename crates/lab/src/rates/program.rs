@@ -1,0 +1,143 @@
+//! The bench's end of the XFRM interface: one socket, one request at a time, as an IKE daemon does.
+//!
+//! Either straight to the gateway's Unix socket, or through a netlink socket of this process, which
+//! the preload library, if it is loaded, redirects to the same place.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use netlink_sys::protocols::NETLINK_XFRM;
+use netlink_sys::{Socket, SocketAddr};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, connect, recv, send, socket,
+};
+use wire::xfrm::Header;
+use wire::xfrm::netlink::{HEADER_LEN, NLMSG_ERROR};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// `nlmsg_type` of the frame by which the preload library tells a socket's port and groups.
+const BIND_FRAME: u16 = 0xfff0;
+/// strongSwan's receive buffer.
+const ANSWER_MAX: usize = 4096;
+
+/// Why a request got no good answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// The socket failed.
+    #[error("the gateway's XFRM interface: {0}")]
+    Io(#[from] io::Error),
+    /// The gateway closed the connection.
+    #[error("the gateway closed the connection")]
+    Closed,
+    /// The gateway refused.
+    #[error("the gateway refused {request}: {error}")]
+    Refused {
+        /// The message's name.
+        request: &'static str,
+        /// The errno.
+        error: io::Error,
+    },
+    /// The answer belongs to no request.
+    #[error("the gateway answered {request} with something else: type {kind}, number {sequence}")]
+    Answer {
+        /// The message's name.
+        request: &'static str,
+        /// `nlmsg_type` of the answer.
+        kind: u16,
+        /// `nlmsg_seq` of the answer.
+        sequence: u32,
+    },
+}
+
+enum Wire {
+    Direct(OwnedFd),
+    Netlink(Socket),
+}
+
+/// A synchronous client.
+pub struct Program {
+    wire: Wire,
+    buffer: [u8; ANSWER_MAX],
+}
+
+impl Program {
+    /// Connects to a gateway's `xfrm.sock`.
+    pub fn connect(path: &Path) -> Result<Program, ProgramError> {
+        let fd =
+            socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).map_err(io::Error::from)?;
+        let address = SocketAddrUnix::new(path).map_err(io::Error::from)?;
+        connect(&fd, &address).map_err(io::Error::from)?;
+        let header = Header { len: 24, kind: BIND_FRAME, ..Header::default() };
+        let frame = [header.as_bytes(), std::process::id().as_bytes(), &[0; 4]].concat();
+        send(&fd, &frame, SendFlags::NOSIGNAL).map_err(io::Error::from)?;
+        Ok(Program { wire: Wire::Direct(fd), buffer: [0; ANSWER_MAX] })
+    }
+
+    /// Opens a netlink socket, as every XFRM program does.
+    pub fn netlink() -> Result<Program, ProgramError> {
+        let mut socket = Socket::new(NETLINK_XFRM)?;
+        socket.bind(&SocketAddr::new(0, 0))?;
+        Ok(Program { wire: Wire::Netlink(socket), buffer: [0; ANSWER_MAX] })
+    }
+
+    /// Sends a request and waits for its answer. An acknowledgement is an answer of no bytes.
+    pub fn ask(&mut self, request: &[u8]) -> Result<&[u8], ProgramError> {
+        let len = match &self.wire {
+            Wire::Direct(fd) => {
+                send(fd, request, SendFlags::NOSIGNAL).map_err(io::Error::from)?;
+                recv(fd, &mut self.buffer[..], RecvFlags::empty()).map_err(io::Error::from)?.0
+            }
+            Wire::Netlink(socket) => {
+                socket.send_to(request, &SocketAddr::new(0, 0), 0)?;
+                socket.recv(&mut &mut self.buffer[..], 0)?
+            }
+        };
+        judge(request, &self.buffer[..len])
+    }
+}
+
+/// Whether `answer` is the good answer to `request`.
+fn judge<'a>(request: &[u8], answer: &'a [u8]) -> Result<&'a [u8], ProgramError> {
+    let head = |bytes: &[u8]| Header::read_from_prefix(bytes).ok().map(|(header, _)| header);
+    let asked = head(request).unwrap_or_default();
+    let request = wire::xfrm::message::name(asked.kind);
+    let header = head(answer).ok_or(ProgramError::Closed)?;
+    if header.seq != asked.seq {
+        return Err(ProgramError::Answer { request, kind: header.kind, sequence: header.seq });
+    }
+    if header.kind != NLMSG_ERROR {
+        return Ok(answer);
+    }
+    match answer.get(HEADER_LEN..).and_then(|rest| i32::read_from_prefix(rest).ok()) {
+        Some((0, _)) => Ok(&[]),
+        code => {
+            let errno = code.map_or(0, |(code, _)| -code);
+            Err(ProgramError::Refused { request, error: io::Error::from_raw_os_error(errno) })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u16, seq: u32, body: &[u8]) -> Vec<u8> {
+        [Header { len: 16, kind, seq, ..Header::default() }.as_bytes(), body].concat()
+    }
+
+    #[test]
+    fn answers_are_told_apart() {
+        let request = message(0x10, 9, &[]);
+        assert!(
+            judge(&request, &message(NLMSG_ERROR, 9, &0_i32.to_ne_bytes())).unwrap().is_empty()
+        );
+        assert!(judge(&request, &message(0x10, 9, &[1])).unwrap().len() > HEADER_LEN);
+        let refused = judge(&request, &message(NLMSG_ERROR, 9, &(-17_i32).to_ne_bytes()));
+        assert!(matches!(refused, Err(ProgramError::Refused { error, .. })
+            if error.raw_os_error() == Some(17)));
+        let other = judge(&request, &message(NLMSG_ERROR, 8, &0_i32.to_ne_bytes()));
+        assert!(matches!(other, Err(ProgramError::Answer { sequence: 8, .. })));
+        assert!(matches!(judge(&request, &[]), Err(ProgramError::Closed)));
+    }
+}

@@ -1,0 +1,157 @@
+//! The gateway that is asked, and the traffic that it carries meanwhile.
+//!
+//! The lab's own wiring: two gateways in namespaces and the station at both ends. The near one is
+//! the one that is measured; the far one is there to take its traffic.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::RatesError;
+use crate::calibration::total_rate;
+use crate::dut::Dut;
+use crate::recipe::Recipe;
+use crate::result::Direction;
+use crate::run::load::{Climb, of_bps, one_per_tunnel};
+use crate::station::{Order, Station};
+use crate::wiring::Wiring;
+
+/// Tunnels that carry the traffic. They are in the tables beside those that are installed.
+pub const TRAFFIC_TUNNELS: u32 = 16;
+/// The traffic flows from the near port to the far one: the gateway that is asked seals it.
+const DIRECTION: Direction = Direction::Unidirectional;
+/// A ceiling for the search of the highest rate: more than AF_XDP sends over a veth.
+const CEILING_BPS: f64 = 10e9;
+/// One trial of that search.
+const CLIMB_TIME: Duration = Duration::from_millis(600);
+/// Silence after frames, enough for a veth.
+const DRAIN: Duration = Duration::from_millis(200);
+/// Tries until every tunnel has carried a frame: an ARP request is repeated after a second.
+const PRIME_TRIES: u32 = 20;
+/// Longer than any measurement; the traffic is ended when that is over.
+const TRAFFIC_TIME: Duration = Duration::from_secs(3600);
+
+/// Two gateways, wired.
+pub struct Rig {
+    // Dropped in this order: what uses the network goes before the network.
+    station: Option<Station>,
+    dut: Dut,
+    wiring: Wiring,
+    recipe: Recipe,
+    stop: Arc<AtomicBool>,
+    half_bps: Option<f64>,
+}
+
+/// What the traffic was like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Traffic {
+    /// Frames per second that came through.
+    pub pps: f64,
+    /// The same in L2 bits per second.
+    pub l2_bps: f64,
+    /// The share of the frames that did not.
+    pub loss_ratio: f64,
+}
+
+impl Rig {
+    /// Wires two gateways of `binary`, whose files go to `scratch`.
+    pub fn build(binary: &Path, scratch: &Path) -> Result<Rig, RatesError> {
+        let mut recipe = Recipe::built_in("bf3-test1")?;
+        (recipe.tunnels, recipe.directions) = (vec![TRAFFIC_TUNNELS], vec![DIRECTION]);
+        recipe.check()?;
+        let wiring = Wiring::build(&recipe)?;
+        wiring.address(&recipe, TRAFFIC_TUNNELS)?;
+        let dut = Dut::start(&wiring, &recipe, binary, scratch)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        Ok(Rig { station: None, dut, wiring, recipe, stop, half_bps: None })
+    }
+
+    /// The XFRM socket of the gateway that is measured.
+    pub fn socket(&self) -> PathBuf {
+        self.dut.directory(0).join("xfrm.sock")
+    }
+
+    /// The name of its instance.
+    pub fn instance(&self) -> &str {
+        self.dut.instance(0)
+    }
+
+    /// Its resident memory in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.dut.pids()[0]));
+        let status = status.unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        kilobytes.unwrap_or(0) * 1024
+    }
+
+    /// Does `work` while the gateway forwards half of what it can, which is found out first.
+    pub fn under_traffic<T: Send>(
+        &mut self,
+        work: impl FnOnce() -> T + Send,
+    ) -> Result<(T, Traffic), RatesError> {
+        let bytes = self.recipe_bytes()?;
+        if self.half_bps.is_none() {
+            self.half_bps = Some(self.find_half(bytes)?);
+        }
+        let bps = self.half_bps.unwrap_or_default();
+        let (load, _) = of_bps(bps, bytes, DIRECTION);
+        let order = Order { load, duration: TRAFFIC_TIME, settle: Duration::ZERO, drain: DRAIN };
+        let stop = Arc::clone(&self.stop);
+        let station = self.station()?;
+        let (done, books) = std::thread::scope(|scope| {
+            let traffic = scope.spawn(|| station.step(order, |_| {}));
+            let done = work();
+            stop.store(true, Ordering::Relaxed);
+            (done, traffic.join())
+        });
+        self.stop.store(false, Ordering::Relaxed);
+        let books = books.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let rate = total_rate(&books);
+        let counts = books.directions[0].load;
+        let loss_ratio = counts.lost as f64 / counts.sent.max(1) as f64;
+        Ok((done, Traffic { pps: rate.pps, l2_bps: rate.l2_bps, loss_ratio }))
+    }
+
+    fn recipe_bytes(&self) -> Result<[f64; 2], RatesError> {
+        Ok(self.wiring.ports(&self.recipe, TRAFFIC_TUNNELS)?.map(|p| p.source.mix.average_bytes()))
+    }
+
+    fn station(&mut self) -> Result<&mut Station, RatesError> {
+        self.station.as_mut().ok_or(RatesError::NoTraffic)
+    }
+
+    /// Opens the station, sees every tunnel carry a frame, and searches for the highest rate.
+    fn find_half(&mut self, bytes: [f64; 2]) -> Result<f64, RatesError> {
+        self.dut.install(&self.recipe, TRAFFIC_TUNNELS)?;
+        let ports = self.wiring.ports(&self.recipe, TRAFFIC_TUNNELS)?;
+        let station = Station::open(self.wiring.generator(), ports, Arc::clone(&self.stop))?;
+        let station = self.station.insert(station);
+        let (load, duration) = one_per_tunnel(TRAFFIC_TUNNELS, DIRECTION);
+        let order = Order { load, duration, settle: Duration::ZERO, drain: DRAIN };
+        let mut lost = 1;
+        for _ in 0..PRIME_TRIES {
+            lost = station.step(order, |_| {})?.directions[0].load.lost;
+            if lost == 0 {
+                break;
+            }
+        }
+        if lost != 0 {
+            return Err(RatesError::NoTraffic);
+        }
+        let mut climb = Climb::new(CEILING_BPS);
+        while let Some(bps) = climb.next() {
+            let (load, _) = of_bps(bps, bytes, DIRECTION);
+            let order = Order { load, duration: CLIMB_TIME, settle: CLIMB_TIME / 5, drain: DRAIN };
+            climb.book(total_rate(&station.step(order, |_| {})?).l2_bps);
+        }
+        Ok(climb.best_bps() / 2.0)
+    }
+
+    /// Stops both gateways.
+    pub fn stop(mut self) {
+        self.station = None;
+        self.dut.stop();
+    }
+}
