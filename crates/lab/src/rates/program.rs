@@ -129,15 +129,14 @@ mod tests {
     #[test]
     fn answers_are_told_apart() {
         let request = message(0x10, 9, &[]);
-        assert!(
-            judge(&request, &message(NLMSG_ERROR, 9, &0_i32.to_ne_bytes())).unwrap().is_empty()
-        );
+        let fine = message(NLMSG_ERROR, 9, &0_i32.to_ne_bytes());
+        assert!(judge(&request, &fine).unwrap().is_empty());
         assert!(judge(&request, &message(0x10, 9, &[1])).unwrap().len() > HEADER_LEN);
-        let refused = judge(&request, &message(NLMSG_ERROR, 9, &(-17_i32).to_ne_bytes()));
-        assert!(matches!(refused, Err(ProgramError::Refused { error, .. })
+        let refusal = message(NLMSG_ERROR, 9, &(-17_i32).to_ne_bytes());
+        assert!(matches!(judge(&request, &refusal), Err(ProgramError::Refused { error, .. })
             if error.raw_os_error() == Some(17)));
-        let other = judge(&request, &message(NLMSG_ERROR, 8, &0_i32.to_ne_bytes()));
-        assert!(matches!(other, Err(ProgramError::Answer { sequence: 8, .. })));
+        let other = message(NLMSG_ERROR, 8, &0_i32.to_ne_bytes());
+        assert!(matches!(judge(&request, &other), Err(ProgramError::Answer { sequence: 8, .. })));
         assert!(matches!(judge(&request, &[]), Err(ProgramError::Closed)));
     }
 }
