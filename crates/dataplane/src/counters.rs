@@ -124,7 +124,7 @@ fn bump(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Relaxed) + by, Relaxed);
 }
 
-/// Packets, bytes and time of last use of an SA or a policy; any worker may write.
+/// Packets, bytes and time of last use of a policy; any worker may write. An SA's are in the ledger.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Usage {
@@ -134,7 +134,7 @@ pub struct Usage {
     last_use_ns: AtomicU64,
 }
 
-/// A reading of [`Usage`].
+/// A reading of [`Usage`], or of an SA's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageSnapshot {
     /// Packets.
@@ -145,17 +145,6 @@ pub struct UsageSnapshot {
     pub first_use_ns: u64,
     /// Last use on the same clock; 0 means never.
     pub last_use_ns: u64,
-}
-
-impl From<UsageSnapshot> for Usage {
-    fn from(snapshot: UsageSnapshot) -> Usage {
-        Usage {
-            packets: snapshot.packets.into(),
-            bytes: snapshot.bytes.into(),
-            first_use_ns: snapshot.first_use_ns.into(),
-            last_use_ns: snapshot.last_use_ns.into(),
-        }
-    }
 }
 
 impl Usage {

@@ -35,6 +35,7 @@ pub mod clock;
 pub mod counters;
 pub mod event;
 pub mod fib;
+pub mod ledger;
 pub mod neighbour;
 pub mod nonce;
 pub mod path;

@@ -14,6 +14,8 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
+use crate::ledger::Entry;
+
 /// The widest window, in packets. 4096 is the kernel's own limit (`XFRMA_REPLAY_ESN_VAL_MAX`).
 pub const WINDOW_MAX: u32 = 4096;
 
@@ -33,37 +35,55 @@ pub enum Refusal {
     Duplicate,
 }
 
-/// The window of one SA.
+/// Words of the ring of a window: a power of two, none when the window is off. Windows above
+/// [`WINDOW_MAX`] are lowered to it.
+pub(crate) const fn ring_words(window: u32) -> usize {
+    let window = if window > WINDOW_MAX { WINDOW_MAX } else { window };
+    match window {
+        0 => 0,
+        _ => (window.div_ceil(32) as usize + 1).next_power_of_two(),
+    }
+}
+
+/// The window of one SA, in the words of its entry.
 pub struct Replay {
     /// The highest number accepted, the right edge of the window.
-    top: AtomicU64,
+    top: &'static AtomicU64,
     /// A power of two of words; empty when the window is off.
-    words: Box<[AtomicU64]>,
+    words: &'static [AtomicU64],
     window: u32,
     extended: bool,
 }
 
 impl Replay {
     /// A window of `window` packets (0 switches the check off, values above [`WINDOW_MAX`] are
-    /// lowered to it). Everything up to and including `top` counts as received before.
-    pub fn new(window: u32, extended: bool, top: u64) -> Replay {
+    /// lowered to it) that goes on as its entry is: with what an earlier process received.
+    pub(crate) fn resumed(entry: &Entry, window: u32, extended: bool) -> Replay {
         let window = window.min(WINDOW_MAX);
-        let count = match window {
-            0 => 0,
-            _ => (window.div_ceil(32) as usize + 1).next_power_of_two(),
-        };
-        let words = (0..count).map(|_| AtomicU64::new(0)).collect();
-        let replay = Replay { top: AtomicU64::new(top), words, window, extended };
-        if window != 0 {
+        Replay { top: entry.top(), words: entry.ring(), window, extended }
+    }
+
+    /// The same in an entry that is new. Everything up to and including `top` counts as received
+    /// before.
+    pub(crate) fn begun(entry: &Entry, window: u32, extended: bool, top: u64) -> Replay {
+        let replay = Replay::resumed(entry, window, extended);
+        replay.top.store(top, Relaxed);
+        if replay.window != 0 {
             replay.mark_up_to(top);
         }
         replay
     }
 
-    /// As [`Replay::new`], but of the numbers in the window only those count as received before that
-    /// a bitmap laid out as [`Replay::bitmap`] says.
-    pub fn restored(window: u32, extended: bool, top: u64, received: &[u32]) -> Replay {
-        let replay = Replay::new(window, extended, top);
+    /// As [`Replay::begun`], but of the numbers in the window only those count as received before
+    /// that a bitmap laid out as [`Replay::bitmap`] says.
+    pub(crate) fn begun_with(
+        entry: &Entry,
+        window: u32,
+        extended: bool,
+        top: u64,
+        received: &[u32],
+    ) -> Replay {
+        let replay = Replay::begun(entry, window, extended, top);
         for back in 0..u64::from(replay.window).min(top) {
             let position = (top - back - 1) % u64::from(replay.window);
             let word = received.get((position / 32) as usize).copied().unwrap_or(0);
@@ -198,7 +218,7 @@ impl Replay {
     fn mark_up_to(&self, top: u64) {
         // Whatever lies outside the window is of an older epoch than whatever comes.
         let before = self.place(top).1.wrapping_sub(1);
-        for word in &self.words {
+        for word in self.words {
             word.store(u64::from(before) << 32, Relaxed);
         }
         for back in 0..u64::from(self.window).min(top) {
@@ -231,19 +251,60 @@ fn age(word: u64, epoch: u32) -> Age {
 mod tests {
     use super::*;
 
+    /// A window in an entry of its own, which stays for the test's life.
+    fn begun(window: u32, extended: bool, top: u64) -> Replay {
+        let entry = Entry::in_memory(window).unwrap();
+        let replay = Replay::begun(&entry, window, extended, top);
+        std::mem::forget(entry);
+        replay
+    }
+
+    #[test]
+    fn a_window_is_resumed_as_it_was_left() {
+        for window in [0, 1, 32, 64, 480, 481, 1024, WINDOW_MAX] {
+            let entry = Entry::in_memory(window).unwrap();
+            let before = Replay::begun(&entry, window, false, 70);
+            for sequence in [75, 71, 6000, 5999, 3000, 6100] {
+                let _ = before.check(sequence).and_then(|sequence| before.commit(sequence));
+            }
+            let after = Replay::resumed(&entry, window, false);
+            assert_eq!((after.top(), after.bitmap()), (6100, before.bitmap()), "{window}");
+            for sequence in 1..7000 {
+                assert_eq!(after.check(sequence), before.check(sequence), "{window} {sequence}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_that_dies_between_bit_and_top_accepts_nothing_twice() {
+        let entry = Entry::in_memory(64).unwrap();
+        let before = Replay::begun(&entry, 64, true, 100);
+        // The kill hits `commit` after its compare-and-swap: 150 has its bit, the top is at 100 still.
+        before.commit(150).unwrap();
+        entry.top().store(100, Relaxed);
+        let after = Replay::resumed(&entry, 64, true);
+        assert_eq!(after.check(150), Err(Refusal::Duplicate));
+        assert_eq!(receive(&after, 151), Ok(151));
+        assert_eq!(after.check(150), Err(Refusal::Duplicate));
+        assert_eq!(receive(&after, 140), Ok(140), "others in the window are as they were");
+    }
+
     #[test]
     fn a_restored_window_accepts_what_its_bitmap_lacks() {
-        let before = Replay::new(64, true, 0);
+        let before = begun(64, true, 0);
         for sequence in [1, 2, 70, 100, 99, 64] {
             let checked = before.check(sequence).unwrap();
             before.commit(checked).unwrap();
         }
-        let after = Replay::restored(64, true, before.top(), &before.bitmap());
+        let entry = Entry::in_memory(64).unwrap();
+        let (top, bitmap) = (before.top(), before.bitmap());
+        let after = Replay::begun_with(&entry, 64, true, top, &bitmap);
         assert_eq!((after.top(), after.bitmap()), (before.top(), before.bitmap()));
         for sequence in 30..130 {
             assert_eq!(after.check(sequence), before.check(sequence), "{sequence}");
         }
-        let empty = Replay::restored(64, false, 100, &[]);
+        let entry = Entry::in_memory(64).unwrap();
+        let empty = Replay::begun_with(&entry, 64, false, 100, &[]);
         assert_eq!(empty.bitmap(), [0, 0]);
         assert_eq!(empty.check(100), Ok(100));
         assert!(empty.check(36).is_err(), "left of the window");
@@ -326,7 +387,7 @@ mod tests {
         fn equals_the_twin_with_extended_numbers(
             window in windows(), top in tops(), steps in prop::collection::vec(-5000..6000i64, 1..400)
         ) {
-            let replay = Replay::new(window, true, top);
+            let replay = begun(window, true, top);
             let mut twin = Twin::new(window, true, top);
             for step in steps {
                 // Steps are relative to the moving top, mostly near it.
@@ -340,7 +401,7 @@ mod tests {
         fn equals_the_twin_with_short_numbers(
             window in windows(), top in 0..10_000u64, steps in prop::collection::vec(-5000..6000i64, 1..400)
         ) {
-            let replay = Replay::new(window, false, top);
+            let replay = begun(window, false, top);
             let mut twin = Twin::new(window, false, top);
             for step in steps {
                 let received = twin.top.saturating_add_signed(step / 7).min(u32::MAX.into()) as u32;
@@ -352,7 +413,7 @@ mod tests {
         fn any_number_at_all_equals_the_twin(
             window in windows(), extended: bool, numbers in prop::collection::vec(any::<u32>(), 1..60)
         ) {
-            let replay = Replay::new(window, extended, 0);
+            let replay = begun(window, extended, 0);
             let mut twin = Twin::new(window, extended, 0);
             for received in numbers {
                 prop_assert_eq!(receive(&replay, received), twin.receive(received));
@@ -362,7 +423,7 @@ mod tests {
 
     #[test]
     fn window_edges_are_exact() {
-        let replay = Replay::new(64, false, 0);
+        let replay = begun(64, false, 0);
         assert_eq!(replay.check(0), Err(Refusal::Zero));
         assert_eq!(receive(&replay, 100), Ok(100));
         assert_eq!(receive(&replay, 36), Err(Refusal::Old));
@@ -375,7 +436,7 @@ mod tests {
 
     #[test]
     fn extended_numbers_pass_over_the_boundary() {
-        let replay = Replay::new(64, true, (1 << 32) - 3);
+        let replay = begun(64, true, (1 << 32) - 3);
         assert_eq!(receive(&replay, u32::MAX), Ok(u32::MAX.into()));
         assert_eq!(receive(&replay, 0), Ok(1 << 32), "zero exists in later subspaces");
         assert_eq!(receive(&replay, u32::MAX - 1), Ok((1 << 32) - 2), "case B, Th - 1");
@@ -386,16 +447,16 @@ mod tests {
 
     #[test]
     fn no_number_before_the_first_or_after_the_last_subspace() {
-        let replay = Replay::new(64, true, 10);
+        let replay = begun(64, true, 10);
         assert_eq!(replay.check(u32::MAX), Err(Refusal::Old), "Th - 1 of Th = 0");
-        let replay = Replay::new(64, true, u64::MAX - 1);
+        let replay = begun(64, true, u64::MAX - 1);
         assert_eq!(receive(&replay, u32::MAX), Ok(u64::MAX));
         assert_eq!(replay.check(5), Err(Refusal::Old), "Th + 1 of the last");
     }
 
     #[test]
     fn bitmap_is_laid_out_as_the_kernel_does() {
-        let replay = Replay::new(64, false, 0);
+        let replay = begun(64, false, 0);
         for sequence in [1, 2, 5, 64] {
             receive(&replay, sequence).unwrap();
         }
@@ -408,7 +469,7 @@ mod tests {
     fn two_workers_accept_no_number_twice() {
         const COUNT: u32 = 60_000;
         for (window, start) in [(32, 0u64), (64, (1 << 32) - 30_000), (1024, 0)] {
-            let replay = Replay::new(window, true, start);
+            let replay = begun(window, true, start);
             let accepted: Vec<AtomicU32> = (0..COUNT).map(|_| AtomicU32::new(0)).collect();
             let work = |stride: u32| {
                 for number in 0..COUNT {

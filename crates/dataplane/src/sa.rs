@@ -1,7 +1,8 @@
 //! A security association, as the data plane needs it.
 //!
 //! An [`Sa`] is read-only but for its runtime: sequence numbers, IVs, replay window and
-//! counters, all atomic. A changed SA (`XFRM_MSG_UPDSA`) is a new object that shares the old one's
+//! counters, all atomic. But for the IVs they are words of an entry of the [`Ledger`], where they may
+//! outlive the process. A changed SA (`XFRM_MSG_UPDSA`) is a new object that shares the old one's
 //! runtime, so nothing is lost or repeated while workers move from one to the other.
 //!
 //! As in XFRM, an SA has no direction of its own. It opens once the SAD holds it, and seals once a
@@ -11,12 +12,13 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use crypto::Key;
 use wire::{ipv4, ipv6, protocol};
 
-use crate::counters::{Usage, UsageSnapshot};
+use crate::counters::UsageSnapshot;
+use crate::ledger::{Entry, ErrorKind, Ledger, Place};
 use crate::nonce::{IvCounter, NonceSpace};
 use crate::replay::{Replay, WINDOW_MAX};
 use crate::selector::Selector;
@@ -120,6 +122,9 @@ pub enum SaError {
     /// The window is wider than what is kept.
     #[error("a replay window has at most {WINDOW_MAX} packets, not {0}")]
     Window(u32),
+    /// There is no room for its numbers.
+    #[error("no room for an SA's sequence numbers: {0}")]
+    Ledger(String),
     /// A change touched what the shared runtime depends on.
     #[error("SPI, key, salt, sequence mode and replay window of an SA cannot be changed")]
     Immutable,
@@ -146,39 +151,9 @@ pub(crate) enum OuterTemplate {
 
 /// The part of an SA that packets change.
 struct Runtime {
-    outbound: Outbound,
-    replay: Replay,
-    usage: Usage,
-    errors: ErrorCounters,
-    added_ns: u64,
-}
-
-/// Written by every packet sealed; on cache lines of its own.
-#[repr(align(128))]
-struct Outbound {
-    /// The last sequence number sent.
-    sent: AtomicU64,
     ivs: IvCounter,
-}
-
-#[derive(Default)]
-struct ErrorCounters {
-    integrity_failed: AtomicU64,
-    replayed: AtomicU64,
-    replay_old: AtomicU64,
-    other: AtomicU64,
-}
-
-impl From<&ErrorCounters> for ErrorCounters {
-    fn from(other: &ErrorCounters) -> ErrorCounters {
-        let copy = |counter: &AtomicU64| AtomicU64::new(counter.load(Relaxed));
-        ErrorCounters {
-            integrity_failed: copy(&other.integrity_failed),
-            replayed: copy(&other.replayed),
-            replay_old: copy(&other.replay_old),
-            other: copy(&other.other),
-        }
-    }
+    replay: Replay,
+    entry: Entry,
 }
 
 /// A security association.
@@ -213,16 +188,31 @@ pub struct SaStats {
 }
 
 impl Sa {
-    /// A new SA.
+    /// A new SA in memory, which ends with the process.
     pub fn new(config: SaConfig) -> Result<Sa, SaError> {
-        let runtime = Runtime {
-            outbound: Outbound { sent: AtomicU64::new(config.sent), ivs: IvCounter::unarmed() },
-            replay: restored_window(&config),
-            usage: Usage::default(),
-            errors: ErrorCounters::default(),
-            added_ns: config.added_ns,
-        };
-        Sa::assemble(config, Arc::new(runtime))
+        let entry = Entry::in_memory(config.replay_window);
+        Sa::begin(config, entry)
+    }
+
+    /// A new SA whose runtime is an entry of a ledger.
+    pub fn new_in(config: SaConfig, ledger: &Ledger) -> Result<Sa, SaError> {
+        let entry = ledger.take(config.replay_window);
+        Sa::begin(config, entry)
+    }
+
+    /// An SA that goes on where an earlier process left it: numbers, window, counters and the time
+    /// of its addition are the entry's, whatever the settings say.
+    pub fn resume(config: SaConfig, entry: Entry) -> Result<Sa, SaError> {
+        let replay = Replay::resumed(&entry, config.replay_window, config.extended_sequence);
+        Sa::assemble(config, Arc::new(Runtime { ivs: IvCounter::unarmed(), replay, entry }))
+    }
+
+    fn begin(config: SaConfig, entry: io::Result<Entry>) -> Result<Sa, SaError> {
+        let entry = entry.map_err(|error| SaError::Ledger(error.to_string()))?;
+        entry.sent().store(config.sent, Relaxed);
+        entry.set_added_ns(config.added_ns);
+        let replay = begun_window(&config, &entry);
+        Sa::assemble(config, Arc::new(Runtime { ivs: IvCounter::unarmed(), replay, entry }))
     }
 
     /// A replacement with other settings that goes on with this one's numbers, window and counters.
@@ -241,13 +231,8 @@ impl Sa {
     }
 
     /// This new SA, going on with the counters of the one whose place it takes.
-    pub fn counting_on(mut self, old: &Sa) -> Sa {
-        let old = &old.runtime;
-        if let Some(runtime) = Arc::get_mut(&mut self.runtime) {
-            runtime.usage = Usage::from(old.usage.snapshot());
-            runtime.errors = ErrorCounters::from(&old.errors);
-            runtime.added_ns = old.added_ns;
-        }
+    pub fn counting_on(self, old: &Sa) -> Sa {
+        self.runtime.entry.count_on(&old.runtime.entry);
         self
     }
 
@@ -273,7 +258,7 @@ impl Sa {
 
     /// Gives the SA initialization vectors, so that it may seal. Once per runtime; again is free.
     pub fn arm(&self, space: &Arc<NonceSpace>) -> io::Result<()> {
-        self.runtime.outbound.ivs.arm(space)
+        self.runtime.ivs.arm(space)
     }
 
     /// The settings.
@@ -293,6 +278,11 @@ impl Sa {
         &self.runtime.replay
     }
 
+    /// Where its runtime is.
+    pub fn place(&self) -> Place {
+        self.runtime.entry.place()
+    }
+
     /// Whether two objects are versions of the same SA.
     pub fn same_runtime(&self, other: &Sa) -> bool {
         Arc::ptr_eq(&self.runtime, &other.runtime)
@@ -302,19 +292,19 @@ impl Sa {
     /// the sequence stops at its end for good (RFC 4303 §3.3.3: no sender lets it cycle).
     #[inline]
     pub fn take_numbers(&self) -> Result<(u64, u64), SealRefusal> {
-        let outbound = &self.runtime.outbound;
-        let mut sent = outbound.sent.load(Relaxed);
+        let counter = self.runtime.entry.sent();
+        let mut sent = counter.load(Relaxed);
         // Not `fetch_add`, which past the end would wrap around after enough refused packets.
         let sequence = loop {
             if sent >= self.sequence_max {
                 return Err(SealRefusal::SequenceExhausted);
             }
-            match outbound.sent.compare_exchange_weak(sent, sent + 1, Relaxed, Relaxed) {
+            match counter.compare_exchange_weak(sent, sent + 1, Relaxed, Relaxed) {
                 Ok(_) => break sent + 1,
                 Err(seen) => sent = seen,
             }
         };
-        let iv = outbound.ivs.take().ok_or(SealRefusal::NonceExhausted)?;
+        let iv = self.runtime.ivs.take().ok_or(SealRefusal::NonceExhausted)?;
         Ok((sequence, iv))
     }
 
@@ -324,50 +314,48 @@ impl Sa {
         let limits = &self.config.limits;
         // Most SAs have no such limit; they need not read the counters.
         *limits != HardLimits::NONE
-            && (self.runtime.usage.packets() >= limits.packets
-                || self.runtime.usage.bytes() >= limits.bytes)
+            && (self.runtime.entry.packets() >= limits.packets
+                || self.runtime.entry.bytes() >= limits.bytes)
     }
 
     /// Counts a packet sealed or opened.
     #[inline]
     pub(crate) fn count(&self, inner_bytes: usize, now_ns: u64) {
-        self.runtime.usage.count(inner_bytes, now_ns);
+        self.runtime.entry.count(inner_bytes, now_ns);
     }
 
     /// Counts a packet of this SA that died.
     pub(crate) fn count_error(&self, verdict: Verdict) {
-        let errors = &self.runtime.errors;
-        let counter = match verdict {
-            Verdict::IntegrityFailed => &errors.integrity_failed,
-            Verdict::Replayed => &errors.replayed,
-            Verdict::ReplayOld | Verdict::SequenceZero => &errors.replay_old,
-            _ => &errors.other,
-        };
-        counter.fetch_add(1, Relaxed);
+        self.runtime.entry.count_error(match verdict {
+            Verdict::IntegrityFailed => ErrorKind::Integrity,
+            Verdict::Replayed => ErrorKind::Replayed,
+            Verdict::ReplayOld | Verdict::SequenceZero => ErrorKind::ReplayOld,
+            _ => ErrorKind::Other,
+        });
     }
 
     /// Reads everything that packets change.
     pub fn stats(&self) -> SaStats {
-        let runtime = &*self.runtime;
+        let Runtime { entry, replay, .. } = &*self.runtime;
         SaStats {
-            usage: runtime.usage.snapshot(),
-            added_ns: runtime.added_ns,
-            sent: runtime.outbound.sent.load(Relaxed),
-            received: runtime.replay.top(),
-            replay_bitmap: runtime.replay.bitmap(),
-            integrity_failed: runtime.errors.integrity_failed.load(Relaxed),
-            replayed: runtime.errors.replayed.load(Relaxed),
-            replay_old: runtime.errors.replay_old.load(Relaxed),
-            other_errors: runtime.errors.other.load(Relaxed),
+            usage: entry.usage(),
+            added_ns: entry.added_ns(),
+            sent: entry.sent().load(Relaxed),
+            received: replay.top(),
+            replay_bitmap: replay.bitmap(),
+            integrity_failed: entry.errors(ErrorKind::Integrity),
+            replayed: entry.errors(ErrorKind::Replayed),
+            replay_old: entry.errors(ErrorKind::ReplayOld),
+            other_errors: entry.errors(ErrorKind::Other),
         }
     }
 }
 
-fn restored_window(config: &SaConfig) -> Replay {
+fn begun_window(config: &SaConfig, entry: &Entry) -> Replay {
     let (window, extended, top) = (config.replay_window, config.extended_sequence, config.received);
     match &config.received_bitmap {
-        Some(bitmap) => Replay::restored(window, extended, top, bitmap),
-        None => Replay::new(window, extended, top),
+        Some(bitmap) => Replay::begun_with(entry, window, extended, top, bitmap),
+        None => Replay::begun(entry, window, extended, top),
     }
 }
 

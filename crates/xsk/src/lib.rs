@@ -18,6 +18,8 @@ pub mod pcap;
 pub mod port;
 pub mod program;
 #[allow(unsafe_code)]
+pub mod region;
+#[allow(unsafe_code)]
 pub mod ring;
 pub mod sink;
 mod socket;
@@ -34,6 +36,7 @@ pub use memory::{MemoryEnd, MemoryPort};
 pub use pcap::PcapPort;
 pub use port::{CounterKind, Port, PortCounter, PortCounters};
 pub use program::{AttachMode, AttachWish, VerdictCount, remove_stale};
+pub use region::Region;
 pub use sink::Sink;
 pub use steer::Steer;
 pub use umem::{Pool, Umem};

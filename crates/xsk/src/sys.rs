@@ -38,6 +38,11 @@ impl Mapping {
         Mapping::map(len, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
     }
 
+    /// Maps a part of a file, shared with the file.
+    pub(crate) fn of_file(fd: BorrowedFd<'_>, len: usize, offset: i64) -> io::Result<Mapping> {
+        Mapping::map(len, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
+    }
+
     fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: i64) -> io::Result<Mapping> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a null hint lets the kernel choose the place, so no existing mapping is touched.

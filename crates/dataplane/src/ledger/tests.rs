@@ -1,0 +1,174 @@
+//! Entries come back as they were, are never in two hands, and never hold what others left.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+fn open(path: &Path, first_tag: u64) -> Ledger {
+    let mut options = std::fs::File::options();
+    let file = options.read(true).write(true).create(true).truncate(false).open(path).unwrap();
+    Ledger::open(Region::open(file).unwrap(), first_tag)
+}
+
+/// The process dies: nothing is given back.
+fn kill(entries: impl IntoIterator<Item = Entry>) {
+    entries.into_iter().for_each(std::mem::forget);
+}
+
+fn fill(entry: &Entry, value: u64) {
+    for word in entry.head[1..].iter().chain(entry.ring) {
+        assert_eq!(word.load(Relaxed), 0, "an entry is taken with zeros");
+        word.store(value, Relaxed);
+    }
+}
+
+fn holds(entry: &Entry, value: u64) -> bool {
+    entry.head[1..].iter().chain(entry.ring).all(|word| word.load(Relaxed) == value)
+}
+
+#[test]
+fn an_entry_is_found_again_as_it_was_left_and_what_is_not_found_is_zeroed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    let windows = [0, 32, 64, 480, 481, 1024, 2048, 4096, 64];
+    let ledger = open(&path, 1 << 48);
+    let entries: Vec<Entry> = windows.map(|window| ledger.take(window).unwrap()).into();
+    entries.iter().enumerate().for_each(|(n, entry)| fill(entry, 1 + n as u64));
+    let places: Vec<Place> = entries.iter().map(Entry::place).collect();
+    kill(entries);
+
+    // The last one's record was lost, and so were those of the classes of 1024 and 2048.
+    let keep = |n: usize| ![5, 6, 8].contains(&n);
+    let ledger = open(&path, 2 << 48);
+    let find = |n: usize| ledger.find(places[n], windows[n]);
+    let found: Vec<(usize, Entry)> =
+        (0..windows.len()).filter(|n| keep(*n)).map(|n| (n, find(n).unwrap())).collect();
+    assert!(found.iter().all(|(n, entry)| holds(entry, 1 + *n as u64)));
+    assert!(find(0).is_none(), "an entry is found once");
+    ledger.sweep();
+    assert_eq!(ledger.in_use(), found.len());
+
+    let mut cells: HashSet<u32> = found.iter().map(|(_, entry)| entry.place().cell).collect();
+    for window in windows {
+        let entry = ledger.take(window).unwrap();
+        assert!(holds(&entry, 0) && cells.insert(entry.place().cell));
+        assert!(!places.contains(&entry.place()), "no tag is used twice");
+        kill([entry]);
+    }
+    let size = std::fs::metadata(&path).unwrap().len();
+    assert_eq!(size, 5 << 20, "what was freed is used again");
+}
+
+#[test]
+fn a_record_of_an_entry_that_has_gone_finds_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    let ledger = open(&path, 7);
+    let entry = ledger.take(64).unwrap();
+    let place = entry.place();
+    drop(entry);
+    ledger.reclaim();
+    let successor = ledger.take(64).unwrap();
+    assert_eq!(successor.place().cell, place.cell);
+    kill([successor]);
+
+    let ledger = open(&path, 100);
+    let wrong = [
+        place,
+        Place { tag: 0, ..place },
+        Place { cell: 1 << 12, tag: 8 },
+        Place { cell: u32::MAX, tag: 8 },
+        Place { cell: place.cell + 1, tag: 8 },
+    ];
+    for place in wrong {
+        assert!(ledger.find(place, 64).is_none(), "{place:?}");
+    }
+    let place = Place { cell: place.cell, tag: 8 };
+    let entry = ledger.find(place, 64).unwrap();
+    assert!(ledger.find(Place { cell: place.cell + 2, tag: 8 }, 1024).is_none(), "other class");
+    kill([entry]);
+}
+
+#[test]
+fn what_is_given_back_waits_until_the_record_of_it_is_gone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    let ledger = open(&path, 1);
+    let entry = ledger.take(64).unwrap();
+    fill(&entry, 9);
+    let place = entry.place();
+    drop(entry);
+    let other = ledger.take(64).unwrap();
+    assert_ne!(other.place().cell, place.cell);
+    kill([other]);
+    // Killed before the record says that it is gone: it is there.
+    let found = open(&path, 1 << 48).find(place, 64).unwrap();
+    assert!(holds(&found, 9));
+    drop(found);
+}
+
+#[test]
+fn memory_is_used_again_and_aligned() {
+    let ledger = Ledger::in_memory();
+    for _ in 0..3 * CHUNK_CELLS {
+        let entry = ledger.take(64).unwrap();
+        assert_eq!(std::ptr::from_ref(entry.head) as usize % 128, 0);
+        fill(&entry, 3);
+    }
+    assert_eq!(ledger.in_use(), 0);
+    assert_eq!(ledger.lock().chunks.len(), 1);
+}
+
+proptest! {
+    // Mappings stay for the test's life, one of each chunk per kill: at most 16 × 10 × 5 MiB.
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// Against a map of what every entry should hold, over any number of kills.
+    #[test]
+    fn entries_are_nobody_elses(
+        steps in prop::collection::vec((0..4u8, 0..5usize, any::<u16>()), 1..200)
+    ) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger");
+        let mut epoch = 1u64;
+        let mut ledger = open(&path, epoch << 48);
+        let mut twin: HashMap<Place, (u32, u64, Entry)> = HashMap::new();
+        let mut kills = 0;
+        for (step, class, choice) in steps {
+            match step {
+                0 | 1 => {
+                    let window = [64, 512, 1024, 2048, 4096][class];
+                    let entry = ledger.take(window).unwrap();
+                    fill(&entry, u64::from(choice) + 1);
+                    let value = (window, u64::from(choice) + 1, entry);
+                    prop_assert!(twin.insert(value.2.place(), value).is_none());
+                }
+                2 => {
+                    let chosen = twin.keys().nth(usize::from(choice) % twin.len().max(1)).copied();
+                    chosen.and_then(|place| twin.remove(&place));
+                    ledger.reclaim();
+                }
+                _ if kills == 10 => {}
+                _ => {
+                    kills += 1;
+                    let old = std::mem::take(&mut twin);
+                    epoch += 1;
+                    ledger = open(&path, epoch << 48);
+                    for (place, (window, value, entry)) in old {
+                        kill([entry]);
+                        // Some records are lost.
+                        if place.tag % 3 != 0 {
+                            let entry = ledger.find(place, window).unwrap();
+                            twin.insert(place, (window, value, entry));
+                        }
+                    }
+                    ledger.sweep();
+                }
+            }
+            prop_assert_eq!(ledger.in_use(), twin.len());
+            prop_assert!(twin.values().all(|(_, value, entry)| holds(entry, *value)));
+        }
+        kill(twin.into_values().map(|(_, _, entry)| entry));
+    }
+}
