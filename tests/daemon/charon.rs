@@ -4,6 +4,7 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use lab::topology::Namespace;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::cell::Cell;
 use super::listing::{self, ChildSa, IkeSa};
@@ -101,6 +102,21 @@ impl Charon {
     /// Ends it by SIGKILL: it deletes nothing.
     pub fn kill(&mut self) {
         self.cell.kill();
+    }
+
+    /// Stops it without its knowing (SIGSTOP).
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it run on (SIGCONT).
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.cell.pid() as i32).expect("a process id");
+        kill_process(pid, signal).expect("it takes signals");
     }
 
     /// Starts it again with the configuration it had; nothing is loaded yet.

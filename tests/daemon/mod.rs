@@ -7,7 +7,7 @@
 //!
 //! [`root`] finds (or has made) the daemon's root, [`cell`] runs programs in it under
 //! `peregrine exec`, [`charon`] speaks to strongSwan, [`listing`] reads what it lists, [`pair`]
-//! builds the picture above and [`numbered`] sends counted packets through it.
+//! builds the picture above, [`swanctl`] writes configurations for it and [`numbered`] sends counted packets through it. [`table`] holds docs/interop.md to the tests.
 #![allow(dead_code, reason = "each test binary uses its own part of this module")]
 
 pub mod cell;
@@ -16,3 +16,5 @@ pub mod listing;
 pub mod numbered;
 pub mod pair;
 pub mod root;
+pub mod swanctl;
+pub mod table;

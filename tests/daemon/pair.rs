@@ -212,6 +212,8 @@ fn end(side: Side, wan: &Namespace, cores: &[usize], lines: &str) -> End {
             format!("route add fd0{n}::/32 via fd00:{n}::1"),
         ],
     );
+    // ping binds to the address it is told to use, also to one that is there by a local route only.
+    host.sysctl("net.ipv6.ip_nonlocal_bind", "1").expect("a setting");
     batch(
         &host,
         &[

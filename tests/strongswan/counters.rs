@@ -1,0 +1,43 @@
+//! What the daemon, the gateway and `ip -s xfrm state` say was carried is what was carried.
+
+use crate::daemon::pair::Side;
+use crate::site::Site;
+
+pub fn real_counters(site: &mut Site) {
+    site.load(|connection| connection.child("net", 1, false, ""));
+    site.west.initiate("net");
+    site.pair.flows(1, false);
+    let before = site.west.child("net");
+    assert_eq!(site.pair.pings(Side::West, 1, false, 20), 20);
+    let after = site.west.child("net");
+    // 20 bytes of IP, 8 of ICMP and 56 of data, as XFRM counts an inner packet (bytes of ESP are not
+    // counted by anyone).
+    for (what, expected) in [("packets", 20), ("bytes", 20 * 84)] {
+        for way in ["in", "out"] {
+            let name = format!("{what}-{way}");
+            let number = |child: &crate::daemon::listing::ChildSa| child.number(&name).expect("it");
+            assert_eq!(number(&after) - number(&before), expected, "{name}");
+        }
+    }
+    for way in ["in", "out"] {
+        let (name, spi) = match way {
+            "in" => ("use-in", after.spi_in()),
+            _ => ("use-out", after.spi_out()),
+        };
+        assert!(after.number(name).is_some_and(|age_s| age_s < 20), "{name}: {after:?}");
+        // The data plane's own listing.
+        let all = site.data_plane(Side::West);
+        let sa = all.iter().find(|sa| sa["spi"] == spi).expect("the SA");
+        assert_eq!(sa["packets"].as_u64(), after.number(&format!("packets-{way}")));
+        assert_eq!(sa["bytes"].as_u64(), after.number(&format!("bytes-{way}")));
+        // iproute2's.
+        let out = site.gateway(Side::West).ip("-s xfrm state");
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let block = text.split("\nsrc ").find(|block| block.contains(&format!("{spi:#010x}")));
+        let block = block.unwrap_or_else(|| panic!("no SPI {spi:#x} in {text}"));
+        let current = block.split("lifetime current:").nth(1).expect("its use");
+        let line = current.lines().nth(1).expect("a line").trim();
+        let (bytes, packets) = (sa["bytes"].as_u64().unwrap(), sa["packets"].as_u64().unwrap());
+        assert_eq!(line, format!("{bytes}(bytes), {packets}(packets)"));
+    }
+}
