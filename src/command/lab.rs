@@ -1,5 +1,7 @@
 //! `peregrine lab`: measure two gateways in network namespaces, redraw what was measured.
 
+mod swanctl;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -48,6 +50,7 @@ enum Verb {
     Run(Run),
     Plot(Plot),
     List(List),
+    Swanctl(swanctl::Swanctl),
 }
 
 /// Run a recipe and write its folder
@@ -136,6 +139,7 @@ impl Lab {
             Verb::Run(verb) => verb.run(),
             Verb::Plot(verb) => verb.run(),
             Verb::List(_) => list(),
+            Verb::Swanctl(verb) => verb.run(),
         }
     }
 }

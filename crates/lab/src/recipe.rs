@@ -5,13 +5,16 @@
 //! that `ip -batch` needs on each gateway. This module touches no namespace and runs no program.
 
 mod batch;
+mod ike;
 mod key;
 mod net;
 mod plan;
 mod speed;
 
+pub use ike::Ike;
 pub use key::test_key;
 pub use net::{Net, NetError};
+pub(crate) use plan::nth_endpoint;
 pub use plan::{Side, Tunnel};
 pub use speed::{Speed, SpeedError};
 
@@ -65,6 +68,9 @@ pub struct Recipe {
     pub thresholds: Thresholds,
     /// The SAs' parameters.
     pub esp: Esp,
+    /// How the SAs are negotiated when they are (`--keys ike`).
+    #[serde(default)]
+    pub ike: Ike,
     /// The side with one endpoint and one selector for all tunnels.
     pub near: Site,
     /// The side with one endpoint and one selector per tunnel.

@@ -7,6 +7,7 @@
 mod accounting;
 mod environment;
 mod folder;
+mod negotiation;
 mod sample;
 mod step;
 
@@ -16,6 +17,7 @@ pub(crate) use folder::write_whole;
 pub use folder::{
     ENVIRONMENT_FILE, RESULT_FILE, ReadError, Run, SAMPLES_FILE, WriteError, read, write,
 };
+pub use negotiation::{HandshakeTime, Negotiation, NegotiationSide};
 pub use sample::{Sample, SampleError, read_samples, write_samples};
 pub use step::{Counts, DirectionStep, Latency, Rate, Step};
 
@@ -157,6 +159,9 @@ pub struct Curve {
     pub direction: Direction,
     /// L2 bits per second (with FCS) offered per sending port at the last step.
     pub max_l2_bps_per_port: f64,
+    /// How the tunnels were negotiated; absent where their keys are static.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub negotiation: Option<Negotiation>,
     /// One entry per step that was run, in order.
     pub steps: Vec<Step>,
     /// Conclusions; see [`crate::marker::conclude`].

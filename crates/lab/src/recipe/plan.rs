@@ -158,7 +158,7 @@ impl Recipe {
 
 /// The `n`-th endpoint after `first`. IPv4 addresses that end in .0 or .255 are skipped: they are
 /// legal in a shorter prefix, but filters and people mistake them for networks and broadcasts.
-fn nth_endpoint(first: IpAddr, n: u32) -> Option<IpAddr> {
+pub(crate) fn nth_endpoint(first: IpAddr, n: u32) -> Option<IpAddr> {
     let IpAddr::V4(v4) = first else {
         return advance(first, n.into());
     };

@@ -49,6 +49,7 @@ pub(crate) fn curve(
         tunnels,
         direction: Direction::Unidirectional,
         max_l2_bps_per_port: top_gbps * 1e9,
+        negotiation: None,
         accounting: books(&steps),
         steps,
         conclusion: Conclusion::default(),

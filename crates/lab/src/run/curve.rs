@@ -106,6 +106,7 @@ impl<'a> Rig<'a> {
                 tunnels,
                 direction,
                 max_l2_bps_per_port: max_bps,
+                negotiation: None,
                 steps: ramp.steps,
                 conclusion: Conclusion::default(),
                 accounting: account(ports, &before, &after, &ramp.fates),
