@@ -13,6 +13,7 @@ use crate::counters::Counters;
 use crate::event::EventSink;
 use crate::sa::Sa;
 use crate::verdict::Verdict;
+use crate::view::View;
 
 /// Packets of one turn. 64 hide the memory latency of table look-ups behind each other and, at
 /// 500 ns each, bound a turn to 32 µs; 256 would fill the second level cache with payload.
@@ -52,6 +53,12 @@ const UNPARSED: Flow = Flow {
 };
 
 impl Slot<'_> {
+    /// Whether the host itself sent the packet.
+    #[inline]
+    pub(crate) fn is_hosts(&self, view: &View) -> bool {
+        view.host == Some(self.ingress)
+    }
+
     /// Decides the packet's fate.
     #[inline]
     pub(crate) fn decide(&mut self, verdict: Verdict) {

@@ -17,7 +17,7 @@ use crate::view::View;
 
 /// Finds the SA of every ESP packet for this host, and ends what else is for this host.
 pub(crate) fn classify<'v>(batch: &mut Batch<'v>, view: &'v View) {
-    for slot in batch.undecided() {
+    for slot in batch.undecided().filter(|slot| !slot.is_hosts(view)) {
         if let Err(verdict) = classify_one(slot, view) {
             slot.decide(verdict);
         }

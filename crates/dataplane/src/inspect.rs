@@ -5,7 +5,7 @@
 //! clear must not be covered by a policy that protects. Whoever holds one tunnel's keys can thus
 //! not speak for another's addresses, and nobody can without keys.
 //!
-//! What passes here is forwarded; what goes out, and how, `seal` decides.
+//! What passes here is forwarded, or handed to this host; what goes out, and how, `seal` decides.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use wire::flow::{Flow, Fragment};
 use crate::batch::{Batch, Slot, Turn};
 use crate::classify::is_local;
 use crate::policy::{Action, Direction, Policy, Template};
-use crate::punt::punt;
+use crate::punt::to_host;
 use crate::sa::{Mode, Sa};
 use crate::selector::Selector;
 use crate::spd::{DefaultAction, Lookup};
@@ -23,7 +23,8 @@ use crate::view::View;
 
 /// Checks every packet against the policies of the direction it takes.
 pub(crate) fn inspect(batch: &mut Batch<'_>, view: &View, turn: &Turn<'_>) {
-    for slot in batch.undecided() {
+    // What the host itself sends comes in nowhere: only its way out is asked for, by `seal`.
+    for slot in batch.undecided().filter(|slot| !slot.is_hosts(view)) {
         if let Err(verdict) = inspect_one(slot, view, turn.now_ns) {
             if let Some(sa) = slot.inbound {
                 sa.count_error(verdict);
@@ -47,10 +48,7 @@ fn inspect_one(slot: &mut Slot<'_>, view: &View, now_ns: u64) -> Result<(), Verd
     if let Some(policy) = policy {
         policy.count(slot.frame.len(), now_ns);
     }
-    if for_host {
-        return Err(punt(true));
-    }
-    Ok(())
+    if for_host { to_host(slot, view) } else { Ok(()) }
 }
 
 /// A packet that came through `sa`; the policy that lets it pass.

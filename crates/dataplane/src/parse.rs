@@ -22,6 +22,12 @@ pub(crate) fn parse(batch: &mut Batch<'_>, view: &View) {
 }
 
 fn parse_one(slot: &mut Slot<'_>, view: &View) -> Result<(), Verdict> {
+    // 0. What the host sends has no Ethernet header.
+    if slot.is_hosts(view) {
+        slot.flow = parse_ip(slot.frame.bytes()).map_err(ip_verdict)?;
+        slot.frame.truncate(usize::from(slot.flow.total_len));
+        return Ok(());
+    }
     // 1. Ethernet: for us, without a VLAN (a tag of VLAN 0 carries only a priority), IP inside.
     let port = view.ports.get(usize::from(slot.ingress)).ok_or(Verdict::PortDown)?;
     let link = vlan::Packet::parse(slot.frame.bytes()).map_err(|reason| match reason {

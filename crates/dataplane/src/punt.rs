@@ -1,13 +1,24 @@
 //! What becomes of packets for this host.
 //!
 //! The steering program passes the host's own traffic to the kernel before the data plane sees it.
-//! What reaches a worker nevertheless has nobody to go to, and ends under a name of its own. The
-//! data plane answers nothing by itself: no ICMP, no ARP.
+//! What comes out of a tunnel for an address of this host goes up by the host's port, as it is. What
+//! else reaches a worker has nobody to go to, and ends under a name of its own. The data plane
+//! answers nothing by itself: no ICMP, no ARP.
 
+use crate::batch::Slot;
 use crate::verdict::Verdict;
+use crate::view::View;
 
-/// The end of a packet for this host.
+/// Hands a packet that was opened, and may come in, to the host.
+#[inline]
+pub(crate) fn to_host(slot: &mut Slot<'_>, view: &View) -> Result<(), Verdict> {
+    slot.egress = Some(view.host.ok_or(Verdict::HostUnreached)?);
+    slot.decide(Verdict::HostOpened);
+    Ok(())
+}
+
+/// The end of a packet for this host that cannot be handed to it.
 #[inline]
 pub(crate) fn punt(was_sealed: bool) -> Verdict {
-    if was_sealed { Verdict::HostOpened } else { Verdict::HostClear }
+    if was_sealed { Verdict::HostUnreached } else { Verdict::HostClear }
 }

@@ -18,7 +18,7 @@ use crate::view::View;
 pub(crate) fn route(batch: &mut Batch<'_>, view: &View, turn: &mut Turn<'_>) {
     for slot in batch.undecided() {
         let verdict = match route_one(slot, view, turn) {
-            Ok(()) => success(slot),
+            Ok(()) => success(slot, view),
             Err(verdict) => verdict,
         };
         slot.decide(verdict);
@@ -75,7 +75,10 @@ fn refused(route: Route, slot: &Slot<'_>) -> Verdict {
     }
 }
 
-fn success(slot: &Slot<'_>) -> Verdict {
+fn success(slot: &Slot<'_>, view: &View) -> Verdict {
+    if slot.is_hosts(view) {
+        return if slot.outbound.is_some() { Verdict::HostSealed } else { Verdict::HostForwarded };
+    }
     match (slot.inbound.is_some(), slot.outbound.is_some()) {
         (false, false) => Verdict::Forwarded,
         (false, true) => Verdict::Sealed,

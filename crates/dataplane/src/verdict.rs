@@ -62,6 +62,12 @@ verdicts! {
     Opened "opened" Delivered None;
     /// Opened from one tunnel and sealed into another, as a hub does.
     Resealed "resealed" Delivered None;
+    /// Opened from a tunnel and handed to this host.
+    HostOpened "host_opened" Delivered None;
+    /// Sent by this host, sealed and sent.
+    HostSealed "host_sealed" Delivered None;
+    /// Sent by this host and sent in clear, as no policy protects it.
+    HostForwarded "host_forwarded" Delivered None;
     /// An authentic dummy packet (next header 59, RFC 4303 §2.6), consumed silently.
     Dummy "dummy" Delivered None;
 
@@ -101,8 +107,9 @@ verdicts! {
     // ---- for the host --------------------------------------------------------------------------
     /// In clear, for an address of this host: the steering program should have passed it up.
     HostClear "host_clear" Dropped None;
-    /// Opened, for an address of this host, to which the data plane has no path.
-    HostOpened "host_opened" Dropped None;
+    /// Opened, for this host, with no way to it: there is no host device, or the address is a
+    /// broadcast.
+    HostUnreached "host_unreached" Dropped None;
 
     // ---- ESP, inbound --------------------------------------------------------------------------
     /// An ESP packet that is itself a fragment (RFC 4303 §3.4.1 asks for reassembly before ESP).

@@ -67,6 +67,8 @@ pub struct View {
     pub neighbours: Neighbours,
     /// The ports, in the order in which every worker holds them.
     pub ports: Arc<[PortInfo]>,
+    /// The port of the host's own packets, beyond those of `ports`; it has no link layer.
+    pub host: Option<u16>,
     /// The addresses of this host.
     pub local: Table<IpAddr, ()>,
 }

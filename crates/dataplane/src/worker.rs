@@ -178,7 +178,7 @@ impl Worker {
         classify(batch, view);
         open(batch, turn);
         inspect(batch, view, turn);
-        hop(batch);
+        hop(batch, view);
         seal(batch, view, turn);
         route(batch, view, turn);
         send(batch, ports, &mut self.queues, pool, turn);

@@ -74,7 +74,7 @@ const CASES: &[Case] = &[
         let packet = Packet { dst: Site::West.outer(false), ..clear() };
         west().drop(RED, &packet.frame(RED))
     }),
-    (Verdict::HostOpened, || {
+    (Verdict::HostUnreached, || {
         let mut east = east();
         east.change(|view| {
             view.local.insert(Site::East.host(false), ());

@@ -41,6 +41,19 @@ pub enum XskError {
         /// The network stack's answer.
         source: io::Error,
     },
+    /// The host's device cannot be had.
+    #[error(
+        "cannot {doing} of the TUN device {device}: {source}; load the tun driver, choose another \
+             name with `device` in [host], or do without with `enable = false` there"
+    )]
+    Tun {
+        /// The device.
+        device: String,
+        /// What was tried.
+        doing: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
     /// Another socket holds the queue.
     #[error(
         "queue {queue} of interface {interface} is in use: \

@@ -26,6 +26,7 @@ mod socket;
 pub mod steer;
 #[allow(unsafe_code)]
 mod sys;
+pub mod tun;
 #[allow(unsafe_code)]
 pub mod umem;
 pub mod xdp;
@@ -39,6 +40,7 @@ pub use program::{AttachMode, AttachWish, VerdictCount, remove_stale};
 pub use region::Region;
 pub use sink::Sink;
 pub use steer::Steer;
+pub use tun::TunPort;
 pub use umem::{Pool, Umem};
 pub use xdp::{CopyMode, XdpOptions, XdpPort, receive_queues};
 

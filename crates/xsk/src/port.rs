@@ -9,6 +9,7 @@ use std::os::fd::BorrowedFd;
 use crate::frame::Frame;
 use crate::memory::MemoryPort;
 use crate::pcap::PcapPort;
+use crate::tun::TunPort;
 use crate::umem::Pool;
 use crate::xdp::XdpPort;
 
@@ -17,6 +18,8 @@ use crate::xdp::XdpPort;
 pub enum Port {
     /// A network interface, through AF_XDP.
     Xdp(XdpPort),
+    /// A TUN device: the host's own packets, which have no Ethernet header.
+    Tun(TunPort),
     /// Rings in memory, for benches and tests.
     Memory(MemoryPort),
     /// Packets of a capture file in, packets to a capture file out.
@@ -30,6 +33,7 @@ impl Port {
     pub fn receive(&mut self, pool: &mut Pool, into: &mut Vec<Frame>, max: usize) -> usize {
         match self {
             Port::Xdp(port) => port.receive(pool, into, max),
+            Port::Tun(port) => port.receive(pool, into, max),
             Port::Memory(port) => port.receive(into, max),
             Port::Pcap(port) => port.receive(pool, into, max),
         }
@@ -42,6 +46,7 @@ impl Port {
     pub fn send(&mut self, frames: &mut Vec<Frame>, pool: &mut Pool) -> usize {
         match self {
             Port::Xdp(port) => port.send(frames, pool),
+            Port::Tun(port) => port.send(frames, pool),
             Port::Memory(port) => port.send(frames),
             Port::Pcap(port) => port.send(frames, pool),
         }
@@ -52,7 +57,7 @@ impl Port {
     pub fn flush(&mut self, pool: &mut Pool) -> usize {
         match self {
             Port::Xdp(port) => port.flush(pool),
-            Port::Memory(_) => 0,
+            Port::Tun(_) | Port::Memory(_) => 0,
             Port::Pcap(port) => port.flush(),
         }
     }
@@ -63,6 +68,7 @@ impl Port {
     pub fn counters(&self) -> PortCounters {
         match self {
             Port::Xdp(port) => port.counters(),
+            Port::Tun(port) => port.counters(),
             Port::Memory(port) => port.counters(),
             Port::Pcap(port) => port.counters(),
         }
@@ -72,6 +78,7 @@ impl Port {
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Port::Xdp(port) => Some(port.as_fd()),
+            Port::Tun(port) => port.as_fd(),
             Port::Memory(_) | Port::Pcap(_) => None,
         }
     }

@@ -212,19 +212,25 @@ pub(crate) fn kick_receive(fd: BorrowedFd<'_>) -> io::Result<()> {
     if received < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// A request about the interface of a name.
+fn interface_named(name: &str, content: libc::__c_anonymous_ifr_ifru) -> io::Result<libc::ifreq> {
+    let mut request = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: content };
+    if name.len() >= libc::IFNAMSIZ {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    Ok(request)
+}
+
 /// One request to the kernel about an interface of the calling thread's network namespace.
 fn interface_request(
     name: &str,
     request: libc::Ioctl,
     content: libc::__c_anonymous_ifr_ifru,
 ) -> io::Result<libc::ifreq> {
-    let mut frame = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: content };
-    if name.len() >= libc::IFNAMSIZ {
-        return Err(io::Error::from_raw_os_error(libc::ENODEV));
-    }
-    for (to, from) in frame.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
+    let mut frame = interface_named(name, content)?;
     // SAFETY: no pointers are passed.
     let fd =
         check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
@@ -234,6 +240,19 @@ fn interface_request(
     // pointer names, which the caller keeps alive.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut frame) })?;
     Ok(frame)
+}
+
+/// Makes an open `/dev/net/tun` a queue of the device `name`, which is made if there is none, and
+/// makes the device outlive its queues.
+pub(crate) fn attach_tun_queue(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE;
+    let content = libc::__c_anonymous_ifr_ifru { ifru_flags: flags as libc::c_short };
+    let mut request = interface_named(name, content)?;
+    // SAFETY: this request reads and writes an `ifreq`.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
+    let persistent: libc::c_ulong = 1;
+    // SAFETY: this request takes a number and no pointer.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETPERSIST, persistent) }).map(drop)
 }
 
 /// The index of an interface.
