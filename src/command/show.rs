@@ -127,6 +127,7 @@ fn sa_table(sas: &[api::Sa]) -> Table {
         "dir",
         "outer",
         ">reqid",
+        "CPU",
         "algorithm",
         ">window",
         ">sequence",
@@ -143,6 +144,7 @@ fn sa_table(sas: &[api::Sa]) -> Table {
             sa.direction.clone(),
             format!("{} → {}", sa.src, sa.dst),
             sa.reqid.to_string(),
+            cpu_text(sa),
             format!("{} {}/{}{esn}", sa.algorithm, sa.key_bits, sa.icv_bits),
             sa.replay_window_packets.to_string(),
             grouped(sa.sequence),
@@ -153,6 +155,15 @@ fn sa_table(sas: &[api::Sa]) -> Table {
         ]);
     }
     table
+}
+
+/// The CPU that an SA is bound to, and the worker that seals with it.
+fn cpu_text(sa: &api::Sa) -> String {
+    match (sa.cpu, sa.worker) {
+        (Some(cpu), Some(worker)) => format!("{cpu} (worker {worker})"),
+        (Some(cpu), None) => cpu.to_string(),
+        (None, _) => "any".to_owned(),
+    }
 }
 
 fn policy_table(policies: &[api::Policy]) -> Table {
@@ -225,6 +236,8 @@ fn worker_table(workers: &[api::Worker]) -> Table {
         ">packets a batch",
         ">turns",
         ">sleeps",
+        ">by own SA",
+        ">by fallback",
     ]);
     for worker in workers {
         table.add_row([
@@ -235,6 +248,8 @@ fn worker_table(workers: &[api::Worker]) -> Table {
             format!("{:.1}", worker.batch_average),
             grouped(worker.turns),
             grouped(worker.sleeps),
+            grouped(worker.own_sa_packets),
+            grouped(worker.fallback_sa_packets),
         ]);
     }
     table

@@ -17,6 +17,14 @@ pub fn online() -> io::Result<BTreeSet<usize>> {
     parse_list(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
+/// How many numbers cores may have, as the kernel's `num_possible_cpus()`: what an SA may be bound to
+/// (RFC 9611) is below it. At least what is online, and 1 where the kernel does not say.
+pub fn possible() -> u32 {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let cores = parse_list(&text).unwrap_or_default();
+    u32::try_from(cores.len()).unwrap_or(u32::MAX).max(1)
+}
+
 /// The cores that the calling thread may run on.
 pub fn allowed() -> io::Result<BTreeSet<usize>> {
     let set = sched_getaffinity(None)?;

@@ -9,11 +9,14 @@
 //! It decides nothing about packets (`dataplane`), requests (`xfrm`) or routes (`route_feed`).
 
 mod backstop;
+mod candidates;
+mod cpus;
 mod facts;
 mod forwarding;
 mod guard;
 mod network;
 mod ports;
+mod slots;
 mod tables;
 mod translate;
 mod workers;
@@ -46,7 +49,7 @@ use crate::config::{Config, ConfigError, Machine};
 use crate::instance::{Epoch, Instance, InstanceError};
 use crate::route_feed::{FeedError, RouteFeed};
 use crate::signal::StopSignals;
-use crate::xfrm::{Backend, Clients, Flow, Server, Settings, SocketError};
+use crate::xfrm::{Backend, Clients, Delivery, Flow, SaId, Server, Settings, SocketError};
 
 /// How often the control loop looks at what has no file descriptor: events of the workers, timers.
 /// Bounds how late a missing neighbour is asked for; shorter wakes an idle gateway more often.
@@ -168,7 +171,8 @@ impl Gateway {
             warn!(flows = left.len(), "an earlier run was not stopped: what it protected is held");
         }
         let fresh = left.is_empty();
-        let tables = Tables::new(engine, nonces.clone(), clock, guard, &left, &mut view);
+        let tables = Tables::new(engine, nonces.clone(), clock, guard, &left, &mut view)
+            .with_cores(&config.cores);
         // 4. Sockets for programs, then workers, then packets.
         let clients = Clients::bind(&instance.xfrm_socket())?;
         let api = api::Server::bind(&instance.control_socket())
@@ -189,7 +193,7 @@ impl Gateway {
             started: now,
             refreshed: now,
             expired_at: 0,
-            server: Server::new(Settings::default()),
+            server: Server::new(Settings { cpus: crate::cpu::possible(), ..Settings::default() }),
             rates: Rates::default(),
             config,
             engine,
@@ -278,12 +282,20 @@ impl Gateway {
     fn expire(&mut self, now: u64) {
         if self.expired_at != now {
             self.expired_at = now;
+            if let Some(seconds) = acquire_expires_s() {
+                self.server.set_acquire_expires(seconds);
+            }
             let expired = self.server.tick(now, &self.forwarding);
-            let changes = self.server.take_changes();
-            // What failed is kept, and ends the gateway in this very turn.
-            let _ = changes.is_empty() || self.forwarding.commit(changes);
-            self.clients.deliver(expired, &self.server, &self.forwarding);
+            self.announce(expired);
         }
+    }
+
+    /// Brings into force what a timer or the data plane changed, and tells who listens.
+    fn announce(&mut self, deliveries: Vec<Delivery>) {
+        let changes = self.server.take_changes();
+        // What failed is kept, and ends the gateway in this very turn.
+        let _ = changes.is_empty() || self.forwarding.commit(changes);
+        self.clients.deliver(deliveries, &self.server, &self.forwarding);
     }
 
     /// Brings what the kernel changed into the view and the steering programs.
@@ -306,21 +318,26 @@ impl Gateway {
         }
     }
 
-    /// What workers ask for: neighbours of the kernel, SAs of whoever listens for ACQUIRE.
+    /// What workers ask for and tell: neighbours of the kernel, SAs of whoever listens for ACQUIRE,
+    /// limits of SAs.
     fn hear_workers(&mut self, now: u64) {
         for event in event::take_waiting(&self.events) {
             match event {
                 Event::NeighbourNeeded { port, address } => self.solicit(port, address),
-                Event::SaNeeded { policy, flow } => {
+                Event::SaNeeded { policy, flow, cpu } => {
                     let Some(id) = self.forwarding.tables.policy_of_index(policy) else { continue };
                     let flow = Flow {
                         addresses: (flow.src, flow.dst),
                         protocol: flow.protocol,
                         ports: (flow.src_port, flow.dst_port),
-                        cpu: None,
+                        cpu,
                     };
                     let acquire = self.server.acquire(id, &flow, now, &self.forwarding);
-                    self.clients.deliver(acquire, &self.server, &self.forwarding);
+                    self.announce(acquire);
+                }
+                Event::LimitReached { token } => {
+                    let expired = self.server.limit_reached(SaId(token), &self.forwarding);
+                    self.announce(expired);
                 }
             }
         }
@@ -388,6 +405,13 @@ fn claim_epochs(config: &Config) -> Result<(std::sync::Arc<NonceSpace>, u16), Ga
     };
     let nonces = NonceSpace::new(claim).map_err(system("claim an epoch"))?;
     Ok((nonces, first.get()))
+}
+
+/// How long an ACQUIRE may stay unanswered, as the IKE daemon or the operator set it in this network
+/// namespace; charon writes 165. `None` on a kernel that has no XFRM.
+fn acquire_expires_s() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/sys/net/core/xfrm_acq_expires").ok()?;
+    text.trim().parse().ok()
 }
 
 fn unix_seconds() -> u64 {

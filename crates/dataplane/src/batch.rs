@@ -134,6 +134,10 @@ impl<'v> Batch<'v> {
 pub(crate) struct Turn<'a> {
     /// The time of this turn on the data plane's clock.
     pub(crate) now_ns: u64,
+    /// The worker's number.
+    pub(crate) worker: usize,
+    /// The CPU that it is pinned to.
+    pub(crate) cpu: Option<u32>,
     pub(crate) counters: &'a Counters,
     pub(crate) events: &'a mut EventSink,
 }

@@ -2,7 +2,11 @@
 //!
 //! A protect policy names a slot by number. When an SA is rekeyed, control fills the slot with the
 //! new one; the policy database is not touched. A slot may be empty, and several policies may share
-//! one. Which slot belongs to whom is control's to know.
+//! one. Which slot belongs to whom is control's to know, and which of several SAs is the best.
+//!
+//! A slot has one SA for all workers, and may have one more for each worker (RFC 9611): a worker
+//! takes its own, else the one for all. Another worker's own SA it never takes: the peer bound that
+//! SA's other end to a CPU because one CPU sends on it.
 
 use std::sync::Arc;
 
@@ -14,7 +18,56 @@ const CHUNK: usize = 256;
 /// Highest number of slots: sixteen times the tunnels that the gateway is designed for.
 pub const BUNDLES_MAX: u32 = 1 << 20;
 
-type Chunk = [Option<Arc<Sa>>; CHUNK];
+/// The SAs of one slot.
+#[derive(Clone, Default)]
+pub struct Bundle {
+    /// For every worker.
+    shared: Option<Arc<Sa>>,
+    /// By worker number. Absent for nearly every slot: a tunnel that one core carries has none.
+    own: Option<Arc<[Option<Arc<Sa>>]>>,
+}
+
+/// Whose SA a packet leaves by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// This worker's own.
+    Own,
+    /// Everybody's, in a slot where no worker has one of its own.
+    Everybodys,
+    /// Everybody's, while another worker has one of its own and this one has not.
+    Fallback,
+}
+
+impl Bundle {
+    /// A slot's SAs: the one for all, and those of workers 0, 1, ….
+    pub fn new(shared: Option<Arc<Sa>>, own: Vec<Option<Arc<Sa>>>) -> Bundle {
+        let own = own.iter().any(Option::is_some).then(|| own.into());
+        Bundle { shared, own }
+    }
+
+    /// The SA for all workers.
+    pub fn shared(&self) -> Option<&Arc<Sa>> {
+        self.shared.as_ref()
+    }
+
+    /// The SA of one worker alone.
+    #[inline]
+    pub fn own(&self, worker: usize) -> Option<&Arc<Sa>> {
+        self.own.as_ref()?.get(worker)?.as_ref()
+    }
+
+    /// The SA that a worker seals with.
+    #[inline]
+    pub fn choose(&self, worker: usize) -> Option<(&Arc<Sa>, Whose)> {
+        if let Some(sa) = self.own(worker) {
+            return Some((sa, Whose::Own));
+        }
+        let whose = if self.own.is_some() { Whose::Fallback } else { Whose::Everybodys };
+        self.shared.as_ref().map(|sa| (sa, whose))
+    }
+}
+
+type Chunk = [Bundle; CHUNK];
 
 /// A version of all slots. Cloning is cheap; versions share what did not change.
 #[derive(Clone, Default)]
@@ -28,25 +81,42 @@ impl Bundles {
         Bundles::default()
     }
 
-    /// The SA in a slot.
+    /// A slot.
     #[inline]
-    pub fn get(&self, slot: u32) -> Option<&Arc<Sa>> {
+    pub fn bundle(&self, slot: u32) -> Option<&Bundle> {
         let chunk = self.chunks.get(slot as usize / CHUNK)?;
-        chunk[slot as usize % CHUNK].as_ref()
+        Some(&chunk[slot as usize % CHUNK])
     }
 
-    /// Fills or empties a slot. Returns whether the slot exists, which all below [`BUNDLES_MAX`]
-    /// do.
+    /// The SA for all workers in a slot.
+    #[inline]
+    pub fn get(&self, slot: u32) -> Option<&Arc<Sa>> {
+        self.bundle(slot)?.shared()
+    }
+
+    /// The SA that a worker seals with, by a slot.
+    #[inline]
+    pub fn choose(&self, slot: u32, worker: usize) -> Option<(&Arc<Sa>, Whose)> {
+        self.bundle(slot)?.choose(worker)
+    }
+
+    /// Fills a slot with one SA for all workers, or empties it. Returns whether the slot exists,
+    /// which all below [`BUNDLES_MAX`] do.
     pub fn set(&mut self, slot: u32, sa: Option<Arc<Sa>>) -> bool {
+        self.set_bundle(slot, Bundle { shared: sa, own: None })
+    }
+
+    /// Fills a slot. Returns whether the slot exists.
+    pub fn set_bundle(&mut self, slot: u32, bundle: Bundle) -> bool {
         if slot >= BUNDLES_MAX {
             return false;
         }
         let (chunk, place) = (slot as usize / CHUNK, slot as usize % CHUNK);
         let chunks = Arc::make_mut(&mut self.chunks);
         while chunks.len() <= chunk {
-            chunks.push(Arc::new(std::array::from_fn(|_| None)));
+            chunks.push(Arc::new(std::array::from_fn(|_| Bundle::default())));
         }
-        Arc::make_mut(&mut chunks[chunk])[place] = sa;
+        Arc::make_mut(&mut chunks[chunk])[place] = bundle;
         true
     }
 }

@@ -19,6 +19,8 @@ pub struct Counters {
     busy_turns: AtomicU64,
     sleeps: AtomicU64,
     events_dropped: AtomicU64,
+    own_sa: AtomicU64,
+    fallback_sa: AtomicU64,
 }
 
 /// A reading of [`Counters`].
@@ -38,6 +40,10 @@ pub struct CounterSnapshot {
     pub sleeps: u64,
     /// Events for control that found the channel full.
     pub events_dropped: u64,
+    /// Packets for which the worker chose an outbound SA of its own (RFC 9611).
+    pub own_sa: u64,
+    /// Packets for which it chose the SA for all, having none of its own where it should.
+    pub fallback_sa: u64,
 }
 
 impl Counters {
@@ -51,6 +57,8 @@ impl Counters {
             busy_turns: AtomicU64::new(0),
             sleeps: AtomicU64::new(0),
             events_dropped: AtomicU64::new(0),
+            own_sa: AtomicU64::new(0),
+            fallback_sa: AtomicU64::new(0),
         }
     }
 
@@ -82,6 +90,14 @@ impl Counters {
         bump(&self.events_dropped, 1);
     }
 
+    pub(crate) fn count_own_sa(&self) {
+        bump(&self.own_sa, 1);
+    }
+
+    pub(crate) fn count_fallback_sa(&self) {
+        bump(&self.fallback_sa, 1);
+    }
+
     /// Reads everything. Not one instant: the worker goes on counting meanwhile.
     pub fn snapshot(&self) -> CounterSnapshot {
         CounterSnapshot {
@@ -92,6 +108,8 @@ impl Counters {
             busy_turns: self.busy_turns.load(Relaxed),
             sleeps: self.sleeps.load(Relaxed),
             events_dropped: self.events_dropped.load(Relaxed),
+            own_sa: self.own_sa.load(Relaxed),
+            fallback_sa: self.fallback_sa.load(Relaxed),
         }
     }
 }

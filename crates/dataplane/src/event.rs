@@ -28,6 +28,14 @@ const EVENTS_PER_TURN: usize = 512;
 /// often than they need be, which is harmless.
 const RECENT: usize = 256;
 
+/// How long a worker does not ask again for an SA of its own. Its packets have one to leave by, so
+/// there is no haste, and every packet until the answer comes past here.
+const OWN_REPEAT_NS: u64 = 1_000_000_000;
+
+/// Policies remembered as asked for, per worker. Also the most such questions per worker and
+/// interval: a policy whose place is taken waits until the other's interval is over.
+const OWN_RECENT: usize = 256;
+
 /// Something that control should do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event {
@@ -44,6 +52,13 @@ pub enum Event {
         policy: u32,
         /// The packet's flow.
         flow: Flow,
+        /// The CPU of the worker that wants an SA of its own; `None` if there is no SA at all.
+        cpu: Option<u32>,
+    },
+    /// An SA reached a limit in packets or bytes (`XFRM_MSG_EXPIRE`).
+    LimitReached {
+        /// What control calls the SA.
+        token: u64,
     },
 }
 
@@ -61,12 +76,15 @@ pub fn take_waiting(receiver: &Receiver<Event>) -> Vec<Event> {
 pub struct EventSink {
     sender: SyncSender<Event>,
     recent: Box<[Option<(u16, IpAddr, u64)>; RECENT]>,
+    /// When an own SA was asked for last, by policy.
+    own_asked_ns: Box<[u64; OWN_RECENT]>,
 }
 
 impl EventSink {
     /// A sink into a channel.
     pub fn new(sender: SyncSender<Event>) -> EventSink {
-        EventSink { sender, recent: Box::new([None; RECENT]) }
+        let own_asked_ns = Box::new([0; OWN_RECENT]);
+        EventSink { sender, recent: Box::new([None; RECENT]), own_asked_ns }
     }
 
     /// Asks for a neighbour.
@@ -97,9 +115,34 @@ impl EventSink {
         counters: &Counters,
     ) {
         if policy.may_ask(now_ns, REPEAT_NS) {
-            let event = Event::SaNeeded { policy: policy.config().index, flow: *flow };
+            let event = Event::SaNeeded { policy: policy.config().index, flow: *flow, cpu: None };
             self.send(event, counters);
         }
+    }
+
+    /// Asks for a policy's SA for this worker alone.
+    #[inline]
+    pub(crate) fn need_own_sa(
+        &mut self,
+        policy: &Policy,
+        flow: &Flow,
+        cpu: u32,
+        now_ns: u64,
+        counters: &Counters,
+    ) {
+        let index = policy.config().index;
+        // Indexes of one direction are eight apart.
+        let asked_ns = &mut self.own_asked_ns[index as usize / 8 % OWN_RECENT];
+        if *asked_ns == 0 || now_ns.saturating_sub(*asked_ns) >= OWN_REPEAT_NS {
+            *asked_ns = now_ns;
+            self.send(Event::SaNeeded { policy: index, flow: *flow, cpu: Some(cpu) }, counters);
+        }
+    }
+
+    /// Tells that an SA reached a limit.
+    #[cold]
+    pub(crate) fn limit_reached(&self, token: u64, counters: &Counters) {
+        self.send(Event::LimitReached { token }, counters);
     }
 
     fn send(&self, event: Event, counters: &Counters) {

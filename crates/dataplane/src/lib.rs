@@ -29,6 +29,7 @@ mod route;
 mod seal;
 mod send;
 
+pub mod alarm;
 pub mod board;
 pub mod bundles;
 pub mod clock;

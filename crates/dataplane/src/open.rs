@@ -37,6 +37,9 @@ pub(crate) fn open(batch: &mut Batch<'_>, turn: &Turn<'_>) {
             }
             slot.decide(verdict);
         }
+        if let Some(token) = sa.limit_crossed() {
+            turn.events.limit_reached(token, turn.counters);
+        }
     }
 }
 

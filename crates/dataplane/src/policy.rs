@@ -93,6 +93,8 @@ pub struct PolicyConfig {
     pub position: u64,
     /// What is done.
     pub action: Action,
+    /// `XFRM_POLICY_CPU_ACQUIRE`: a worker that has no SA of its own asks for one (RFC 9611).
+    pub own_sas: bool,
 }
 
 /// A policy in force.

@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crypto::Key;
 use wire::{ipv4, ipv6, protocol};
 
+use crate::alarm::Alarm;
 use crate::counters::UsageSnapshot;
 use crate::ledger::{Entry, ErrorKind, Ledger, Place};
 use crate::nonce::{IvCounter, NonceSpace};
@@ -161,6 +162,7 @@ pub struct Sa {
     config: SaConfig,
     outer: OuterTemplate,
     sequence_max: u64,
+    alarm: Option<Box<Alarm>>,
     runtime: Arc<Runtime>,
 }
 
@@ -236,6 +238,11 @@ impl Sa {
         self
     }
 
+    /// This SA with an alarm, of which a replacement with changes knows nothing.
+    pub fn with_alarm(self, alarm: Option<Alarm>) -> Sa {
+        Sa { alarm: alarm.map(Box::new), ..self }
+    }
+
     fn assemble(config: SaConfig, runtime: Arc<Runtime>) -> Result<Sa, SaError> {
         if config.spi == 0 {
             return Err(SaError::SpiZero);
@@ -253,7 +260,7 @@ impl Sa {
             return Err(SaError::Window(config.replay_window));
         }
         let sequence_max = if config.extended_sequence { u64::MAX } else { u32::MAX.into() };
-        Ok(Sa { config, outer, sequence_max, runtime })
+        Ok(Sa { config, outer, sequence_max, alarm: None, runtime })
     }
 
     /// Gives the SA initialization vectors, so that it may seal. Once per runtime; again is free.
@@ -322,6 +329,14 @@ impl Sa {
     #[inline]
     pub(crate) fn count(&self, inner_bytes: usize, now_ns: u64) {
         self.runtime.entry.count(inner_bytes, now_ns);
+    }
+
+    /// What control calls the SA, if the packet counted last made it reach a limit that control
+    /// wants to hear of.
+    #[inline]
+    pub(crate) fn limit_crossed(&self) -> Option<u64> {
+        let entry = &self.runtime.entry;
+        self.alarm.as_ref()?.crossed(entry.packets(), entry.bytes())
     }
 
     /// Counts a packet of this SA that died.

@@ -15,10 +15,12 @@
 //! Packets without a protect policy leave in clear. Routes are not looked at.
 
 use wire::esp::{self, ESP_HEADER_LEN, GCM_IV_LEN, ICV_LEN, TRAILER_LEN};
+use wire::flow::Flow;
 use wire::{Overlay, ipv4, ipv6, protocol};
 use xsk::Frame;
 
 use crate::batch::{Batch, Slot, Turn};
+use crate::bundles::Whose;
 use crate::ecn;
 use crate::inspect::check_ports_known;
 use crate::policy::{Action, Direction, Policy};
@@ -47,6 +49,8 @@ pub(crate) fn seal<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<'_
         if let Err(verdict) = sealed {
             sa.count_error(verdict);
             slot.decide(verdict);
+        } else if let Some(token) = sa.limit_crossed() {
+            turn.events.limit_reached(token, turn.counters);
         }
     }
 }
@@ -69,9 +73,12 @@ fn choose_one<'v>(slot: &mut Slot<'v>, view: &'v View, turn: &mut Turn<'_>) -> R
                 Mode::Tunnel => bundle,
                 Mode::Transport => transport::slot(&view.transport, &template, flow),
             };
-            let sa = bundle.and_then(|slot| view.bundles.get(slot)).map(|sa| &**sa);
-            match sa.filter(|sa| carries(sa, slot)) {
-                Some(sa) => slot.outbound = Some(sa),
+            let chosen = bundle.and_then(|slot| view.bundles.choose(slot, turn.worker));
+            match chosen.filter(|(sa, _)| carries(sa, slot)) {
+                Some((sa, whose)) => {
+                    note_whose(whose, policy, flow, turn);
+                    slot.outbound = Some(sa);
+                }
                 None if template.optional => {}
                 None => return Err(missing_sa(policy, slot, turn)),
             }
@@ -85,6 +92,22 @@ fn choose_one<'v>(slot: &mut Slot<'v>, view: &'v View, turn: &mut Turn<'_>) -> R
 #[inline]
 fn carries(sa: &Sa, slot: &Slot<'_>) -> bool {
     sa.config().selector.is_none_or(|selector| selector.matches(&slot.flow))
+}
+
+/// RFC 9611 §3: a packet leaves by the SA for all while its worker has none of its own, and one is
+/// asked for if the policy says so.
+#[inline]
+fn note_whose(whose: Whose, policy: &Policy, flow: &Flow, turn: &mut Turn<'_>) {
+    match whose {
+        Whose::Own => turn.counters.count_own_sa(),
+        Whose::Everybodys if !policy.config().own_sas => {}
+        Whose::Everybodys | Whose::Fallback => {
+            turn.counters.count_fallback_sa();
+            if let Some(cpu) = turn.cpu.filter(|_| policy.config().own_sas) {
+                turn.events.need_own_sa(policy, flow, cpu, turn.now_ns, turn.counters);
+            }
+        }
+    }
 }
 
 #[cold]

@@ -168,7 +168,13 @@ impl Worker {
         let (ports, pool) = (&mut self.ports[..], &mut self.pool);
         self.now_ns = self.clock.now_ns();
         let now_ns = self.now_ns;
-        let turn = &mut Turn { now_ns, counters: &self.counters, events: &mut self.events };
+        let turn = &mut Turn {
+            now_ns,
+            worker: self.id,
+            cpu: self.cpu.map(|cpu| cpu as u32),
+            counters: &self.counters,
+            events: &mut self.events,
+        };
         let batch = &mut self.batch.begin();
 
         let received = receive(batch, ports, pool, &mut self.inbox, turn);

@@ -176,7 +176,9 @@ const CASES: &[Case] = &[
         let verdict = west.drop(RED, &inner().frame(RED));
         west.drop(RED, &inner().frame(RED));
         let events: Vec<Event> = west.events.try_iter().collect();
-        let [Event::SaNeeded { policy, flow }] = events[..] else { panic!("{events:?}") };
+        let [Event::SaNeeded { policy, flow, cpu: None }] = events[..] else {
+            panic!("{events:?}")
+        };
         assert_eq!(policy, PLAIN.policy(Direction::Out, Site::East).index);
         assert_eq!((flow.src, flow.dst, flow.dst_port), (inner().src, inner().dst, 5000));
         verdict
@@ -386,7 +388,8 @@ fn open_one(east: &mut Gateway, seal: &Seal) {
 
 fn add_policy(gateway: &mut Gateway, direction: Direction, action: Action, selector: Selector) {
     let (index, priority, position) = (40, 1, 40);
-    let config = PolicyConfig { index, direction, selector, priority, position, action };
+    let own_sas = false;
+    let config = PolicyConfig { index, direction, selector, priority, position, action, own_sas };
     gateway.change(|view| {
         view.spd.insert(Arc::new(Policy::new(config)));
     });

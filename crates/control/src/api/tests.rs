@@ -36,6 +36,7 @@ fn sa(spi: u32) -> Sa {
         errors: SaErrors { replay_window: 1, replay: 2, integrity: 3 },
         encapsulation_ports: Some((4500, 4500)),
         worker: Some(1),
+        cpu: Some(1),
     }
 }
 
@@ -99,6 +100,8 @@ impl Facts for Fixed {
             turns: 6,
             batch_average: 1.5,
             sleeps: 2,
+            own_sa_packets: 3,
+            fallback_sa_packets: 4,
         }]
     }
     fn drops(&mut self) -> Vec<DropCount> {

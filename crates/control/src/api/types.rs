@@ -192,8 +192,11 @@ pub struct Sa {
     pub errors: SaErrors,
     /// UDP encapsulation's source and destination port, when used.
     pub encapsulation_ports: Option<(u16, u16)>,
-    /// The worker that owns it, when one does.
+    /// The worker that alone seals with it, when one does (RFC 9611).
     pub worker: Option<u32>,
+    /// The CPU that it is bound to, as the IKE daemon said (`XFRMA_SA_PCPU`).
+    #[serde(default)]
+    pub cpu: Option<u32>,
 }
 
 /// What XFRM counts as an SA's errors (`struct xfrm_stats`).
@@ -323,6 +326,12 @@ pub struct Worker {
     pub batch_average: f64,
     /// How often it slept for want of packets.
     pub sleeps: u64,
+    /// Packets for which it took an outbound SA of its own (RFC 9611).
+    #[serde(default)]
+    pub own_sa_packets: u64,
+    /// Packets for which it took the SA for all, having none of its own where it should.
+    #[serde(default)]
+    pub fallback_sa_packets: u64,
 }
 
 /// One end that packets met.

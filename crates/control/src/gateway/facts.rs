@@ -97,7 +97,8 @@ impl View<'_> {
                 integrity: stats.integrity_failed,
             },
             encapsulation_ports: None,
-            worker: None,
+            worker: installed.worker.map(|worker| worker as u32),
+            cpu: installed.record.parameters.cpu,
         }
     }
 
@@ -231,6 +232,8 @@ impl Facts for View<'_> {
                     turns: now.turns,
                     batch_average: now.received as f64 / now.busy_turns.max(1) as f64,
                     sleeps: now.sleeps,
+                    own_sa_packets: now.own_sa,
+                    fallback_sa_packets: now.fallback_sa,
                 }
             })
             .collect()

@@ -5,30 +5,31 @@
 //! 1. an SA goes into the SAD, where its SPI and destination find it;
 //! 2. a policy that wants an SA gets a *slot*, shared by all policies that want the same; in transport
 //!    mode, where the packet's addresses choose, each SA has its own;
-//! 3. every slot that an SA came to or left is filled with the newest SA that fits, as Linux picks
-//!    it, and that SA is given IVs before any worker can see it;
+//! 3. every slot that an SA came to or left is filled with the best SAs that fit, one for all
+//!    workers and one for each that has its own, and they are given IVs before any worker can see
+//!    them;
 //! 4. what is protected or blocked is told to the guard before the view with it is published.
 //!
 //! It does not publish and does not know workers.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use crypto::Engine;
 use dataplane::clock::Clock;
 use dataplane::nonce::NonceSpace;
-use dataplane::policy::{Action, Direction, Policy, PolicyConfig, Template};
+use dataplane::policy::{Action, Direction, Policy, PolicyConfig};
 use dataplane::prefix::Family;
 use dataplane::sa::{Mode, Sa};
 use dataplane::selector::Selector;
 use dataplane::spd::DefaultAction;
-use dataplane::transport::Ends;
 use dataplane::view::View;
 use tracing::{error, warn};
 
+use super::cpus::Cpus;
 use super::guard::{Guard, Held};
+use super::slots::{Offer, SlotKey, Slots};
 use super::translate::{self, Wanted};
 use crate::xfrm::{
     Change, Counters, Defaults, PolicyCounters, PolicyId, PolicyRecord, SaCounters, SaId, SaRecord,
@@ -40,6 +41,22 @@ pub struct InstalledSa {
     pub sa: Arc<Sa>,
     /// What the interface said.
     pub record: Arc<SaRecord>,
+    /// The worker that alone seals with it (RFC 9611).
+    pub worker: Option<usize>,
+    /// It reached a soft limit: others are preferred.
+    dying: bool,
+}
+
+impl InstalledSa {
+    fn offer(&self, id: SaId) -> Offer<'_> {
+        Offer { id, sa: &self.sa, worker: self.worker, dying: self.dying }
+    }
+
+    /// Whether packets, which have no mark here, can use it.
+    fn is_usable(&self) -> bool {
+        let parameters = &self.record.parameters;
+        translate::applies_to_packets(parameters.mark, parameters.if_id)
+    }
 }
 
 /// A policy in force.
@@ -53,66 +70,19 @@ pub struct InstalledPolicy {
     slot: Option<SlotKey>,
 }
 
-/// What a slot's SA must be. An SPI of zero stands for any; a reqid of zero does not, as in
-/// `xfrm_state_find`: a policy without one takes SAs without one, and no other tunnel's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct SlotKey {
-    mode: Mode,
-    source: IpAddr,
-    destination: IpAddr,
-    reqid: u32,
-    spi: u32,
-}
-
-impl SlotKey {
-    fn of(template: &Template) -> SlotKey {
-        SlotKey {
-            mode: template.mode,
-            source: template.source,
-            destination: template.destination,
-            reqid: template.reqid,
-            spi: template.spi,
-        }
-    }
-
-    /// Every slot that an SA fits.
-    fn fitted_by(sa: &Sa) -> [SlotKey; 2] {
-        let config = sa.config();
-        let (source, destination, reqid) = (config.source, config.destination, config.reqid);
-        let mode = config.mode;
-        [0, config.spi].map(|spi| SlotKey { mode, source, destination, reqid, spi })
-    }
-
-    /// What packets find the slot by, in transport mode.
-    fn ends(self) -> Option<Ends> {
-        let SlotKey { mode, source, destination, reqid, spi } = self;
-        (mode == Mode::Transport).then_some(Ends { source, destination, reqid, spi })
-    }
-}
-
-/// A slot of `View::bundles`.
-struct Slot {
-    number: u32,
-    /// Policies that name it; in transport mode 1 as long as an SA fits.
-    users: u32,
-}
-
 /// All SAs and policies.
 pub struct Tables {
     engine: Engine,
     nonces: Arc<NonceSpace>,
     clock: Clock,
     guard: Guard,
+    cpus: Cpus,
     /// The index of the policy that blocks what an earlier run left, until that is taken back.
     left: HashMap<Held, u32>,
     sas: BTreeMap<SaId, InstalledSa>,
     policies: BTreeMap<PolicyId, InstalledPolicy>,
     by_index: HashMap<u32, PolicyId>,
-    /// SAs by each slot they fit, oldest first.
-    candidates: HashMap<SlotKey, BTreeSet<SaId>>,
-    slots: HashMap<SlotKey, Slot>,
-    free_slots: Vec<u32>,
-    slots_made: u32,
+    slots: Slots,
 }
 
 impl Tables {
@@ -135,15 +105,18 @@ impl Tables {
             nonces,
             clock,
             guard,
+            cpus: Cpus::new(&[0]),
             left,
             sas: BTreeMap::new(),
             policies: BTreeMap::new(),
             by_index: HashMap::new(),
-            candidates: HashMap::new(),
-            slots: HashMap::new(),
-            free_slots: Vec::new(),
-            slots_made: 0,
+            slots: Slots::default(),
         }
+    }
+
+    /// Says on which cores workers 0, 1, … run; without it there is one, on core 0.
+    pub fn with_cores(self, cores: &[usize]) -> Tables {
+        Tables { cpus: Cpus::new(cores), ..self }
     }
 
     /// Every SA, in the order of installation.
@@ -184,6 +157,7 @@ impl Tables {
                 Change::SaInstalled(record) => self.install_sa(record, view)?,
                 Change::SaUpdated(record) => self.update_sa(record, view)?,
                 Change::SaReplaySet(record) => self.renumber_sa(record, view)?,
+                Change::SaDying(id) => self.demote_sa(*id, view)?,
                 Change::SaRemoved(id) => self.remove_sa(*id, view)?,
                 Change::PolicyInstalled(record) => self.install_policy(record, view)?,
                 Change::PolicyRemoved(id) => self.remove_policy(*id, view)?,
@@ -195,7 +169,7 @@ impl Tables {
 
     fn install_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
         match translate::sa(record, self.engine, &self.clock) {
-            Ok(sa) => self.put_sa(Arc::new(sa), record, view),
+            Ok(sa) => self.put_sa(sa, record, false, view),
             Err(reason) => {
                 // The server checked all that the data plane asks for; nothing is sealed without.
                 error!(spi = record.parameters.spi(), %reason, "an SA was not installed");
@@ -208,8 +182,9 @@ impl Tables {
     /// and packets do not begin anew.
     fn renumber_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
         let Some(known) = self.sas.get(&record.id) else { return self.install_sa(record, view) };
+        let dying = known.dying;
         match translate::sa(record, self.engine, &self.clock) {
-            Ok(sa) => self.put_sa(Arc::new(sa.counting_on(&known.sa)), record, view),
+            Ok(sa) => self.put_sa(sa.counting_on(&known.sa), record, dying, view),
             Err(reason) => {
                 error!(spi = record.parameters.spi(), %reason, "an SA was not renumbered");
                 Ok(())
@@ -221,7 +196,7 @@ impl Tables {
         let Some(known) = self.sas.get(&record.id) else { return self.install_sa(record, view) };
         let limits = translate::limits(record);
         match known.sa.with_changes(|config| config.limits = limits) {
-            Ok(sa) => self.put_sa(Arc::new(sa), record, view),
+            Ok(sa) => self.put_sa(sa, record, false, view),
             Err(reason) => {
                 error!(spi = record.parameters.spi(), %reason, "an SA was not updated");
                 Ok(())
@@ -229,29 +204,46 @@ impl Tables {
         }
     }
 
-    fn put_sa(&mut self, sa: Arc<Sa>, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
+    /// Puts an SA in place of the one with its name, if there is one.
+    fn put_sa(
+        &mut self,
+        sa: Sa,
+        record: &Arc<SaRecord>,
+        dying: bool,
+        view: &mut View,
+    ) -> io::Result<()> {
+        let sa = Arc::new(sa.with_alarm(translate::alarm(record)));
         let parameters = &record.parameters;
         let usable = translate::applies_to_packets(parameters.mark, parameters.if_id);
         if usable {
             view.sad.insert(sa.clone());
         }
-        let installed = InstalledSa { sa: sa.clone(), record: record.clone() };
-        self.sas.insert(record.id, installed);
-        if usable {
-            for key in SlotKey::fitted_by(&sa) {
-                let candidates = self.candidates.entry(key).or_default();
-                let is_first = candidates.is_empty();
-                candidates.insert(record.id);
-                match key.ends() {
-                    Some(ends) if is_first => {
-                        let (_, number) = self.take_slot(key, view)?;
-                        view.transport.insert(ends, number);
-                    }
-                    _ => self.fill(key, view)?,
-                }
-            }
+        let worker = parameters.cpu.map(|cpu| self.cpus.worker_of(cpu));
+        let installed = InstalledSa { sa: sa.clone(), record: record.clone(), worker, dying };
+        let old = self.sas.insert(record.id, installed);
+        if let Some(old) = &old {
+            self.slots.withdraw(old.offer(record.id), view);
         }
-        Ok(())
+        if usable && let Some(installed) = self.sas.get(&record.id) {
+            self.slots.offer(installed.offer(record.id), view);
+        }
+        if let Some(old) = old {
+            // It may have been somewhere else.
+            self.refill(&old.sa, view)?;
+        }
+        self.refill(&sa, view)
+    }
+
+    /// An SA that reached a soft limit is used where there is no other.
+    fn demote_sa(&mut self, id: SaId, view: &mut View) -> io::Result<()> {
+        let Some(installed) = self.sas.get_mut(&id) else { return Ok(()) };
+        self.slots.withdraw(installed.offer(id), view);
+        installed.dying = true;
+        if installed.is_usable() {
+            self.slots.offer(installed.offer(id), view);
+        }
+        let sa = installed.sa.clone();
+        self.refill(&sa, view)
     }
 
     fn remove_sa(&mut self, id: SaId, view: &mut View) -> io::Result<()> {
@@ -261,32 +253,14 @@ impl Tables {
         if listed.is_some_and(|listed| listed.same_runtime(&gone.sa)) {
             view.sad.remove(config.spi, config.destination);
         }
-        for key in SlotKey::fitted_by(&gone.sa) {
-            if let Some(candidates) = self.candidates.get_mut(&key) {
-                candidates.remove(&id);
-                if candidates.is_empty() {
-                    self.candidates.remove(&key);
-                    if let Some(ends) = key.ends() {
-                        view.transport.remove(&ends);
-                        self.leave_slot(key, view);
-                    }
-                }
-            }
-            self.fill(key, view)?;
-        }
-        Ok(())
+        self.slots.withdraw(gone.offer(id), view);
+        self.refill(&gone.sa, view)
     }
 
-    /// Puts the newest SA that fits into a slot, if there is such a slot.
-    fn fill(&self, key: SlotKey, view: &mut View) -> io::Result<()> {
-        let Some(slot) = self.slots.get(&key) else { return Ok(()) };
-        let newest = self.candidates.get(&key).and_then(BTreeSet::last);
-        let sa = newest.and_then(|id| self.sas.get(id)).map(|installed| installed.sa.clone());
-        if let Some(sa) = &sa {
-            sa.arm(&self.nonces)?;
-        }
-        view.bundles.set(slot.number, sa);
-        Ok(())
+    /// Puts the best SAs into the slots that an SA fits.
+    fn refill(&self, sa: &Sa, view: &mut View) -> io::Result<()> {
+        let armed = |id| armed(&self.sas, &self.nonces, id);
+        self.slots.refill(sa, view, armed)
     }
 
     fn install_policy(&mut self, record: &Arc<PolicyRecord>, view: &mut View) -> io::Result<()> {
@@ -316,6 +290,12 @@ impl Tables {
         Ok(())
     }
 
+    fn take_slot(&mut self, key: SlotKey, view: &mut View) -> io::Result<(SlotKey, u32)> {
+        let (sas, nonces) = (&self.sas, &self.nonces);
+        let number = self.slots.take(key, view, |id| armed(sas, nonces, id))?;
+        Ok((key, number))
+    }
+
     fn remove_policy(&mut self, id: PolicyId, view: &mut View) -> io::Result<()> {
         let Some(gone) = self.policies.remove(&id) else { return Ok(()) };
         if self.by_index.get(&gone.record.index) == Some(&id) {
@@ -326,7 +306,7 @@ impl Tables {
             view.spd.remove(config.direction, &config.selector, config.index);
         }
         if let Some(key) = gone.slot {
-            self.leave_slot(key, view);
+            self.slots.leave(key, view);
         }
         match held(&gone.record) {
             Some(held) => self.release(held, view),
@@ -365,30 +345,17 @@ impl Tables {
         }
         Ok(())
     }
+}
 
-    fn take_slot(&mut self, key: SlotKey, view: &mut View) -> io::Result<(SlotKey, u32)> {
-        if let Some(slot) = self.slots.get_mut(&key) {
-            slot.users += 1;
-            return Ok((key, slot.number));
-        }
-        let number = self.free_slots.pop().unwrap_or_else(|| {
-            self.slots_made += 1;
-            self.slots_made - 1
-        });
-        self.slots.insert(key, Slot { number, users: 1 });
-        self.fill(key, view)?;
-        Ok((key, number))
-    }
-
-    fn leave_slot(&mut self, key: SlotKey, view: &mut View) {
-        let Some(slot) = self.slots.get_mut(&key) else { return };
-        slot.users -= 1;
-        if slot.users == 0 {
-            view.bundles.set(slot.number, None);
-            self.free_slots.push(slot.number);
-            self.slots.remove(&key);
-        }
-    }
+/// An SA by name, ready to seal.
+fn armed(
+    sas: &BTreeMap<SaId, InstalledSa>,
+    nonces: &Arc<NonceSpace>,
+    id: SaId,
+) -> io::Result<Option<Arc<Sa>>> {
+    let Some(installed) = sas.get(&id) else { return Ok(None) };
+    installed.sa.arm(nonces)?;
+    Ok(Some(installed.sa.clone()))
 }
 
 impl Counters for Tables {
@@ -424,6 +391,7 @@ fn guard_policy(index: u32, (direction, selector): Held) -> PolicyConfig {
         priority: u32::MAX,
         position: u64::MAX,
         action: Action::Discard,
+        own_sas: false,
     }
 }
 

@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 
 use crypto::{Engine, Key};
+use dataplane::alarm::Alarm;
 use dataplane::clock::Clock;
 use dataplane::policy::{Action, Direction, PolicyConfig, Template};
 use dataplane::prefix::{Family, Prefix};
@@ -15,8 +16,8 @@ use dataplane::spd::DefaultAction;
 use std::sync::Arc;
 use wire::xfrm::address::{Be16, Selector as WireSelector, family_of};
 use wire::xfrm::number::{
-    AF_INET, AF_INET6, IPPROTO_ESP, action, default_action, direction, mode, policy_type,
-    sa_extra_flag, sa_flag,
+    AF_INET, AF_INET6, IPPROTO_ESP, action, default_action, direction, mode, policy_flag,
+    policy_type, sa_extra_flag, sa_flag,
 };
 use wire::xfrm::policy::UserTmpl;
 use wire::xfrm::replay::Stats;
@@ -103,6 +104,14 @@ pub fn sa(record: &SaRecord, engine: Engine, clock: &Clock) -> Result<Sa, String
 pub fn limits(record: &SaRecord) -> HardLimits {
     let lifetime = &record.parameters.info.lft;
     HardLimits { packets: lifetime.hard_packet_limit, bytes: lifetime.hard_byte_limit }
+}
+
+/// What the data plane is to tell of an SA's limits; the kernel's "infinite" is all ones.
+pub fn alarm(record: &SaRecord) -> Option<Alarm> {
+    let lifetime = &record.parameters.info.lft;
+    let soft = (lifetime.soft_packet_limit, lifetime.soft_byte_limit);
+    let hard = (lifetime.hard_packet_limit, lifetime.hard_byte_limit);
+    lifetime.counts_traffic().then(|| Alarm::new(record.id.0, soft, hard))
 }
 
 /// Whether packets, which carry no mark and come by no XFRM interface here, can use it.
@@ -194,6 +203,7 @@ pub fn policy(record: &PolicyRecord, wanted: Wanted, bundle: Option<u32>) -> Opt
         priority: record.priority,
         position: record.order,
         action,
+        own_sas: record.flags & policy_flag::CPU_ACQUIRE != 0,
     })
 }
 

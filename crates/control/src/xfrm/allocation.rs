@@ -81,11 +81,11 @@ impl Server {
                 daddr.canonical(wanted.family) == wanted.id.daddr.canonical(wanted.family)
             })
         };
+        let cpu = request.attributes.read(attr::SA_PCPU);
         let announced = (wanted.seq != 0)
-            .then(|| self.sad.find_acquire(wanted.seq, mark.key()))
+            .then(|| self.sad.find_acquire(wanted.seq, mark.key(), cpu))
             .flatten()
             .filter(same_peer);
-        let cpu = request.attributes.read(attr::SA_PCPU);
         announced.or_else(|| self.sad.find_larval(&LarvalKey::of(&larval(wanted, cpu, 0)), mark))
     }
 

@@ -9,7 +9,7 @@ use super::delivery::Delivery;
 use super::notice::{self, SaView};
 use super::policy::PolicyId;
 use super::sa::SaId;
-use super::server::Server;
+use super::server::{Change, Server};
 
 impl Server {
     /// Does what is due at `now` (seconds since the epoch): larval SAs that nobody completed, soft
@@ -32,6 +32,13 @@ impl Server {
         for id in limited {
             self.check_traffic(id, counters, &mut out);
         }
+        out
+    }
+
+    /// The same for one SA that the data plane saw reach a limit in bytes or packets.
+    pub fn limit_reached(&mut self, id: SaId, counters: &dyn Counters) -> Vec<Delivery> {
+        let mut out = Vec::new();
+        self.check_traffic(id, counters, &mut out);
         out
     }
 
@@ -61,9 +68,13 @@ impl Server {
             return;
         };
         sa.soft_left_s = soft_left_s;
+        let falls_ill = warn && !sa.dying;
         sa.dying |= warn;
         // Never before the next second: a deadline that stays due would stop the clock.
         self.sad.set_deadline(id, next.map(|next| next.max(now + 1)));
+        if falls_ill {
+            self.changes.push(Change::SaDying(id));
+        }
         if warn {
             self.announce_expiry(id, false, 0, counters, out);
         }
@@ -87,6 +98,7 @@ impl Server {
             usage.bytes >= limits.soft_byte_limit || usage.packets >= limits.soft_packet_limit;
         if soft && !sa.dying {
             sa.dying = true;
+            self.changes.push(Change::SaDying(id));
             self.announce_expiry(id, false, 0, counters, out);
         }
     }

@@ -36,6 +36,7 @@ impl<'a> Request<'a> {
         let message =
             Message::new(header, bytes, fixed).ok_or(Failure::invalid("Invalid header length"))?;
         let attributes = parse_attributes(&message)?;
+        refuse_unused(header.kind, &attributes)?;
         Ok(Self { client, message, attributes, counters, now })
     }
 
@@ -57,6 +58,21 @@ impl<'a> Request<'a> {
     pub(super) fn number(&self, kind: u16) -> u32 {
         self.attributes.read(kind).unwrap_or_default()
     }
+}
+
+/// Attributes that mean something in some requests are refused in all others (since Linux 6.10).
+fn refuse_unused(kind: u16, attributes: &Attributes<'_>) -> Result<(), Failure> {
+    let states = matches!(kind, msg::NEWSA | msg::UPDSA | msg::ALLOCSPI);
+    if kind == msg::NEWSPDINFO {
+        return Ok(());
+    }
+    if attributes.has(attr::SA_DIR) && !states {
+        return Err(Failure::invalid("Invalid attribute SA_DIR"));
+    }
+    if attributes.has(attr::SA_PCPU) && !states && kind != msg::ACQUIRE {
+        return Err(Failure::invalid("Invalid attribute SA_PCPU"));
+    }
+    Ok(())
 }
 
 /// What the kernel demands of an attribute's value.

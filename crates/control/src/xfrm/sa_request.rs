@@ -149,7 +149,7 @@ impl Server {
         if info.seq == 0 {
             return None;
         }
-        let id = self.sad.find_acquire(info.seq, parameters.mark.key())?;
+        let id = self.sad.find_acquire(info.seq, parameters.mark.key(), parameters.cpu)?;
         let found = &self.sad.get(id)?.parameters().info;
         let same_peer =
             found.id.daddr.canonical(info.family) == info.id.daddr.canonical(info.family);

@@ -141,9 +141,11 @@ impl Sad {
         self.newest(self.by_addresses.get(key), |sa| sa.parameters().mark.accepts(mark.key()))
     }
 
-    /// The larval SA that ACQUIRE number `seq` announced.
-    pub(super) fn find_acquire(&self, seq: u32, mark: u32) -> Option<SaId> {
-        self.newest(self.by_acquire.get(&seq), |sa| sa.parameters().mark.accepts(mark))
+    /// The larval SA that ACQUIRE number `seq` announced, for the same CPU.
+    pub(super) fn find_acquire(&self, seq: u32, mark: u32, cpu: Option<u32>) -> Option<SaId> {
+        self.newest(self.by_acquire.get(&seq), |sa| {
+            sa.parameters().mark.accepts(mark) && sa.parameters().cpu == cpu
+        })
     }
 
     /// The newest SA older than `before`, for walking from the newest to the oldest.

@@ -58,6 +58,8 @@ pub enum Change {
     SaUpdated(Arc<SaRecord>),
     /// Somebody set the sequence numbers and the window of an SA.
     SaReplaySet(Arc<SaRecord>),
+    /// An SA reached a soft limit: it is used where there is no other.
+    SaDying(SaId),
     /// An SA was deleted, flushed, replaced, or it expired.
     SaRemoved(SaId),
     /// A new policy.
@@ -114,6 +116,11 @@ impl Server {
     /// Which groups anybody listens to, as a bind mask; events for others are not built.
     pub fn set_listeners(&mut self, mask: u32) {
         self.listeners = mask;
+    }
+
+    /// How long a larval SA waits to be completed, from now on (`net.core.xfrm_acq_expires`).
+    pub fn set_acquire_expires(&mut self, seconds: u64) {
+        self.settings.acquire_expires_s = seconds;
     }
 
     /// The changes since the last call, in order.

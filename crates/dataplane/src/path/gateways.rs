@@ -116,6 +116,7 @@ fn policy(tunnel: usize, direction: Direction) -> Arc<Policy> {
     };
     let bundle = (direction == Direction::Out).then_some(tunnel as u32);
     Arc::new(Policy::new(PolicyConfig {
+        own_sas: false,
         index: 8 * (1 + tunnel as u32) + direction as u32,
         direction,
         selector,

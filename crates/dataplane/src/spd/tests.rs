@@ -127,7 +127,9 @@ fn policy(
     position: u64,
 ) -> Arc<Policy> {
     let action = Action::Bypass;
-    Arc::new(Policy::new(PolicyConfig { index, direction, selector, priority, position, action }))
+    let own_sas = false;
+    let config = PolicyConfig { index, direction, selector, priority, position, action, own_sas };
+    Arc::new(Policy::new(config))
 }
 
 proptest! {

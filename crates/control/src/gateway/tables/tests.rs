@@ -1,8 +1,11 @@
 //! Requests to a real XFRM server, and what the tables make of its changes.
 
+use std::net::IpAddr;
+
 use super::*;
 use crate::gateway::backstop::Backstop;
 use crate::xfrm::{Client, Server, Settings};
+use dataplane::transport::Ends;
 use wire::xfrm::Builder;
 use wire::xfrm::address::{Be32, Selector as WireSelector};
 use wire::xfrm::algorithm::{AlgorithmAead, Name};
@@ -37,7 +40,7 @@ impl Fixture {
         let mut view = View::default();
         let clock = Clock::start();
         let tables = Tables::new(Engine::AwsLc, nonces.unwrap(), clock, guard, &left, &mut view);
-        let mut server = Server::new(Settings::default());
+        let mut server = Server::new(Settings { cpus: 8, ..Settings::default() });
         server.set_listeners(0);
         Fixture { server, tables, view }
     }
@@ -61,10 +64,15 @@ impl Fixture {
     }
 
     fn add_sa(&mut self, spi: u32, reqid: u32) {
-        self.add_sa_of_mode(spi, reqid, mode::TUNNEL);
+        self.add_sa_of(spi, reqid, mode::TUNNEL, None);
     }
 
     fn add_sa_of_mode(&mut self, spi: u32, reqid: u32, mode: u8) {
+        self.add_sa_of(spi, reqid, mode, None);
+    }
+
+    /// With its mode, and the CPU that it is bound to.
+    fn add_sa_of(&mut self, spi: u32, reqid: u32, mode: u8, cpu: Option<u32>) {
         let mut info = UsersaInfo {
             saddr: WEST.into(),
             lft: LifetimeConfig::UNLIMITED,
@@ -79,13 +87,20 @@ impl Fixture {
         let head =
             AlgorithmAead { name: Name::new("rfc4106(gcm(aes))"), key_len: 160, icv_len: 128 };
         let key = [head.as_bytes(), &[7; 20]].concat();
-        self.send(msg::NEWSA, &info, &[(attr::ALG_AEAD, &key)]);
+        let cpu = cpu.map(u32::to_ne_bytes);
+        let mut rest = vec![(attr::ALG_AEAD, &key[..])];
+        rest.extend(cpu.iter().map(|cpu| (attr::SA_PCPU, &cpu[..])));
+        self.send(msg::NEWSA, &info, &rest);
     }
 
-    fn remove_sa(&mut self, spi: u32) {
-        let spi = Be32::new(spi);
-        let id = UsersaId { daddr: EAST.into(), spi, family: AF_INET, proto: IPPROTO_ESP, pad: 0 };
-        self.send(msg::DELSA, &id, &[]);
+    fn delete_sa(&mut self, spi: u32) {
+        self.send(msg::DELSA, &sa_name(spi), &[]);
+    }
+
+    /// The SPIs that workers 0 and 1 seal with.
+    fn chosen_by_each(&self) -> [Option<u32>; 2] {
+        let slot = self.tables.slots.numbers().next().unwrap();
+        [0, 1].map(|worker| self.view.bundles.choose(slot, worker).map(|(sa, _)| sa.config().spi))
     }
 
     fn sa(&self, spi: u32) -> &InstalledSa {
@@ -94,8 +109,18 @@ impl Fixture {
 
     /// The SA that flows of the only protect policy leave by.
     fn chosen(&self) -> Option<u32> {
-        let slot = self.tables.slots.values().next().unwrap();
-        self.view.bundles.get(slot.number).map(|sa| sa.config().spi)
+        let slot = self.tables.slots.numbers().next().unwrap();
+        self.view.bundles.get(slot).map(|sa| sa.config().spi)
+    }
+}
+
+fn sa_name(spi: u32) -> UsersaId {
+    UsersaId {
+        daddr: EAST.into(),
+        spi: Be32::new(spi),
+        family: AF_INET,
+        proto: IPPROTO_ESP,
+        pad: 0,
     }
 }
 
@@ -160,15 +185,57 @@ fn the_newest_sa_of_the_reqid_is_taken_and_the_older_when_it_goes() {
         gateway.add_sa(spi, 7);
         assert_eq!(gateway.chosen(), Some(spi));
     }
-    let id = UsersaId {
-        daddr: EAST.into(),
-        spi: Be32::new(0x102),
-        family: AF_INET,
-        proto: IPPROTO_ESP,
-        pad: 0,
-    };
-    gateway.send(msg::DELSA, &id, &[]);
+    gateway.delete_sa(0x102);
     assert_eq!(gateway.chosen(), Some(0x101));
+}
+
+#[test]
+fn sas_of_cpus_go_to_their_workers_and_outlive_the_one_for_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut gateway = Fixture::start(directory.path());
+    gateway.tables = gateway.tables.with_cores(&[5, 2]);
+    gateway.send(msg::NEWPOLICY, &policy(action::ALLOW), &[(attr::TMPL, template(7).as_bytes())]);
+    gateway.add_sa(0x100, 7);
+    assert_eq!(gateway.chosen_by_each(), [Some(0x100); 2]);
+    gateway.add_sa_of(0x102, 7, mode::TUNNEL, Some(2));
+    assert_eq!(gateway.chosen_by_each(), [Some(0x100), Some(0x102)], "CPU 2 is worker 1");
+    // CPU 0 runs no worker: worker 0 uses its SA, until there is a newer one.
+    gateway.add_sa_of(0x105, 7, mode::TUNNEL, Some(0));
+    assert_eq!(gateway.chosen_by_each(), [Some(0x105), Some(0x102)]);
+    gateway.add_sa_of(0x103, 7, mode::TUNNEL, Some(5));
+    assert_eq!(gateway.chosen_by_each(), [Some(0x103), Some(0x102)]);
+    // A rekey: the successor at once, the old one opens until it is deleted.
+    gateway.add_sa_of(0x202, 7, mode::TUNNEL, Some(2));
+    assert_eq!(gateway.chosen_by_each(), [Some(0x103), Some(0x202)]);
+    assert!(gateway.view.sad.get(0x102, EAST).is_some());
+    gateway.delete_sa(0x102);
+    gateway.delete_sa(0x103);
+    assert_eq!(gateway.chosen_by_each(), [Some(0x105), Some(0x202)]);
+    // The SA for all goes: the others stay, and a worker without has none.
+    gateway.delete_sa(0x100);
+    assert_eq!(gateway.chosen_by_each(), [Some(0x105), Some(0x202)]);
+    gateway.delete_sa(0x105);
+    assert_eq!(gateway.chosen_by_each(), [None, Some(0x202)]);
+    assert_eq!(gateway.sa(0x202).worker, Some(1));
+}
+
+#[test]
+fn an_sa_past_a_soft_limit_gives_way_to_one_that_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut gateway = Fixture::start(directory.path());
+    gateway.send(msg::NEWPOLICY, &policy(action::ALLOW), &[(attr::TMPL, template(7).as_bytes())]);
+    for spi in [0x101, 0x102] {
+        gateway.add_sa(spi, 7);
+    }
+    let newest = gateway.sa(0x102).record.id;
+    gateway.tables.apply(&[Change::SaDying(newest)], &mut gateway.view).unwrap();
+    assert_eq!(gateway.chosen(), Some(0x101));
+    gateway.delete_sa(0x101);
+    assert_eq!(gateway.chosen(), Some(0x102), "better than none");
+    gateway.add_sa(0x103, 7);
+    assert_eq!(gateway.chosen(), Some(0x103));
+    gateway.delete_sa(0x103);
+    assert_eq!(gateway.chosen(), Some(0x102));
 }
 
 #[test]
@@ -177,13 +244,7 @@ fn new_sequence_numbers_leave_an_sas_counters_alone() {
     let mut gateway = Fixture::start(directory.path());
     gateway.add_sa(0x101, 7);
     let added_ns = gateway.sa(0x101).sa.stats().added_ns;
-    let sa_id = UsersaId {
-        daddr: EAST.into(),
-        spi: Be32::new(0x101),
-        family: AF_INET,
-        proto: IPPROTO_ESP,
-        pad: 0,
-    };
+    let sa_id = sa_name(0x101);
     let wanted = AeventId { sa_id, saddr: WEST.into(), flags: 0, reqid: 7 };
     let numbers = ReplayState { oseq: 90, seq: 80, bitmap: 1 };
     gateway.send(msg::NEWAE, &wanted, &[(attr::REPLAY_VAL, numbers.as_bytes())]);
@@ -250,9 +311,9 @@ fn in_transport_mode_packets_find_the_newest_sa_between_their_ends() {
     // A tunnel's SA between the same ends is another thing.
     gateway.add_sa(0x103, 7);
     assert_eq!(chosen(&gateway, 0), Some(0x102));
-    gateway.remove_sa(0x102);
+    gateway.delete_sa(0x102);
     assert_eq!((chosen(&gateway, 0), chosen(&gateway, 0x102)), (Some(0x101), None));
-    gateway.remove_sa(0x101);
+    gateway.delete_sa(0x101);
     assert_eq!(chosen(&gateway, 0), None);
-    assert!(gateway.view.transport.is_empty() && gateway.tables.slots.is_empty());
+    assert!(gateway.view.transport.is_empty() && gateway.tables.slots.numbers().next().is_none());
 }

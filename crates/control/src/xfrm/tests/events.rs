@@ -61,11 +61,15 @@ fn a_packet_without_sa_is_asked_for_once() {
     let reserve = UserspiInfo { info: UsersaInfo { seq: 1, ..usersa(0) }, min: 9, max: 9 };
     bench.accept(&Request::new(msg::ALLOCSPI, &reserve));
     assert_eq!(bench.server.sizes().0, 2);
+    // An answer for another CPU is not the answer.
     bench.accept(&new_sa(10).change(|info: &mut UsersaInfo| info.seq = 2));
-    assert_eq!(bench.server.sizes().0, 2);
+    assert_eq!(bench.server.sizes().0, 3);
+    let own = new_sa(11).change(|info: &mut UsersaInfo| info.seq = 2);
+    bench.accept(&own.with(attr::SA_PCPU, &2u32));
+    assert_eq!(bench.server.sizes().0, 3);
     // Unanswered questions may be asked again after a while.
     bench.tick(31);
-    assert_eq!(bench.server.sizes().0, 1);
+    assert_eq!(bench.server.sizes().0, 2);
     assert_eq!(ask(&mut bench, None).events.len(), 1);
 }
 

@@ -148,4 +148,8 @@ fn newer_attributes_are_strict() {
         bench.refuse(&new_sa(1).with(kind, value), errno, text);
     }
     bench.accept(&new_sa(1).with(attr::SA_DIR, &1u8).with(attr::SA_PCPU, &3u32));
+    let text = "Invalid attribute SA_PCPU";
+    bench.refuse(&delete_sa(1).with(attr::SA_PCPU, &3u32), Errno::INVAL, text);
+    let text = "Invalid attribute SA_DIR";
+    bench.refuse(&delete_sa(1).with(attr::SA_DIR, &1u8), Errno::INVAL, text);
 }

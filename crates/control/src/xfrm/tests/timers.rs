@@ -3,7 +3,7 @@
 use wire::xfrm::event::{UserExpire, UserPolexpire};
 use wire::xfrm::lifetime::LifetimeConfig;
 use wire::xfrm::netlink::NLM_F_REQUEST;
-use wire::xfrm::number::{direction, group, msg};
+use wire::xfrm::number::{attr, direction, group, msg};
 use wire::xfrm::policy::UserpolicyInfo;
 use wire::xfrm::sa::{UsersaInfo, UserspiInfo};
 
@@ -38,7 +38,8 @@ fn an_sa_warns_once_and_then_goes() {
         seen.extend(hardness(&answer).into_iter().map(|hard| (second, hard)));
     }
     assert_eq!(seen, [(10, 0), (20, 1)]);
-    assert!(matches!(bench.changes()[..], [Change::SaRemoved(SaId(0))]));
+    let expected = [Change::SaDying(SaId(0)), Change::SaRemoved(SaId(0))];
+    assert_eq!(bench.changes(), expected);
     assert_eq!(bench.server.next_deadline(), None);
 }
 
@@ -98,6 +99,31 @@ fn traffic_counts() {
     bench.accept(&update);
     assert_eq!(figures(&mut bench, 3500, 60), [0]);
     assert_eq!(figures(&mut bench, 4000, 70), [1]);
+    assert_eq!(bench.server.sizes().0, 0);
+}
+
+#[test]
+fn a_limit_that_the_data_plane_saw_is_announced_at_once() {
+    let mut bench = Bench::new();
+    let limits = LifetimeConfig {
+        soft_packet_limit: 10,
+        hard_packet_limit: 20,
+        ..LifetimeConfig::UNLIMITED
+    };
+    bench.accept(&limited(limits).with(attr::SA_PCPU, &0u32));
+    let reach = |bench: &mut Bench, packets| {
+        let live = SaCounters { packets, ..SaCounters::default() };
+        bench.figures.sas.insert(SaId(0), live);
+        Answer::new(bench.server.limit_reached(SaId(0), &bench.figures))
+    };
+    assert!(hardness(&reach(&mut bench, 9)).is_empty(), "said in error, or too early");
+    let soft = reach(&mut bench, 10);
+    assert_eq!(hardness(&soft), [0]);
+    assert_eq!(attributes(&soft.events[0].bytes)[&attr::SA_PCPU], [0; 4], "0 is a CPU");
+    assert!(hardness(&reach(&mut bench, 11)).is_empty());
+    assert!(hardness(&bench.tick(1)).is_empty(), "the second look finds it told");
+    assert_eq!(hardness(&reach(&mut bench, 20)), [1]);
+    assert!(bench.server.limit_reached(SaId(0), &bench.figures).is_empty());
     assert_eq!(bench.server.sizes().0, 0);
 }
 

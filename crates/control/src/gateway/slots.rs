@@ -1,0 +1,198 @@
+//! The slots of `View::bundles`: which exist, which SAs fit each, and filling them.
+//!
+//! Policies that want the same SA share a slot. A slot is filled with the best SAs that fit: one for
+//! all workers, and one for each worker that has its own. `candidates.rs` says what is best, and
+//! `tables.rs` when to look again.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use dataplane::bundles::Bundle;
+use dataplane::policy::Template;
+use dataplane::sa::{Mode, Sa};
+use dataplane::transport::Ends;
+use dataplane::view::View;
+
+use super::candidates::Candidates;
+use crate::xfrm::SaId;
+
+/// What a slot's SA must be. An SPI of zero stands for any; a reqid of zero does not, as in
+/// `xfrm_state_find`: a policy without one takes SAs without one, and no other tunnel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlotKey {
+    mode: Mode,
+    source: IpAddr,
+    destination: IpAddr,
+    reqid: u32,
+    spi: u32,
+}
+
+impl SlotKey {
+    /// What a template asks for.
+    pub fn of(template: &Template) -> SlotKey {
+        SlotKey {
+            mode: template.mode,
+            source: template.source,
+            destination: template.destination,
+            reqid: template.reqid,
+            spi: template.spi,
+        }
+    }
+
+    /// Every slot that an SA fits.
+    fn fitted_by(sa: &Sa) -> [SlotKey; 2] {
+        let config = sa.config();
+        let (source, destination, reqid) = (config.source, config.destination, config.reqid);
+        let mode = config.mode;
+        [0, config.spi].map(|spi| SlotKey { mode, source, destination, reqid, spi })
+    }
+
+    /// What packets find the slot by, in transport mode.
+    fn ends(self) -> Option<Ends> {
+        let SlotKey { mode, source, destination, reqid, spi } = self;
+        (mode == Mode::Transport).then_some(Ends { source, destination, reqid, spi })
+    }
+}
+
+/// An SA on offer.
+#[derive(Clone, Copy)]
+pub struct Offer<'a> {
+    /// Its name.
+    pub id: SaId,
+    /// What the data plane has.
+    pub sa: &'a Sa,
+    /// The worker that alone seals with it.
+    pub worker: Option<usize>,
+    /// It reached a soft limit.
+    pub dying: bool,
+}
+
+struct Slot {
+    number: u32,
+    /// Policies that name it; in transport mode 1 as long as an SA fits.
+    users: u32,
+}
+
+/// All slots.
+#[derive(Default)]
+pub struct Slots {
+    slots: HashMap<SlotKey, Slot>,
+    /// SAs by each slot they fit, whether it exists or not.
+    candidates: HashMap<SlotKey, Candidates>,
+    free: Vec<u32>,
+    made: u32,
+}
+
+impl Slots {
+    /// An SA is there, or is there with other properties after [`withdraw`](Slots::withdraw). The
+    /// slots are to be filled anew then.
+    pub fn offer(&mut self, offer: Offer<'_>, view: &mut View) {
+        for key in SlotKey::fitted_by(offer.sa) {
+            let candidates = self.candidates.entry(key).or_default();
+            let is_first = candidates.is_empty();
+            candidates.insert(offer.id, offer.dying, offer.worker);
+            if let Some(ends) = key.ends().filter(|_| is_first) {
+                let (number, _) = self.join(key);
+                view.transport.insert(ends, number);
+            }
+        }
+    }
+
+    /// An SA is not there any more. The slots are to be filled anew then.
+    pub fn withdraw(&mut self, offer: Offer<'_>, view: &mut View) {
+        for key in SlotKey::fitted_by(offer.sa) {
+            let Some(candidates) = self.candidates.get_mut(&key) else { continue };
+            candidates.remove(offer.id, offer.dying, offer.worker);
+            if !candidates.is_empty() {
+                continue;
+            }
+            self.candidates.remove(&key);
+            if let Some(ends) = key.ends() {
+                view.transport.remove(&ends);
+                self.leave(key, view);
+            }
+        }
+    }
+
+    /// Fills the slots that an SA fits, if they exist. `armed` gives the SA of a name, with IVs.
+    ///
+    /// # Errors
+    /// Those of `armed`.
+    pub fn refill(
+        &self,
+        sa: &Sa,
+        view: &mut View,
+        armed: impl Fn(SaId) -> io::Result<Option<Arc<Sa>>>,
+    ) -> io::Result<()> {
+        SlotKey::fitted_by(sa).into_iter().try_for_each(|key| self.fill(key, view, &armed))
+    }
+
+    fn fill(
+        &self,
+        key: SlotKey,
+        view: &mut View,
+        armed: &impl Fn(SaId) -> io::Result<Option<Arc<Sa>>>,
+    ) -> io::Result<()> {
+        let Some(slot) = self.slots.get(&key) else { return Ok(()) };
+        let (mut shared, mut own) = (None, Vec::new());
+        if let Some(candidates) = self.candidates.get(&key) {
+            shared = candidates.shared().map(armed).transpose()?.flatten();
+            for (worker, id) in candidates.own() {
+                own.resize(own.len().max(worker + 1), None);
+                own[worker] = armed(id)?;
+            }
+        }
+        view.bundles.set_bundle(slot.number, Bundle::new(shared, own));
+        Ok(())
+    }
+
+    /// The number of a slot for one more policy; it is filled if it is new.
+    ///
+    /// # Errors
+    /// Those of `armed`.
+    pub fn take(
+        &mut self,
+        key: SlotKey,
+        view: &mut View,
+        armed: impl Fn(SaId) -> io::Result<Option<Arc<Sa>>>,
+    ) -> io::Result<u32> {
+        let (number, is_new) = self.join(key);
+        if is_new {
+            self.fill(key, view, &armed)?;
+        }
+        Ok(number)
+    }
+
+    /// One more user of a slot: its number, and whether it is new and empty.
+    fn join(&mut self, key: SlotKey) -> (u32, bool) {
+        if let Some(slot) = self.slots.get_mut(&key) {
+            slot.users += 1;
+            return (slot.number, false);
+        }
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.made += 1;
+            self.made - 1
+        });
+        self.slots.insert(key, Slot { number, users: 1 });
+        (number, true)
+    }
+
+    /// A policy is gone; its slot goes with the last.
+    pub fn leave(&mut self, key: SlotKey, view: &mut View) {
+        let Some(slot) = self.slots.get_mut(&key) else { return };
+        slot.users -= 1;
+        if slot.users == 0 {
+            view.bundles.set(slot.number, None);
+            self.free.push(slot.number);
+            self.slots.remove(&key);
+        }
+    }
+
+    /// The numbers in use.
+    #[cfg(test)]
+    pub fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.slots.values().map(|slot| slot.number)
+    }
+}
