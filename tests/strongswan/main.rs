@@ -12,6 +12,7 @@ mod counters;
 mod establish;
 mod expiry;
 mod liveness;
+mod load;
 mod site;
 
 use authentication::*;
@@ -20,6 +21,7 @@ use daemon::root::Root;
 use establish::*;
 use expiry::*;
 use liveness::*;
+use load::*;
 use site::Site;
 
 /// Each scenario for each version that can be had.
@@ -68,4 +70,5 @@ scenarios! {
     daemon_is_killed_and_started
     trap_acquires
     real_counters
+    hundred_rekeys_under_load
 }
