@@ -1,5 +1,5 @@
 # Peregrine. `make demo` shows it at work, `make test` proves it; both install what they need.
-.PHONY: demo test bench tidy build setup golden
+.PHONY: demo test interop bench tidy build setup golden
 
 # Everything the demonstration writes goes here.
 OUT ?= demo
@@ -12,6 +12,11 @@ test: setup-test
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	cargo test --workspace --quiet --no-run
 	cargo test --workspace
+
+# Every peer that is not Peregrine: kernels booted in QEMU, and the daemons inside. The results are
+# printed as a table, and written to target/interop/results.json.
+interop: setup-test
+	cargo test --package peregrine --test interop -- --all
 
 bench: setup build
 	target/release/peregrine bench path

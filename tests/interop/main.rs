@@ -1,0 +1,159 @@
+//! Interoperability with peers that are not Peregrine: the ESP of Debian's kernels, booted in QEMU,
+//! and the daemons that drive them.
+//!
+//! A program instead of a set of `#[test]` functions, because one booted peer serves many
+//! scenarios, and because what came of them is a table. Without arguments it runs what is quick
+//! enough for `make test`: one kernel and SAs that are typed in; a machine that cannot have that
+//! kernel says so and passes. With `--all` (`make interop`) it runs everything, and everything has
+//! to be there. It exits with failure if any scenario failed.
+//!
+//! usage: cargo test --test interop -- [--all] [--suite SUITE]... [PART OF A SCENARIO'S NAME]
+
+#[path = "../gateway/mod.rs"]
+mod gateway;
+
+mod bench;
+mod counters;
+mod frames;
+mod guest;
+mod pairs;
+mod statics;
+mod summary;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use bench::Bench;
+use guest::Image;
+use summary::{Row, Summary};
+
+/// The suites whose kernels are peers: oldest first. Together they bracket what is deployed.
+const SUITES: [&str; 3] = ["bookworm", "trixie", "sid"];
+/// How many peers are booted at the same time: each keeps one core busy.
+const PEERS_AT_ONCE: usize = 2;
+
+/// What one scenario achieved: packets that both sides counted.
+type Outcome = Result<u64, String>;
+
+/// What was asked for on the command line.
+struct Options {
+    suites: Vec<String>,
+    all: bool,
+    filter: Option<String>,
+}
+
+impl Options {
+    /// Reads the command line; options of `cargo test` that mean nothing here are passed over.
+    fn read() -> Result<Options, String> {
+        let mut options = Options { suites: Vec::new(), all: false, filter: None };
+        let mut words = std::env::args().skip(1);
+        let mut asked = false;
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--all" => (options.all, asked) = (true, true),
+                "--suite" => {
+                    options.suites.push(words.next().ok_or("--suite wants the name of a suite")?);
+                    asked = true;
+                }
+                "--test-threads" | "--color" | "--format" => drop(words.next()),
+                other if other.starts_with('-') => {}
+                filter => options.filter = Some(filter.to_string()),
+            }
+        }
+        // `cargo test NAME` gives the name to every test program; scenarios are not meant by it.
+        if !asked && options.filter.take().is_some_and(|name| !"interop".contains(&name)) {
+            return Ok(options);
+        }
+        if options.suites.is_empty() {
+            let count = if options.all { SUITES.len() } else { 1 };
+            options.suites = SUITES[..count].iter().map(|suite| suite.to_string()).collect();
+        }
+        Ok(options)
+    }
+
+    /// Whether a scenario is wanted.
+    fn wants(&self, name: &str) -> bool {
+        self.filter.as_ref().is_none_or(|filter| name.contains(filter))
+    }
+}
+
+/// Runs scenarios against one peer and keeps their rows.
+struct Recorder<'a> {
+    options: &'a Options,
+    peer: String,
+    rows: Vec<Row>,
+}
+
+impl Recorder<'_> {
+    /// Runs one scenario if it is wanted. A panic in it is its failure and nobody else's.
+    fn scenario(&mut self, name: &str, run: impl FnOnce() -> Outcome) {
+        if !self.options.wants(name) {
+            return;
+        }
+        let begun = Instant::now();
+        let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            Err(text.unwrap_or_else(|| "it panicked".to_string()))
+        });
+        let row = Row::new(&self.peer, name, outcome, begun.elapsed());
+        println!("{}", row.line());
+        self.rows.push(row);
+    }
+}
+
+/// Everything about the kernel of one suite.
+fn kernel(suite: &str, options: &Options) -> Vec<Row> {
+    let failed = |error: String| {
+        let row = Row::new(suite, "boot", Err(error), Duration::ZERO);
+        println!("{}", row.line());
+        vec![row]
+    };
+    let image = match Image::provide(suite) {
+        Ok(image) => image,
+        Err(error) if options.all => return failed(error),
+        Err(error) => {
+            eprintln!("interop: NO KERNEL TO TEST WITH, {error}");
+            return Vec::new();
+        }
+    };
+    let peer = format!("Linux {}", image.kernel);
+    let mut recorder = Recorder { options, peer, rows: Vec::new() };
+    match catch_unwind(|| Bench::new(image, 1)) {
+        Ok(Ok(mut bench)) => statics::run(&mut bench, &mut recorder),
+        Ok(Err(error)) => return failed(error),
+        Err(_) => return failed("the gateway did not start".to_string()),
+    }
+    recorder.rows
+}
+
+fn main() -> ExitCode {
+    let options = match Options::read() {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("interop: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    if options.suites.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    let waiting = Mutex::new(options.suites.clone().into_iter());
+    let rows = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..PEERS_AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let next = waiting.lock().expect("nobody panics with it").next();
+                    let Some(suite) = next else { break };
+                    let found = kernel(&suite, &options);
+                    rows.lock().expect("nobody panics with it").extend(found);
+                }
+            });
+        }
+    });
+    let summary = Summary::new(rows.into_inner().expect("nobody panics with it"));
+    println!("{summary}");
+    summary.write(&guest::directory().join("results.json"))
+}
