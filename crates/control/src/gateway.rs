@@ -34,6 +34,7 @@ use dataplane::view::{Publisher, View};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thiserror::Error;
 use tracing::{error, info, warn};
+use wire::xfrm::number::group;
 use xsk::XskError;
 
 use self::backstop::Backstop;
@@ -236,6 +237,9 @@ impl Gateway {
             let now = unix_seconds();
             // Requests of IKE daemons and `ip xfrm`, each in force before it is answered.
             self.clients.on_ready(&mut self.server, &mut self.forwarding, now);
+            let heard = self.server.is_heard(group::ACQUIRE);
+            self.forwarding
+                .update(|view| std::mem::replace(&mut view.acquire_is_heard, heard) != heard);
             self.expire(now);
             // News of the kernel.
             changes.clear();

@@ -11,6 +11,7 @@ use xsk::Frame;
 
 use crate::counters::Counters;
 use crate::event::EventSink;
+use crate::hold::{HOLD_PACKETS, Hold, Stay};
 use crate::sa::Sa;
 use crate::verdict::Verdict;
 use crate::view::View;
@@ -18,6 +19,9 @@ use crate::view::View;
 /// Packets of one turn. 64 hide the memory latency of table look-ups behind each other and, at
 /// 500 ns each, bound a turn to 32 µs; 256 would fill the second level cache with payload.
 pub(crate) const BATCH_PACKETS: usize = 64;
+
+/// Slots of a turn: what is received, and what comes back from the hold.
+const SLOTS: usize = BATCH_PACKETS + HOLD_PACKETS;
 
 /// A packet and what is known about it.
 pub(crate) struct Slot<'v> {
@@ -35,6 +39,8 @@ pub(crate) struct Slot<'v> {
     pub(crate) outbound: Option<&'v Sa>,
     /// Where it leaves.
     pub(crate) egress: Option<u16>,
+    /// Its wait for an SA: with the verdict `NoSa` it begins or goes on, without one it just ended.
+    pub(crate) stay: Option<Stay>,
 }
 
 /// The flow of a packet that is not parsed yet.
@@ -53,6 +59,12 @@ const UNPARSED: Flow = Flow {
 };
 
 impl Slot<'_> {
+    /// Whether the packet came through a tunnel.
+    #[inline]
+    pub(crate) fn was_opened(&self) -> bool {
+        self.inbound.is_some() || self.stay.is_some_and(|stay| stay.opened)
+    }
+
     /// Whether the host itself sent the packet.
     #[inline]
     pub(crate) fn is_hosts(&self, view: &View) -> bool {
@@ -81,7 +93,7 @@ pub(crate) struct BatchMemory {
 impl BatchMemory {
     /// Memory for a full batch.
     pub fn new() -> BatchMemory {
-        BatchMemory { slots: Vec::with_capacity(BATCH_PACKETS) }
+        BatchMemory { slots: Vec::with_capacity(SLOTS) }
     }
 
     /// Lends the memory to a turn.
@@ -120,6 +132,7 @@ impl<'v> Batch<'v> {
             inbound: None,
             outbound: None,
             egress: None,
+            stay: None,
         });
     }
 
@@ -140,6 +153,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) cpu: Option<u32>,
     pub(crate) counters: &'a Counters,
     pub(crate) events: &'a mut EventSink,
+    pub(crate) hold: &'a mut Hold,
 }
 
 #[cfg(test)]
@@ -159,7 +173,7 @@ mod tests {
             pool.give(batch.slots.pop().unwrap().frame);
             memory.end(batch);
             assert_eq!(memory.slots.as_ptr(), place);
-            assert_eq!(memory.slots.capacity(), BATCH_PACKETS);
+            assert_eq!(memory.slots.capacity(), SLOTS);
         }
     }
 }

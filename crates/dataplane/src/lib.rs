@@ -19,6 +19,7 @@
 mod batch;
 mod classify;
 mod ecn;
+mod hold;
 mod hop;
 mod inspect;
 mod open;

@@ -136,6 +136,16 @@ impl Policy {
         self.runtime.usage.snapshot()
     }
 
+    /// Whether an SA may ever be found for it. One that asks for what is not carried has no slot.
+    pub(crate) fn can_have_sa(&self) -> bool {
+        match self.config.action {
+            Action::Protect { template, bundle } => {
+                bundle.is_some() || template.mode == Mode::Transport
+            }
+            Action::Bypass | Action::Discard => false,
+        }
+    }
+
     #[inline]
     pub(crate) fn rank(&self) -> Rank {
         (self.config.priority, self.config.position)

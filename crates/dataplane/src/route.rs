@@ -79,7 +79,7 @@ fn success(slot: &Slot<'_>, view: &View) -> Verdict {
     if slot.is_hosts(view) {
         return if slot.outbound.is_some() { Verdict::HostSealed } else { Verdict::HostForwarded };
     }
-    match (slot.inbound.is_some(), slot.outbound.is_some()) {
+    match (slot.was_opened(), slot.outbound.is_some()) {
         (false, false) => Verdict::Forwarded,
         (false, true) => Verdict::Sealed,
         (true, false) => Verdict::Opened,

@@ -22,6 +22,7 @@ use xsk::Frame;
 use crate::batch::{Batch, Slot, Turn};
 use crate::bundles::Whose;
 use crate::ecn;
+use crate::hold::Stay;
 use crate::inspect::check_ports_known;
 use crate::policy::{Action, Direction, Policy};
 use crate::sa::{Mode, OuterTemplate, Sa, SealRefusal};
@@ -36,8 +37,13 @@ const PREFIX_LEN: usize = ESP_HEADER_LEN + GCM_IV_LEN;
 /// Applies the outbound policy to every packet, and seals those that are to be protected.
 pub(crate) fn seal<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<'_>) {
     for slot in batch.undecided() {
-        if let Err(verdict) = choose_one(slot, view, turn) {
-            slot.decide(verdict);
+        match choose_one(slot, view, turn) {
+            // Whatever the policies say now: a packet that waited to be protected is not for clear.
+            Ok(()) if slot.stay.is_some() && slot.outbound.is_none() => {
+                slot.decide(Verdict::HoldPolicyGone);
+            }
+            Ok(()) => {}
+            Err(verdict) => slot.decide(verdict),
         }
     }
     for slot in batch.undecided() {
@@ -75,12 +81,16 @@ fn choose_one<'v>(slot: &mut Slot<'v>, view: &'v View, turn: &mut Turn<'_>) -> R
             };
             let chosen = bundle.and_then(|slot| view.bundles.choose(slot, turn.worker));
             match chosen.filter(|(sa, _)| carries(sa, slot)) {
+                Some(_) if slot.stay.is_none() && turn.hold.must_follow(policy.config().index) => {
+                    slot.stay = Some(Stay::begin(slot, policy.config().index, turn.now_ns));
+                    return Err(Verdict::NoSa);
+                }
                 Some((sa, whose)) => {
                     note_whose(whose, policy, flow, turn);
                     slot.outbound = Some(sa);
                 }
                 None if template.optional => {}
-                None => return Err(missing_sa(policy, slot, turn)),
+                None => return Err(missing_sa(policy, slot, view, turn)),
             }
         }
     }
@@ -111,8 +121,11 @@ fn note_whose(whose: Whose, policy: &Policy, flow: &Flow, turn: &mut Turn<'_>) {
 }
 
 #[cold]
-fn missing_sa(policy: &Policy, slot: &Slot<'_>, turn: &mut Turn<'_>) -> Verdict {
+fn missing_sa(policy: &Policy, slot: &mut Slot<'_>, view: &View, turn: &mut Turn<'_>) -> Verdict {
     turn.events.need_sa(policy, &slot.flow, turn.now_ns, turn.counters);
+    // There is no use in waiting where nobody is asked, or where no SA would do.
+    let may_come = view.acquire_is_heard && policy.can_have_sa();
+    slot.stay = may_come.then(|| Stay::begin(slot, policy.config().index, turn.now_ns));
     Verdict::NoSa
 }
 

@@ -5,6 +5,8 @@
 //!         └─ dropped ─► pool                    └─ no room ─► stays in the queue
 //! ```
 //!
+//! A packet without an SA that may still come goes to the hold instead.
+//!
 //! A port that takes nothing fills its queue, and then packets for it die by name. Everybody else's
 //! packets go on: there is no back-pressure from one port to another.
 
@@ -87,9 +89,13 @@ pub(crate) fn send(
     ports: &mut [Port],
     queues: &mut [Queue],
     pool: &mut Pool,
-    turn: &Turn<'_>,
+    turn: &mut Turn<'_>,
 ) {
     for slot in batch.slots.drain(..) {
+        if let (Some(Verdict::NoSa), Some(stay)) = (slot.verdict, slot.stay) {
+            turn.hold.take(slot, stay, pool, turn.counters);
+            continue;
+        }
         // Every slot is decided by now: `route` leaves none.
         let verdict = slot.verdict.unwrap_or(Verdict::Stopped);
         let queue = slot.egress.and_then(|egress| queues.get_mut(usize::from(egress)));

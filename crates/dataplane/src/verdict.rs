@@ -154,6 +154,12 @@ verdicts! {
     OutPolicyBlock "out_policy_block" Dropped Some("XfrmOutPolBlock");
     /// A policy protects it, and there is no SA yet.
     NoSa "no_sa" Dropped Some("XfrmOutNoStates");
+    /// It would wait for an SA that was asked for, but too many packets wait already.
+    HoldFull "hold_full" Dropped Some("XfrmOutNoStates");
+    /// It waited for an SA, which did not come in time.
+    HoldExpired "hold_expired" Dropped Some("XfrmOutNoStates");
+    /// It waited for an SA, and meanwhile no policy protects it any more.
+    HoldPolicyGone "hold_policy_gone" Dropped Some("XfrmOutPolDead");
     /// The outbound SA is past its hard lifetime in bytes or packets.
     OutSaExpired "out_sa_expired" Dropped Some("XfrmOutStateExpired");
     /// The outbound SA has used its last sequence number (RFC 4303 §3.3.3).

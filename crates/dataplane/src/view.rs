@@ -51,7 +51,7 @@ pub struct PortInfo {
 /// Everything that forwarding depends on, at one moment.
 #[derive(Clone, Default)]
 pub struct View {
-    /// Counts publications; for people, not for workers.
+    /// Counts publications. For people, and for packets that wait until something changes.
     pub generation: u64,
     /// SAs that open.
     pub sad: Sad,
@@ -65,6 +65,8 @@ pub struct View {
     pub fib: Fib,
     /// Link-layer addresses.
     pub neighbours: Neighbours,
+    /// Somebody listens for ACQUIRE, so that a missing SA may come.
+    pub acquire_is_heard: bool,
     /// The ports, in the order in which every worker holds them.
     pub ports: Arc<[PortInfo]>,
     /// The port of the host's own packets, beyond those of `ports`; it has no link layer.

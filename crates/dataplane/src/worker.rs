@@ -20,6 +20,7 @@ use crate::classify::classify;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::event::{Event, EventSink};
+use crate::hold::Hold;
 use crate::hop::hop;
 use crate::inspect::inspect;
 use crate::open::open;
@@ -54,6 +55,9 @@ impl Default for Idle {
 /// control keeps them; it also bounds how late a stop is noticed.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
 
+/// The same while packets wait for an SA, which comes with a view and wakes nobody.
+const HOLD_SLEEP_MAX: Duration = Duration::from_millis(1);
+
 /// Turns that a stopping worker spends on packets under way, each followed by a short pause.
 const DRAIN_TURNS_MAX: u32 = 100;
 
@@ -87,6 +91,7 @@ pub struct Worker {
     pool: Pool,
     reader: Reader,
     events: EventSink,
+    hold: Hold,
     clock: Clock,
     /// When the current turn began.
     now_ns: u64,
@@ -108,6 +113,7 @@ impl Worker {
             pool: parts.pool,
             reader: parts.reader,
             events: EventSink::new(parts.events),
+            hold: Hold::new(),
             now_ns: parts.clock.now_ns(),
             clock: parts.clock,
             idle: Idle::default(),
@@ -143,6 +149,11 @@ impl Worker {
         self.idle = idle;
     }
 
+    /// Chooses how long packets wait for an SA at most.
+    pub fn set_hold_time(&mut self, time: Duration) {
+        self.hold.set_time(time);
+    }
+
     /// Its ports, for their counters.
     pub fn ports(&self) -> &[Port] {
         &self.ports
@@ -158,9 +169,9 @@ impl Worker {
         &mut self.pool
     }
 
-    /// Packets that are decided but not sent, and therefore not counted yet.
+    /// Packets that wait for a port or for an SA, and are therefore not counted yet.
     pub fn waiting(&self) -> usize {
-        self.queues.iter().map(Queue::len).sum()
+        self.queues.iter().map(Queue::len).sum::<usize>() + self.hold.len()
     }
 
     /// One turn: a batch of packets, from the ports to the ports. The number received.
@@ -174,6 +185,7 @@ impl Worker {
             cpu: self.cpu.map(|cpu| cpu as u32),
             counters: &self.counters,
             events: &mut self.events,
+            hold: &mut self.hold,
         };
         let batch = &mut self.batch.begin();
 
@@ -185,6 +197,7 @@ impl Worker {
         open(batch, turn);
         inspect(batch, view, turn);
         hop(batch, view);
+        turn.hold.turn(batch, view, now_ns, pool, turn.counters);
         seal(batch, view, turn);
         route(batch, view, turn);
         send(batch, ports, &mut self.queues, pool, turn);
@@ -237,7 +250,8 @@ impl Worker {
         let fds = self.ports.iter().filter_map(Port::as_fd);
         let mut fds: Vec<PollFd<'_>> =
             fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        let timeout = Timespec { tv_sec: 0, tv_nsec: SLEEP_MAX.as_nanos() as i64 };
+        let longest = if self.hold.len() == 0 { SLEEP_MAX } else { HOLD_SLEEP_MAX };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as i64 };
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
@@ -246,6 +260,7 @@ impl Worker {
 
     /// Sends what waits, for a bounded time, and gives up the rest. Receives nothing more.
     fn drain(&mut self) {
+        self.hold.discard(&mut self.pool, &self.counters);
         for _ in 0..DRAIN_TURNS_MAX {
             for (queue, port) in self.queues.iter_mut().zip(&mut self.ports) {
                 queue.drain(port, &mut self.pool, &self.counters);

@@ -5,6 +5,7 @@ mod fixture;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use dataplane::event::Event;
 use dataplane::fib::Route;
@@ -182,6 +183,22 @@ const CASES: &[Case] = &[
         assert_eq!(policy, PLAIN.policy(Direction::Out, Site::East).index);
         assert_eq!((flow.src, flow.dst, flow.dst_port), (inner().src, inner().dst, 5000));
         verdict
+    }),
+    (Verdict::HoldFull, || only_loss(&mut waiting(17))),
+    (Verdict::HoldExpired, || {
+        let mut west = waiting(1);
+        west.worker.set_hold_time(Duration::ZERO);
+        west.worker.turn();
+        only_loss(&mut west)
+    }),
+    (Verdict::HoldPolicyGone, || {
+        let mut west = waiting(1);
+        let policy = PLAIN.policy(Direction::Out, Site::East);
+        west.change(|view| {
+            view.spd.remove(policy.direction, &policy.selector, policy.index);
+        });
+        west.turn_until_nothing_waits();
+        only_loss(&mut west)
     }),
     (Verdict::OutSaExpired, || {
         let mut west = west();
@@ -379,6 +396,28 @@ fn drop_by_route(route: Route) -> Verdict {
         view.fib.insert(Prefix::host(clear().dst), route);
     });
     west.drop(RED, &clear().frame(RED))
+}
+
+/// A gateway with packets that wait for an SA.
+fn waiting(packets: usize) -> Gateway {
+    let mut view = PLAIN.view(Site::West, &nonces());
+    view.acquire_is_heard = true;
+    view.bundles.set(0, None);
+    let mut west = Gateway::with_frames(view, 512);
+    for _ in 0..packets {
+        west.inject(RED, &inner().frame(RED));
+        west.worker.turn();
+    }
+    west
+}
+
+/// How the one packet that was lost ended.
+fn only_loss(gateway: &mut Gateway) -> Verdict {
+    let counts = gateway.snapshot();
+    assert_eq!(counts.decided(), 1);
+    let lost = Verdict::ALL.iter().find(|verdict| counts.of(**verdict) == 1);
+    assert!(gateway.collect(BLACK).is_none() && gateway.collect(RED).is_none());
+    *lost.unwrap()
 }
 
 fn open_one(east: &mut Gateway, seal: &Seal) {

@@ -148,6 +148,11 @@ impl Sad {
         })
     }
 
+    /// Larval SAs that ACQUIREs announced.
+    pub(super) fn acquires_pending(&self) -> usize {
+        self.by_acquire.len()
+    }
+
     /// The newest SA older than `before`, for walking from the newest to the oldest.
     pub(super) fn before(&self, before: u64) -> Option<(SaId, &Sa)> {
         self.by_id.range(..before).next_back().map(|(&id, sa)| (SaId(id), sa))

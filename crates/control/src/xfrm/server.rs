@@ -29,6 +29,12 @@ use super::sad::Sad;
 use super::secret::Bytes;
 use super::spd::Spd;
 
+/// ACQUIREs that may wait for an answer at a time. Whoever scans the networks behind 50 000 trap
+/// policies has each ask once; a daemon that does 1000 negotiations a second has 8 s of work then, and
+/// what was not asked is asked when the next packet comes. Each costs half a kilobyte for up to
+/// `acquire_expires_s`, which is also how long a question without an answer is not repeated.
+const ACQUIRES_PENDING_MAX: usize = 8192;
+
 /// What the server is told once.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -116,6 +122,11 @@ impl Server {
     /// Which groups anybody listens to, as a bind mask; events for others are not built.
     pub fn set_listeners(&mut self, mask: u32) {
         self.listeners = mask;
+    }
+
+    /// Whether anybody listens to a group.
+    pub fn is_heard(&self, group: u32) -> bool {
+        self.listeners & group::bit(group) != 0
     }
 
     /// How long a larval SA waits to be completed, from now on (`net.core.xfrm_acq_expires`).
@@ -226,7 +237,8 @@ impl Server {
 
     /// Says that a packet needs an SA: announces an ACQUIRE for the first template of a policy and
     /// leaves a larval SA, so that the same is not asked again while the answer is awaited.
-    /// Nothing when the policy is gone, has no template, or was asked for already.
+    /// Nothing when the policy is gone, has no template, or was asked for already, when nobody listens
+    /// (as the kernel's `km_is_alive`), or when too many wait for an answer.
     pub fn acquire(
         &mut self,
         policy: PolicyId,
@@ -239,7 +251,9 @@ impl Server {
         let Some(template) = record.templates.first() else { return Vec::new() };
         let mut parameters = acquired(&record, flow);
         let is_carried = matches!(template.mode, mode::TUNNEL | mode::TRANSPORT);
-        if !is_carried || self.waits_for(&parameters) {
+        let pending = self.sad.acquires_pending();
+        let is_flood = pending >= ACQUIRES_PENDING_MAX || !self.is_heard(group::ACQUIRE);
+        if !is_carried || is_flood || self.waits_for(&parameters) {
             return Vec::new();
         }
         parameters.info.seq = self.next_acquire();
@@ -273,7 +287,7 @@ impl Server {
 
     /// Adds an event if anybody listens.
     pub(super) fn emit(&self, out: &mut Vec<Delivery>, group: u32, build: impl FnOnce() -> Bytes) {
-        if self.listeners & group::bit(group) != 0 {
+        if self.is_heard(group) {
             out.push(Delivery::Event(Event { group, bytes: Arc::new(build()) }));
         }
     }

@@ -96,6 +96,33 @@ fn in_transport_mode_the_packets_ends_are_asked_for() {
 }
 
 #[test]
+fn a_flood_of_questions_is_bounded_and_nobody_is_asked_who_does_not_listen() {
+    let mut bench = Bench::new();
+    for reqid in 1..=8200u32 {
+        let template = UserTmpl { reqid, ..template() };
+        let [_, _, high, low] = reqid.to_be_bytes();
+        let request = new_policy(&format!("10.3.{high}.{low}"), direction::OUT);
+        bench.accept(&request.without(attr::TMPL).with(attr::TMPL, &template));
+    }
+    bench.server.set_listeners(group::bit(group::EXPIRE));
+    assert!(bench.server.acquire(PolicyId(0), &flow(None), NOW, &()).is_empty());
+    assert_eq!(bench.server.sizes().0, 0, "and nothing is remembered");
+    bench.server.set_listeners(group::bit(group::ACQUIRE));
+    let ask = |bench: &mut Bench, ids: std::ops::Range<u64>| -> usize {
+        let now = bench.now;
+        ids.map(|id| bench.server.acquire(PolicyId(id), &flow(None), now, &()).len()).sum()
+    };
+    assert_eq!(ask(&mut bench, 0..8200), 8192);
+    assert_eq!(ask(&mut bench, 0..8200), 0);
+    // An answer makes room for one more.
+    let answer = new_sa(1).change(|info: &mut UsersaInfo| (info.seq, info.reqid) = (5, 5));
+    bench.accept(&answer);
+    assert_eq!(ask(&mut bench, 8192..8200), 1);
+    bench.tick(30);
+    assert_eq!(ask(&mut bench, 0..8200), 8192);
+}
+
+#[test]
 fn nothing_is_asked_for_a_policy_that_wants_what_is_not_carried() {
     let mut bench = Bench::new();
     bench.accept(&new_policy("10.2.0.1", direction::OUT).without(attr::TMPL));

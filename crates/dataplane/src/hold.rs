@@ -1,0 +1,198 @@
+//! Packets that wait for an SA.
+//!
+//! ```text
+//!  seal: no SA ─► ACQUIRE ─► send ─► hold ──(the view changed)──► before seal, ahead of what is new
+//!                                     └──(full, too late, policy gone)──► dropped by name
+//! ```
+//!
+//! A tunnel that IKE negotiates on demand would otherwise lose the packet that asked for it, and its
+//! sender would learn that only by its own timeout. The kernel drops it (`xfrm_larval_drop`). Here it
+//! waits, if somebody listens for ACQUIRE, and leaves in order once the SA is there. What waits is
+//! bounded per policy, in all and in time. A packet comes back by its policy and not by the slot that it
+//! missed: the policy may have changed. It never leaves in clear, whatever the policies say by then.
+//!
+//! Each worker has a hold of its own. It asks nobody for SAs; `event.rs` does.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use wire::flow::Flow;
+use xsk::{Frame, Pool};
+
+use crate::batch::{BATCH_PACKETS, Batch, Slot};
+use crate::counters::Counters;
+use crate::verdict::Verdict;
+use crate::view::View;
+
+/// Packets that may wait in one worker: two batches, so that all of them go out in one turn. More
+/// would help only where many tunnels begin at once, at 2 KiB each.
+pub(crate) const HOLD_PACKETS: usize = 2 * BATCH_PACKETS;
+
+/// Packets that may wait for one policy: the first of a burst, such as a few flows' handshakes. What a
+/// sender has under way beyond that it will not miss. An eighth of all, so that one policy without an
+/// answer leaves room for seven more.
+const HOLD_POLICY_PACKETS: usize = 16;
+
+/// Longest wait. A negotiation that loses one message takes a little more than charon's first
+/// retransmission, after 4 s; a packet older than that has been repeated by its sender.
+const HOLD_TIME: Duration = Duration::from_secs(5);
+
+/// Free frames below which nothing waits: receiving comes first.
+const POOL_FRAMES_MIN: usize = 2 * BATCH_PACKETS;
+
+/// Time between two tries. While thousands of tunnels are set up, views change faster than this, and
+/// each try costs a policy look-up per packet: 128 of them are 3 % of a millisecond.
+const RETRY_NS: u64 = 1_000_000;
+
+/// Why, and since when, a packet waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stay {
+    /// The policy whose SA is missing.
+    pub(crate) policy: u32,
+    /// When it was missed first.
+    since_ns: u64,
+    /// The packet came through another tunnel.
+    pub(crate) opened: bool,
+}
+
+/// A packet that waits.
+struct Held {
+    frame: Frame,
+    ingress: u16,
+    flow: Flow,
+    stay: Stay,
+}
+
+/// The packets of one worker that wait, oldest first.
+pub(crate) struct Hold {
+    packets: VecDeque<Held>,
+    time_ns: u64,
+    /// The view that they were tried with last.
+    generation: u64,
+    tried_ns: u64,
+    /// The SA of one of them was seen.
+    hurried: bool,
+}
+
+impl Hold {
+    /// An empty hold.
+    pub(crate) fn new() -> Hold {
+        Hold {
+            packets: VecDeque::with_capacity(HOLD_PACKETS),
+            time_ns: HOLD_TIME.as_nanos() as u64,
+            generation: 0,
+            tried_ns: 0,
+            hurried: false,
+        }
+    }
+
+    /// Changes the longest wait.
+    pub(crate) fn set_time(&mut self, time: Duration) {
+        self.time_ns = time.as_nanos() as u64;
+    }
+
+    /// How many packets wait.
+    pub(crate) fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Whether a packet of a policy must wait although its SA is there, because others of that policy
+    /// wait, and shall leave before it.
+    #[inline]
+    pub(crate) fn must_follow(&mut self, policy: u32) -> bool {
+        !self.packets.is_empty() && self.follows(policy)
+    }
+
+    #[cold]
+    fn follows(&mut self, policy: u32) -> bool {
+        let follows = self.packets.iter().any(|held| held.stay.policy == policy);
+        self.hurried |= follows;
+        follows
+    }
+
+    /// Before packets are sealed: drops what waited too long, and puts the rest ahead of the batch if
+    /// there is a reason to try.
+    #[inline]
+    pub(crate) fn turn(
+        &mut self,
+        batch: &mut Batch<'_>,
+        view: &View,
+        now_ns: u64,
+        pool: &mut Pool,
+        counters: &Counters,
+    ) {
+        if self.packets.is_empty() {
+            self.generation = view.generation;
+            return;
+        }
+        self.expire(now_ns, pool, counters);
+        let changed =
+            view.generation != self.generation && now_ns.saturating_sub(self.tried_ns) >= RETRY_NS;
+        if changed || self.hurried {
+            (self.generation, self.tried_ns, self.hurried) = (view.generation, now_ns, false);
+            self.release(batch);
+        }
+    }
+
+    #[cold]
+    fn expire(&mut self, now_ns: u64, pool: &mut Pool, counters: &Counters) {
+        let late = |held: &Held| now_ns.saturating_sub(held.stay.since_ns) >= self.time_ns;
+        let count = self.packets.iter().take_while(|held| late(held)).count();
+        for held in self.packets.drain(..count) {
+            pool.give(held.frame);
+        }
+        counters.count(Verdict::HoldExpired, count as u64);
+    }
+
+    #[cold]
+    fn release(&mut self, batch: &mut Batch<'_>) {
+        let count = self.packets.len();
+        for Held { frame, ingress, flow, stay } in self.packets.drain(..) {
+            batch.push(frame, ingress);
+            if let Some(slot) = batch.slots.last_mut() {
+                (slot.flow, slot.stay) = (flow, Some(stay));
+            }
+        }
+        batch.slots.rotate_right(count);
+    }
+
+    /// Takes a packet that found no SA, or gives up its frame.
+    #[cold]
+    pub(crate) fn take(
+        &mut self,
+        slot: Slot<'_>,
+        stay: Stay,
+        pool: &mut Pool,
+        counters: &Counters,
+    ) {
+        let same = self.packets.iter().filter(|held| held.stay.policy == stay.policy).count();
+        let room = self.packets.len() < HOLD_PACKETS
+            && same < HOLD_POLICY_PACKETS
+            && pool.free() >= POOL_FRAMES_MIN;
+        if room {
+            let Slot { frame, ingress, flow, .. } = slot;
+            self.packets.push_back(Held { frame, ingress, flow, stay });
+        } else {
+            counters.count(Verdict::HoldFull, 1);
+            pool.give(slot.frame);
+        }
+    }
+
+    /// Gives up all that waits.
+    pub(crate) fn discard(&mut self, pool: &mut Pool, counters: &Counters) {
+        counters.count(Verdict::Stopped, self.packets.len() as u64);
+        for held in self.packets.drain(..) {
+            pool.give(held.frame);
+        }
+    }
+}
+
+impl Stay {
+    /// A packet begins to wait now, or goes on waiting for this policy.
+    pub(crate) fn begin(slot: &Slot<'_>, policy: u32, now_ns: u64) -> Stay {
+        match slot.stay {
+            Some(stay) => Stay { policy, ..stay },
+            None => Stay { policy, since_ns: now_ns, opened: slot.inbound.is_some() },
+        }
+    }
+}
