@@ -15,7 +15,7 @@ use crate::gateway::Gateway;
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is set besides Debian's own configuration. Retransmissions are few, so that a peer's death
-/// shows within seconds; everything that is said goes to standard error, with what passes between
+/// shows within seconds, and a NAT is kept awake often; everything that is said goes to standard error, with what passes between
 /// the daemon and its kernel.
 const SETTINGS: &str = "
 charon {
@@ -23,6 +23,7 @@ charon {
   retransmit_tries = 3
   retransmit_timeout = 1.0
   retransmit_base = 1.2
+  keep_alive = 3s
   plugins {
     include strongswan.d/charon/*.conf
     kernel-libipsec { load = no }

@@ -72,10 +72,10 @@ impl Numbered {
     }
 
     /// Ends the sending, waits for what is under way, and counts: west to east, east to west.
-    pub fn finish(self) -> [Direction; 2] {
+    pub fn finish(mut self) -> [Direction; 2] {
         self.stop.store(true, Ordering::Relaxed);
         let sent: Vec<Vec<u64>> =
-            self.senders.into_iter().map(|thread| thread.join().expect("a sender")).collect();
+            self.senders.drain(..).map(|thread| thread.join().expect("a sender")).collect();
         let expected: u64 = sent.iter().flatten().sum();
         let mut last = (0, Instant::now());
         loop {
@@ -92,8 +92,18 @@ impl Numbered {
         std::thread::sleep(Duration::from_millis(500));
         self.quiet.store(true, Ordering::Relaxed);
         let seen: Vec<Vec<Vec<u8>>> =
-            self.receivers.into_iter().map(|thread| thread.join().expect("a receiver")).collect();
+            self.receivers.drain(..).map(|thread| thread.join().expect("a receiver")).collect();
         std::array::from_fn(|at| count(&self.flows, &sent[at], &seen[at]))
+    }
+}
+
+impl Drop for Numbered {
+    /// A test that fails leaves no thread behind that sends into namespaces that are gone.
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.quiet.store(true, Ordering::Relaxed);
+        self.senders.drain(..).for_each(|thread| drop(thread.join()));
+        self.receivers.drain(..).for_each(|thread| drop(thread.join()));
     }
 }
 

@@ -8,7 +8,8 @@ use super::pair::Side;
 #[derive(Clone, Debug)]
 pub struct Connection {
     side: Side,
-    v6: bool,
+    here: String,
+    there: String,
     ike: String,
     local: String,
     remote: String,
@@ -21,13 +22,31 @@ impl Connection {
     pub fn new(side: Side, v6: bool) -> Connection {
         Connection {
             side,
-            v6,
+            here: format!("local_addrs = {}\n", side.outer(v6)),
+            there: format!("remote_addrs = {}\n", side.other().outer(v6)),
             ike: "proposals = aes256gcm16-prfsha256-x25519\n".to_owned(),
             local: "auth = psk\n".to_owned(),
             remote: "auth = psk\n".to_owned(),
             children: String::new(),
             pools: String::new(),
         }
+    }
+
+    /// The end that it is for.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// From whatever address this end has.
+    pub fn at_any_address(mut self) -> Connection {
+        self.here.clear();
+        self
+    }
+
+    /// To or from a peer at whatever address.
+    pub fn from_anywhere(mut self) -> Connection {
+        self.there.clear();
+        self
     }
 
     /// More settings of the connection.
@@ -69,11 +88,11 @@ impl Connection {
     pub fn text(&self) -> String {
         let other = self.side.other();
         format!(
-            "connections {{\nsite {{\nversion = 2\nlocal_addrs = {}\nremote_addrs = {}\n{}\
+            "connections {{\nsite {{\nversion = 2\n{}{}{}\
              local {{\n{}id = {}\n}}\nremote {{\n{}id = {}\n}}\nchildren {{\n{}}}\n}}\n}}\n\
              secrets {{\nike {{\nsecret = \"not the one of any other test\"\n}}\n}}\n{}",
-            self.side.outer(self.v6),
-            other.outer(self.v6),
+            self.here,
+            self.there,
             self.ike,
             self.local,
             self.side.id(),

@@ -13,6 +13,7 @@ mod establish;
 mod expiry;
 mod liveness;
 mod load;
+mod resources;
 mod site;
 
 use authentication::*;
@@ -22,53 +23,63 @@ use establish::*;
 use expiry::*;
 use liveness::*;
 use load::*;
+use resources::*;
 use site::Site;
 
-/// Each scenario for each version that can be had.
+/// Each scenario for each version that has what it needs and can be had.
 macro_rules! scenarios {
-    ($($name:ident)*) => {
+    (all { $($name:ident)* } since_6 { $($since:ident on $cores:expr;)* }) => {
         mod v5_9_8 {
-            $(#[test] fn $name() { super::with("strongswan-5.9.8", super::$name); })*
+            $(#[test] fn $name() { super::with("strongswan-5.9.8", &[0], super::$name); })*
         }
         mod v6_1 {
-            $(#[test] fn $name() { super::with("strongswan-6.1", super::$name); })*
+            $(#[test] fn $name() { super::with("strongswan-6.1", &[0], super::$name); })*
+            $(#[test] fn $since() { super::with("strongswan-6.1", &$cores, super::$since); })*
         }
 
         #[test]
         fn the_table_in_the_docs_names_every_scenario() {
-            let versions = ["v5_9_8", "v6_1"];
-            let names = [$(stringify!($name)),*];
-            let of = |version| names.map(|name| format!("{version}::{name}"));
-            daemon::table::check("strongswan", &versions.map(of).concat());
+            let of = |version: &str, names: &[&str]| -> Vec<String> {
+                names.iter().map(|name| format!("{version}::{name}")).collect()
+            };
+            let all = [$(stringify!($name)),*];
+            let since_6 = [$(stringify!($since)),*];
+            let named = [of("v5_9_8", &all), of("v6_1", &all), of("v6_1", &since_6)].concat();
+            daemon::table::check("strongswan", &named);
         }
     };
 }
 
-fn with(name: &'static str, scenario: fn(&mut Site)) {
+fn with(name: &'static str, cores: &[usize], scenario: fn(&mut Site)) {
     if let Some(root) = Root::find(name) {
-        Site::new(&root).run(scenario);
+        Site::new(&root, cores).run(scenario);
     }
 }
 
 scenarios! {
-    initiates
-    responds
-    several_children
-    every_family_in_every_family
-    without_esn
-    certificates
-    rekeys_by_time
-    rekeys_by_bytes
-    rekeys_by_packets
-    rekeys_the_ike_sa
-    hard_expiry_by_time
-    hard_expiry_by_packets
-    no_dpd_while_traffic_flows
-    dead_peer_is_detected
-    deletes
-    daemon_is_stopped_and_started
-    daemon_is_killed_and_started
-    trap_acquires
-    real_counters
-    hundred_rekeys_under_load
+    all {
+        initiates
+        responds
+        several_children
+        every_family_in_every_family
+        without_esn
+        certificates
+        rekeys_by_time
+        rekeys_by_bytes
+        rekeys_by_packets
+        rekeys_the_ike_sa
+        hard_expiry_by_time
+        hard_expiry_by_packets
+        no_dpd_while_traffic_flows
+        dead_peer_is_detected
+        deletes
+        daemon_is_stopped_and_started
+        daemon_is_killed_and_started
+        trap_acquires
+        real_counters
+        hundred_rekeys_under_load
+    }
+    since_6 {
+        per_cpu_sas on [0, 1];
+    }
 }

@@ -21,9 +21,9 @@ pub struct Site {
 }
 
 impl Site {
-    /// Both daemons run and have no configuration.
-    pub fn new(root: &Root) -> Site {
-        let pair = Pair::new();
+    /// Both daemons run and have no configuration; the gateways have a worker for each core.
+    pub fn new(root: &Root, cores: &[usize]) -> Site {
+        let pair = Pair::with(cores, "");
         let west = Charon::start(root, &pair.west.namespace, Some(&pair.west.gateway));
         let east = Charon::start(root, &pair.east.namespace, Some(&pair.east.gateway));
         Site { pair, west, east }
