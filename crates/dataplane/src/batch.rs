@@ -33,6 +33,8 @@ pub(crate) struct Slot<'v> {
     pub(crate) verdict: Option<Verdict>,
     /// Its headers; of the inner packet once it is opened.
     pub(crate) flow: Flow,
+    /// Bytes in front of the ESP header, once there is one: IP headers, and UDP's where it is used.
+    pub(crate) esp_at: usize,
     /// The SA to open it with, and then the SA it came through.
     pub(crate) inbound: Option<&'v Sa>,
     /// The SA to seal it with, and then the SA it leaves through.
@@ -129,6 +131,7 @@ impl<'v> Batch<'v> {
             ingress,
             verdict: None,
             flow: UNPARSED,
+            esp_at: 0,
             inbound: None,
             outbound: None,
             egress: None,

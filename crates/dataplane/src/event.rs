@@ -1,4 +1,4 @@
-//! What workers tell control while they run: a missing neighbour, a missing SA.
+//! What workers tell control while they run: a missing neighbour, a missing SA, a peer that moved.
 //!
 //! The channel is bounded and a worker never waits: an event that finds it full is counted and
 //! dropped, as the packet that needs it will come again. The same event is sent at most once per
@@ -11,6 +11,7 @@ use wire::flow::Flow;
 
 use crate::counters::Counters;
 use crate::policy::Policy;
+use crate::sa::Sa;
 
 /// How long the same thing is not asked for again. The kernel retransmits an ARP request each
 /// second and IKE takes milliseconds at best; shorter only fills the channel.
@@ -59,6 +60,18 @@ pub enum Event {
     LimitReached {
         /// What control calls the SA.
         token: u64,
+    },
+    /// An authentic packet in UDP came from another address or port than its SA's
+    /// (`XFRM_MSG_MAPPING`).
+    MappingChanged {
+        /// The SA's SPI.
+        spi: u32,
+        /// The SA's destination.
+        destination: IpAddr,
+        /// Where the packet came from.
+        source: IpAddr,
+        /// The UDP port it came from.
+        source_port: u16,
     },
 }
 
@@ -143,6 +156,27 @@ impl EventSink {
     #[cold]
     pub(crate) fn limit_reached(&self, token: u64, counters: &Counters) {
         self.send(Event::LimitReached { token }, counters);
+    }
+
+    /// Tells that an SA's packets come from elsewhere.
+    #[cold]
+    pub(crate) fn mapping_changed(
+        &mut self,
+        sa: &Sa,
+        flow: &Flow,
+        now_ns: u64,
+        counters: &Counters,
+    ) {
+        if sa.may_announce(now_ns, REPEAT_NS) {
+            let config = sa.config();
+            let event = Event::MappingChanged {
+                spi: config.spi,
+                destination: config.destination,
+                source: flow.src,
+                source_port: flow.src_port,
+            };
+            self.send(event, counters);
+        }
     }
 
     fn send(&self, event: Event, counters: &Counters) {

@@ -35,6 +35,7 @@ pub mod board;
 pub mod bundles;
 pub mod clock;
 pub mod counters;
+pub mod encapsulation;
 pub mod event;
 pub mod fib;
 pub mod ledger;

@@ -2,10 +2,12 @@
 //!
 //! For each packet, in this order (RFC 4303 §3.4):
 //!
-//! 1. split it into header, IV, ciphertext and ICV;
+//! 1. see that it came in UDP if and only if its SA says so, split it into header, IV, ciphertext and
+//!    ICV;
 //! 2. ask the replay window, which changes nothing;
 //! 3. decrypt and verify in place;
-//! 4. accept the sequence number, now that it is proved authentic;
+//! 4. accept the sequence number, now that it is proved authentic, and tell control if the peer's
+//!    address or port has changed;
 //! 5. take off padding and trailer, and silently consume dummies;
 //! 6. read the inner headers, trim traffic flow padding after the inner packet's end; in transport
 //!    mode, give the packet its own header back (`transport`);
@@ -28,10 +30,10 @@ use crate::verdict::Verdict;
 const PREFIX_LEN: usize = ESP_HEADER_LEN + GCM_IV_LEN;
 
 /// Opens every packet that `classify` found an SA for.
-pub(crate) fn open(batch: &mut Batch<'_>, turn: &Turn<'_>) {
+pub(crate) fn open(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
     for slot in batch.undecided() {
         let Some(sa) = slot.inbound else { continue };
-        if let Err(verdict) = open_one(slot, sa, turn.now_ns) {
+        if let Err(verdict) = open_one(slot, sa, turn) {
             if verdict != Verdict::Dummy {
                 sa.count_error(verdict);
             }
@@ -43,15 +45,25 @@ pub(crate) fn open(batch: &mut Batch<'_>, turn: &Turn<'_>) {
     }
 }
 
-fn open_one(slot: &mut Slot<'_>, sa: &Sa, now_ns: u64) -> Result<(), Verdict> {
-    let outer_len = usize::from(slot.flow.header_len);
+fn open_one(slot: &mut Slot<'_>, sa: &Sa, turn: &mut Turn<'_>) -> Result<(), Verdict> {
+    let encapsulation = sa.config().encapsulation;
+    // As in Linux: who can send only one of the two must not get through with the other.
+    if encapsulation.is_some() != (slot.flow.protocol == protocol::UDP) {
+        return Err(Verdict::EncapsulationMismatch);
+    }
+    let outer_len = slot.esp_at;
     let payload = slot.frame.bytes_mut().get_mut(outer_len..).ok_or(Verdict::EspTruncated)?;
     let plaintext_len = decrypt(payload, sa)?;
+    if let Some(encapsulation) = encapsulation
+        && encapsulation.moved(sa.config().source, slot.flow.src, slot.flow.src_port)
+    {
+        turn.events.mapping_changed(sa, &slot.flow, turn.now_ns, turn.counters);
+    }
     let plaintext = &payload[PREFIX_LEN..PREFIX_LEN + plaintext_len];
 
     let (content, trailer) = esp::Trailer::parse(plaintext).map_err(|_| Verdict::EspPadding)?;
     let (content_len, next_header) = (content.len(), trailer.next_header);
-    sa.count(content_len, now_ns);
+    sa.count(content_len, turn.now_ns);
     if sa.config().mode == Mode::Transport {
         let content_at = outer_len + PREFIX_LEN;
         return open_transport(slot, sa, content_at, content_len, next_header);

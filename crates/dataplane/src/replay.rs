@@ -142,6 +142,20 @@ impl Replay {
         Ok(())
     }
 
+    /// Counts as received what another window of this size received, laid out as [`Replay::bitmap`]
+    /// says. Workers may go on meanwhile: a number is only ever added.
+    pub fn unite(&self, top: u64, received: &[u32]) {
+        for back in (0..u64::from(self.window).min(top)).rev() {
+            let position = (top - back - 1) % u64::from(self.window);
+            let word = received.get((position / 32) as usize).copied().unwrap_or(0);
+            if word >> (position % 32) & 1 != 0 {
+                // Refused is what is known already, or lies left of the window.
+                let _ = self.commit(top - back);
+            }
+        }
+        self.top.fetch_max(top, Release);
+    }
+
     /// The highest number accepted.
     pub fn top(&self) -> u64 {
         self.top.load(Relaxed)
@@ -308,6 +322,37 @@ mod tests {
         assert_eq!(empty.bitmap(), [0, 0]);
         assert_eq!(empty.check(100), Ok(100));
         assert!(empty.check(36).is_err(), "left of the window");
+    }
+
+    #[test]
+    fn a_united_window_refuses_what_either_refuses() {
+        let received = |numbers: &[u32]| {
+            let replay = begun(64, false, 0);
+            for number in numbers {
+                let checked = replay.check(*number).unwrap();
+                replay.commit(checked).unwrap();
+            }
+            replay
+        };
+        for (ours, theirs) in [
+            (vec![1, 5, 70], vec![1, 2, 69]),
+            (vec![3], vec![60, 64, 100]),
+            (vec![1, 2, 300], vec![4, 100]),
+            (vec![], vec![7, 8]),
+            (vec![7, 8], vec![]),
+        ] {
+            let (one, other) = (received(&ours), received(&theirs));
+            let united = received(&ours);
+            united.unite(other.top(), &other.bitmap());
+            assert_eq!(united.top(), one.top().max(other.top()));
+            for number in 1..400 {
+                let refused = one.check(number).is_err() || other.check(number).is_err();
+                assert_eq!(united.check(number).is_err(), refused, "{ours:?} {theirs:?} {number}");
+            }
+        }
+        let off = begun(0, true, 4);
+        off.unite(9, &[]);
+        assert_eq!(off.top(), 9);
     }
 
     use proptest::prelude::*;

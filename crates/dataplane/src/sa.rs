@@ -12,27 +12,19 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crypto::Key;
 use wire::{ipv4, ipv6, protocol};
 
 use crate::alarm::Alarm;
 use crate::counters::UsageSnapshot;
+use crate::encapsulation::UdpEncapsulation;
 use crate::ledger::{Entry, ErrorKind, Ledger, Place};
 use crate::nonce::{IvCounter, NonceSpace};
 use crate::replay::{Replay, WINDOW_MAX};
 use crate::selector::Selector;
 use crate::verdict::Verdict;
-
-/// UDP encapsulation of ESP (RFC 3948). Laid out for later; the stages do not use it yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UdpEncapsulation {
-    /// Source port of sealed packets.
-    pub source_port: u16,
-    /// Destination port of sealed packets.
-    pub destination_port: u16,
-}
 
 /// Which part of a packet an SA protects (RFC 4303 §3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -96,7 +88,7 @@ pub struct SaConfig {
     pub selector: Option<Selector>,
     /// Flags that change packets.
     pub flags: SaFlags,
-    /// UDP encapsulation.
+    /// UDP encapsulation; an SA with it opens nothing else, and one without it no such packets.
     pub encapsulation: Option<UdpEncapsulation>,
     /// Hard limits in packets and bytes.
     pub limits: HardLimits,
@@ -155,6 +147,14 @@ struct Runtime {
     ivs: IvCounter,
     replay: Replay,
     entry: Entry,
+    /// When control was last told that packets come from elsewhere.
+    announced_ns: AtomicU64,
+}
+
+impl Runtime {
+    fn new(replay: Replay, entry: Entry) -> Runtime {
+        Runtime { ivs: IvCounter::unarmed(), replay, entry, announced_ns: AtomicU64::new(0) }
+    }
 }
 
 /// A security association.
@@ -206,7 +206,7 @@ impl Sa {
     /// of its addition are the entry's, whatever the settings say.
     pub fn resume(config: SaConfig, entry: Entry) -> Result<Sa, SaError> {
         let replay = Replay::resumed(&entry, config.replay_window, config.extended_sequence);
-        Sa::assemble(config, Arc::new(Runtime { ivs: IvCounter::unarmed(), replay, entry }))
+        Sa::assemble(config, Arc::new(Runtime::new(replay, entry)))
     }
 
     fn begin(config: SaConfig, entry: io::Result<Entry>) -> Result<Sa, SaError> {
@@ -214,7 +214,7 @@ impl Sa {
         entry.sent().store(config.sent, Relaxed);
         entry.set_added_ns(config.added_ns);
         let replay = begun_window(&config, &entry);
-        Sa::assemble(config, Arc::new(Runtime { ivs: IvCounter::unarmed(), replay, entry }))
+        Sa::assemble(config, Arc::new(Runtime::new(replay, entry)))
     }
 
     /// A replacement with other settings that goes on with this one's numbers, window and counters.
@@ -232,6 +232,25 @@ impl Sa {
         Sa::assemble(config, self.runtime.clone())
     }
 
+    /// The same SA where its ends have moved to: with the addresses, ports and settings of `config`,
+    /// it goes on with this one's numbers, window and counters. What `config` says was sent or
+    /// received is added to them; nothing is taken back.
+    ///
+    /// # Errors
+    /// [`SaError::Immutable`] if it is another SA: SPI, salt, sequence mode and window must be
+    /// the same. The caller vouches for the key.
+    pub fn moved(&self, config: SaConfig) -> Result<Sa, SaError> {
+        let (sent, received) = (config.sent, config.received);
+        let bitmap = config.received_bitmap.clone().unwrap_or_default();
+        let moved = self.with_changes(|current| {
+            let key = current.key.clone();
+            *current = SaConfig { key, ..config };
+        })?;
+        moved.runtime.entry.sent().fetch_max(sent, Relaxed);
+        moved.runtime.replay.unite(received, &bitmap);
+        Ok(moved)
+    }
+
     /// This new SA, going on with the counters of the one whose place it takes.
     pub fn counting_on(self, old: &Sa) -> Sa {
         self.runtime.entry.count_on(&old.runtime.entry);
@@ -247,13 +266,14 @@ impl Sa {
         if config.spi == 0 {
             return Err(SaError::SpiZero);
         }
+        let protocol = if config.encapsulation.is_some() { protocol::UDP } else { protocol::ESP };
         let outer = match (config.source, config.destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => OuterTemplate::V4(
-                ipv4::Template::new(source, destination, protocol::ESP, OUTER_TTL),
-            ),
-            (IpAddr::V6(source), IpAddr::V6(destination)) => OuterTemplate::V6(
-                ipv6::Template::new(source, destination, protocol::ESP, OUTER_TTL),
-            ),
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                OuterTemplate::V4(ipv4::Template::new(source, destination, protocol, OUTER_TTL))
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                OuterTemplate::V6(ipv6::Template::new(source, destination, protocol, OUTER_TTL))
+            }
             (source, destination) => return Err(SaError::Families(source, destination)),
         };
         if config.replay_window > WINDOW_MAX {
@@ -288,6 +308,15 @@ impl Sa {
     /// Where its runtime is.
     pub fn place(&self) -> Place {
         self.runtime.entry.place()
+    }
+
+    /// Whether control may be told now that packets come from elsewhere: at most once per
+    /// `interval_ns`, by one worker.
+    pub(crate) fn may_announce(&self, now_ns: u64, interval_ns: u64) -> bool {
+        let announced = &self.runtime.announced_ns;
+        let last = announced.load(Relaxed);
+        (last == 0 || now_ns.saturating_sub(last) >= interval_ns)
+            && announced.compare_exchange(last, now_ns, Relaxed, Relaxed).is_ok()
     }
 
     /// Whether two objects are versions of the same SA.
@@ -405,6 +434,41 @@ mod tests {
             received: 0,
             received_bitmap: None,
             added_ns: 5,
+        }
+    }
+
+    #[test]
+    fn a_moved_sa_takes_no_number_back() {
+        let old = Sa::new(SaConfig { sent: 70, ..config() }).unwrap();
+        for sequence in [3, 5] {
+            old.replay().commit(sequence).unwrap();
+        }
+        old.count(1000, 7);
+        let key = Arc::new(Key::new(Engine::AwsLc, &[7; 16]).unwrap());
+        let elsewhere = SaConfig {
+            source: [192, 0, 2, 9].into(),
+            // As they were read before the last packets: 4 was received, 5 not yet, 70 not sent.
+            sent: 69,
+            received: 4,
+            received_bitmap: Some([0b1100, 0].into()),
+            key,
+            ..config()
+        };
+        let new = old.moved(elsewhere.clone()).unwrap();
+        let stats = new.stats();
+        assert_eq!((stats.sent, stats.received, stats.usage.packets), (70, 5, 1));
+        let refused: Vec<u32> = (1..8).filter(|n| new.replay().check(*n).is_err()).collect();
+        assert_eq!(refused, [3, 4, 5]);
+        assert!(new.same_runtime(&old));
+        assert_eq!(new.config().source, IpAddr::from([192, 0, 2, 9]));
+        // Numbers from elsewhere count where they are higher.
+        assert_eq!(old.moved(SaConfig { sent: 99, ..elsewhere.clone() }).unwrap().stats().sent, 99);
+        for other in [
+            SaConfig { spi: 0x102, ..elsewhere.clone() },
+            SaConfig { salt: [1; 4], ..elsewhere.clone() },
+            SaConfig { replay_window: 32, ..elsewhere },
+        ] {
+            assert_eq!(old.moved(other).map(|_| ()), Err(SaError::Immutable));
         }
     }
 

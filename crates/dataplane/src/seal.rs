@@ -7,21 +7,24 @@
 //! 2. take a sequence number and an IV, which nobody gets again;
 //! 3. append padding and trailer, put ESP header and IV in front;
 //! 4. encrypt, and append the ICV;
-//! 5. put the outer IP header in front.
+//! 5. put the outer headers in front: UDP where the SA says so (RFC 3948 §2.1), and IP.
 //!
 //! In transport mode there is no outer header: before step 3 the packet's own steps aside, and in
 //! step 5 it comes back (`transport`).
 //!
 //! Packets without a protect policy leave in clear. Routes are not looked at.
 
+use std::net::IpAddr;
+
 use wire::esp::{self, ESP_HEADER_LEN, GCM_IV_LEN, ICV_LEN, TRAILER_LEN};
 use wire::flow::Flow;
-use wire::{Overlay, ipv4, ipv6, protocol};
+use wire::{Overlay, checksum, ipv4, ipv6, protocol, udp};
 use xsk::Frame;
 
 use crate::batch::{Batch, Slot, Turn};
 use crate::bundles::Whose;
 use crate::ecn;
+use crate::encapsulation::UdpEncapsulation;
 use crate::hold::Stay;
 use crate::inspect::check_ports_known;
 use crate::policy::{Action, Direction, Policy};
@@ -137,10 +140,11 @@ fn seal_one(slot: &mut Slot<'_>, sa: &Sa, now_ns: u64) -> Result<(), Verdict> {
     let frame = &mut slot.frame;
     let inner_len = frame.len();
     let tail_len = esp::pad_len(inner_len) + TRAILER_LEN;
-    let outer_len = match sa.outer() {
+    let ip_len = match sa.outer() {
         OuterTemplate::V4(_) => ipv4::HEADER_LEN,
         OuterTemplate::V6(_) => ipv6::HEADER_LEN,
     };
+    let outer_len = ip_len + sa.config().encapsulation.map_or(0, |_| udp::HEADER_LEN);
     if frame.headroom() < outer_len + PREFIX_LEN || frame.tailroom() < tail_len + ICV_LEN {
         return Err(Verdict::NoRoom);
     }
@@ -150,7 +154,7 @@ fn seal_one(slot: &mut Slot<'_>, sa: &Sa, now_ns: u64) -> Result<(), Verdict> {
     // 3. and 4. The ESP packet.
     let next_header = if inner.is_v6 { protocol::IPV6 } else { protocol::IPV4 };
     encrypt(frame, sa, sequence, iv.to_be_bytes(), next_header).ok_or(Verdict::NoRoom)?;
-    // 5. The outer header.
+    // 5. The outer headers.
     put_outer(frame, sa, sequence, &inner).ok_or(Verdict::NoRoom)?;
     sa.count(inner_len, now_ns);
     Ok(())
@@ -165,13 +169,22 @@ fn seal_transport(slot: &mut Slot<'_>, sa: &Sa, now_ns: u64) -> Result<(), Verdi
     let header = transport::Header::of(frame, &slot.flow)?;
     let payload_len = frame.len() - header.len();
     let tail_len = esp::pad_len(payload_len) + TRAILER_LEN;
-    if frame.headroom() < PREFIX_LEN || frame.tailroom() < tail_len + ICV_LEN {
+    let encapsulation = sa.config().encapsulation;
+    let udp_len = encapsulation.map_or(0, |_| udp::HEADER_LEN);
+    if frame.headroom() < udp_len + PREFIX_LEN || frame.tailroom() < tail_len + ICV_LEN {
         return Err(Verdict::NoRoom);
     }
     let (sequence, iv) = sa.take_numbers().map_err(refusal)?;
-    header.step_aside(frame, PREFIX_LEN).ok_or(Verdict::NoRoom)?;
+    header.step_aside(frame, udp_len + PREFIX_LEN).ok_or(Verdict::NoRoom)?;
     encrypt(frame, sa, sequence, iv.to_be_bytes(), header.next_header).ok_or(Verdict::NoRoom)?;
-    header.return_to(frame, protocol::ESP).ok_or(Verdict::NoRoom)?;
+    let carried = match &encapsulation {
+        Some(udp) => {
+            put_udp(frame, (slot.flow.src, slot.flow.dst), udp).ok_or(Verdict::NoRoom)?;
+            protocol::UDP
+        }
+        None => protocol::ESP,
+    };
+    header.return_to(frame, carried).ok_or(Verdict::NoRoom)?;
     // As Linux counts: without the IP header.
     sa.count(payload_len, now_ns);
     Ok(())
@@ -234,12 +247,16 @@ impl InnerHeader {
 
 /// Step 5; `None` only if there is no room, which step 1 excluded.
 fn put_outer(frame: &mut Frame, sa: &Sa, sequence: u64, inner: &InnerHeader) -> Option<()> {
-    let flags = &sa.config().flags;
+    let config = sa.config();
+    let flags = &config.flags;
+    if let Some(encapsulation) = &config.encapsulation {
+        put_udp(frame, (config.source, config.destination), encapsulation)?;
+    }
     let tos = ecn::encapsulate(inner.tos, flags);
-    let esp_len = frame.len();
+    let payload_len = frame.len();
     match sa.outer() {
         OuterTemplate::V4(template) => {
-            let total_len = u16::try_from(ipv4::HEADER_LEN + esp_len).ok()?;
+            let total_len = u16::try_from(ipv4::HEADER_LEN + payload_len).ok()?;
             let dont_fragment = inner.dont_fragment && !flags.no_pmtu_discovery;
             // RFC 6864 §4: only a packet that may be fragmented needs an identification, which
             // must not repeat soon; the sequence number does so after 65 536 packets.
@@ -248,9 +265,28 @@ fn put_outer(frame: &mut Frame, sa: &Sa, sequence: u64, inner: &InnerHeader) -> 
             header.emit(frame.push_front(ipv4::HEADER_LEN)?).ok()?;
         }
         OuterTemplate::V6(template) => {
-            let header = template.stamp(u16::try_from(esp_len).ok()?, tos, inner.flow_label);
+            let header = template.stamp(u16::try_from(payload_len).ok()?, tos, inner.flow_label);
             header.emit(frame.push_front(ipv6::HEADER_LEN)?).ok()?;
         }
     }
+    Some(())
+}
+
+/// The UDP header of step 5. RFC 3948 §2.1 wants no checksum, and over IPv4 there is none. Over IPv6
+/// there is, as Linux sends it: its receivers drop datagrams without one (RFC 8200 §8.1) unless their
+/// socket allows it (RFC 6935), which those of IKE daemons do not.
+fn put_udp(
+    frame: &mut Frame,
+    ends: (IpAddr, IpAddr),
+    encapsulation: &UdpEncapsulation,
+) -> Option<()> {
+    let UdpEncapsulation { source_port, destination_port, .. } = *encapsulation;
+    let len = u16::try_from(udp::HEADER_LEN + frame.len()).ok()?;
+    let mut header = udp::Header::new(source_port, destination_port, len);
+    if let (IpAddr::V6(source), IpAddr::V6(destination)) = ends {
+        let pseudo = checksum::pseudo_v6(source, destination, protocol::UDP, len.into());
+        header.fill_checksum(pseudo, frame.bytes());
+    }
+    header.emit(frame.push_front(udp::HEADER_LEN)?).ok()?;
     Some(())
 }

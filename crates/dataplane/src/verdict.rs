@@ -120,6 +120,10 @@ verdicts! {
     EspAlignment "esp_alignment" Dropped Some("XfrmInStateProtoError");
     /// No SA has this SPI and destination.
     NoState "no_state" Dropped Some("XfrmInNoStates");
+    /// The UDP header around ESP is cut short, or its length is impossible.
+    UdpMalformed "udp_malformed" Dropped Some("XfrmInHdrError");
+    /// The SA is for ESP in UDP and the packet is plain ESP, or the other way round.
+    EncapsulationMismatch "encapsulation_mismatch" Dropped Some("XfrmInStateMismatch");
     /// The inbound SA is past its hard lifetime in bytes or packets.
     InSaExpired "in_sa_expired" Dropped Some("XfrmInStateExpired");
     /// Sequence number zero, which no sender may use (RFC 4303 §2.2).

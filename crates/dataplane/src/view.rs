@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wire::ethernet::MacAddr;
 
 use crate::bundles::Bundles;
+use crate::encapsulation::PortSet;
 use crate::fib::Fib;
 use crate::neighbour::Neighbours;
 use crate::sad::Sad;
@@ -73,6 +74,8 @@ pub struct View {
     pub host: Option<u16>,
     /// The addresses of this host.
     pub local: Table<IpAddr, ()>,
+    /// The UDP ports of this host on which ESP arrives.
+    pub encapsulation_ports: PortSet,
 }
 
 /// What publisher and readers share.

@@ -102,6 +102,17 @@ const CASES: &[Case] = &[
         let sa = SaConfig { spi: 0x1234, ..to_east() };
         east().drop(BLACK, &Seal::default().frame(&sa, &inner().bytes()))
     }),
+    (Verdict::UdpMalformed, || {
+        let mut east = east();
+        east.change(|view| view.encapsulation_ports.set(4500, true));
+        let mut payload = datagram(4500, 4500, &[0x55; 60]);
+        payload[5] = 7;
+        east.drop(BLACK, &Packet { payload, ..outer() }.frame(BLACK))
+    }),
+    (Verdict::EncapsulationMismatch, || {
+        let mut east = Gateway::at(Site::East, &Tunnel { udp: Some((4500, 4500)), ..PLAIN });
+        east.drop(BLACK, &Seal::default().frame(&to_east(), &inner().bytes()))
+    }),
     (Verdict::InSaExpired, || {
         let mut east = east();
         let limits = HardLimits { packets: 1, bytes: u64::MAX };
