@@ -3,7 +3,7 @@
 // Which packets of an interface belong to the gateway's workers, and which to the kernel.
 //
 //   not IP, or not to this port's own Ethernet address        → kernel: ARP, LLDP, bridging
-//   to a local IP address: ESP, and ESP in UDP when asked for  → worker
+//   to a local IP address: ESP, and ESP in UDP on known ports  → worker
 //                          everything else                     → kernel: IKE, SSH, BGP, ping
 //   to IPv6 link-local, to multicast, to the IPv4 broadcast    → kernel: ND, routing protocols
 //   to any other IP address, well-formed or not                → worker, which forwards it,
@@ -18,8 +18,7 @@
 
 #include "packet.h"
 
-#define ESP_IN_UDP_PORT 4500 // RFC 3948 section 2.1
-#define SPI_FIRST 256        // RFC 4303 section 2.1: 1 to 255 are reserved, 0 is never sent
+#define SPI_FIRST 256  // RFC 4303 section 2.1: 1 to 255 are reserved, 0 is never sent
 
 // What became of a packet. One count each, so that they add up to the packets seen. The order
 // is that of `VERDICTS` in crates/xsk/src/steer.rs.
@@ -30,6 +29,7 @@ enum verdict {
 	PASS_NOT_IP,       // neither IPv4 nor IPv6
 	PASS_NOT_OURS,     // to another Ethernet address: broadcast, multicast, promiscuous
 	PASS_LOCAL,        // to a local address, not ESP
+	PASS_KEEPALIVE,    // to a port of ESP in UDP: one byte that keeps a NAT's memory fresh
 	PASS_FRAGMENT,     // a fragment to a local address
 	PASS_ESP_RESERVED, // ESP to a local address with an SPI below 256, or without one
 	PASS_CONTROL,      // IPv6 link-local, multicast, IPv4 broadcast
@@ -40,7 +40,7 @@ enum verdict {
 
 // Set before loading or, by single aligned stores, while running.
 volatile __u64 own_address; // the port's Ethernet address, its bytes in memory order, then two 0
-volatile __u32 esp_in_udp;  // 1: ESP in UDP goes to the workers
+volatile __u64 esp_ports[1024]; // a bit for each UDP port on which ESP arrives
 
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
@@ -95,19 +95,28 @@ INLINE enum verdict judge_esp(const struct cursor *at, enum verdict to_worker,
 INLINE enum verdict judge_local(struct cursor *at, __u32 protocol)
 {
 	const struct udp *udp;
+	const __u8 *first;
+	__u32 port;
 
 	if (protocol == PROTOCOL_IS_FRAGMENT)
 		return PASS_FRAGMENT;
 	if (protocol == PROTOCOL_ESP)
 		return judge_esp(at, TO_WORKER_ESP, PASS_ESP_RESERVED);
-	if (protocol != PROTOCOL_UDP || !esp_in_udp)
+	if (protocol != PROTOCOL_UDP)
 		return PASS_LOCAL;
 	udp = peek(at, sizeof(*udp));
-	if (!udp || udp->destination != net16(ESP_IN_UDP_PORT))
+	if (!udp)
+		return PASS_LOCAL;
+	port = net16(udp->destination);
+	if (!(esp_ports[port / 64 & 1023] >> port % 64 & 1))
 		return PASS_LOCAL;
 	// RFC 3948 section 2.2: four zero bytes in place of the SPI mark an IKE message; section
-	// 2.3: a keep-alive is a single byte. Both are the IKE daemon's and the kernel's business.
+	// 2.3: a keepalive is a single byte, 0xff. Both are the IKE daemon's and the kernel's
+	// business; its socket takes the first and ignores the second.
 	at->offset += sizeof(*udp);
+	first = peek(at, sizeof(*first));
+	if (first && *first == 0xff && net16(udp->length) == sizeof(*udp) + 1)
+		return PASS_KEEPALIVE;
 	return judge_esp(at, TO_WORKER_NATT, PASS_LOCAL);
 }
 

@@ -11,6 +11,8 @@
 mod backstop;
 mod candidates;
 mod cpus;
+mod departed;
+mod encapsulation;
 mod facts;
 mod forwarding;
 mod guard;
@@ -50,7 +52,7 @@ use crate::config::{Config, ConfigError, Machine};
 use crate::instance::{Epoch, Instance, InstanceError};
 use crate::route_feed::{FeedError, RouteFeed};
 use crate::signal::StopSignals;
-use crate::xfrm::{Backend, Clients, Delivery, Flow, SaId, Server, Settings, SocketError};
+use crate::xfrm::{Backend, Clients, Delivery, Flow, Mapping, SaId, Server, Settings, SocketError};
 
 /// How often the control loop looks at what has no file descriptor: events of the workers, timers.
 /// Bounds how late a missing neighbour is asked for; shorter wakes an idle gateway more often.
@@ -134,7 +136,6 @@ pub struct Gateway {
     /// The next epoch could not be claimed when it was tried last.
     epoch_overdue: bool,
     events: Receiver<Event>,
-    ports: Ports,
     workers: Workers,
     refreshed: Instant,
     /// When lifetimes were looked at last, in seconds since 1970.
@@ -204,11 +205,10 @@ impl Gateway {
             api,
             feed,
             network,
-            forwarding: Forwarding::new(tables, view, publisher),
+            forwarding: Forwarding::new(tables, ports, view, publisher),
             nonces,
             epoch_overdue: false,
             events,
-            ports,
             workers,
             instance,
         })
@@ -220,7 +220,7 @@ impl Gateway {
             name: self.instance.name().to_owned(),
             engine: self.engine.version(),
             cores: self.config.cores.clone(),
-            ports: self.ports.modes().collect(),
+            ports: self.forwarding.ports.modes().collect(),
             epoch: self.epoch,
         }
     }
@@ -241,6 +241,7 @@ impl Gateway {
             self.forwarding
                 .update(|view| std::mem::replace(&mut view.acquire_is_heard, heard) != heard);
             self.expire(now);
+            self.forwarding.end_departures();
             // News of the kernel.
             changes.clear();
             self.feed.poll(&mut changes)?;
@@ -260,7 +261,7 @@ impl Gateway {
 
     /// Gives the machine back: the kernel forwards again, nothing is left behind.
     pub fn stop(mut self) -> Result<(), GatewayError> {
-        self.ports.detach();
+        self.forwarding.ports.detach();
         self.workers.stop();
         self.forwarding.tables.end().map_err(system("remove the guard's file"))?;
         Ok(())
@@ -311,19 +312,16 @@ impl Gateway {
             (different, stale) = network.apply(kernel, view, changes);
             different
         });
-        // An address too many is the host's loss (its packets end as `host_clear`), not the tunnels'.
-        if stale.local
-            && let Err(error) = self.ports.follow_addresses(self.feed.kernel())
-        {
-            warn!(%error, "not every address of this host is known to the steering programs");
+        if stale.local {
+            self.forwarding.follow_addresses(self.feed.kernel());
         }
         if stale.ports {
-            self.ports.follow_links(self.feed.kernel());
+            self.forwarding.ports.follow_links(self.feed.kernel());
         }
     }
 
     /// What workers ask for and tell: neighbours of the kernel, SAs of whoever listens for ACQUIRE,
-    /// limits of SAs.
+    /// limits of SAs, peers that moved.
     fn hear_workers(&mut self, now: u64) {
         for event in event::take_waiting(&self.events) {
             match event {
@@ -342,6 +340,11 @@ impl Gateway {
                 Event::LimitReached { token } => {
                     let expired = self.server.limit_reached(SaId(token), &self.forwarding);
                     self.announce(expired);
+                }
+                Event::MappingChanged { spi, destination, source, source_port } => {
+                    let mapping = Mapping { spi, destination, source, port: source_port };
+                    let news = self.server.mapping_changed(&mapping, now);
+                    self.announce(news);
                 }
             }
         }
@@ -390,7 +393,7 @@ impl Gateway {
             tables: &self.forwarding.tables,
             kernel: self.feed.kernel(),
             network: &self.network,
-            ports: &self.ports,
+            ports: &self.forwarding.ports,
             workers: &self.workers,
             rates: &mut self.rates,
         };

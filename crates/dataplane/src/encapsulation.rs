@@ -9,12 +9,11 @@ use std::sync::Arc;
 /// The UDP header around an SA's ESP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpEncapsulation {
-    /// Source port of sealed packets, and the one that opened packets are expected from.
+    /// Source port of sealed packets, and the one that opened packets are expected from; 0 if they
+    /// may come from any, as those of SAs for one CPU each do (RFC 9611).
     pub source_port: u16,
     /// Destination port of sealed packets. Opened ones may come to any port of [`PortSet`].
     pub destination_port: u16,
-    /// Whether control wants to hear that authentic packets come from another address or port.
-    pub announce_mapping: bool,
 }
 
 impl UdpEncapsulation {
@@ -22,7 +21,7 @@ impl UdpEncapsulation {
     /// the way was restarted or the peer moved.
     #[inline]
     pub(crate) fn moved(&self, expected: IpAddr, source: IpAddr, port: u16) -> bool {
-        self.announce_mapping && (port != self.source_port || source != expected)
+        self.source_port != 0 && (port != self.source_port || source != expected)
     }
 }
 
@@ -45,6 +44,20 @@ impl PortSet {
     #[inline]
     pub fn contains(&self, port: u16) -> bool {
         self.0[usize::from(port) / 64] >> (port % 64) & 1 != 0
+    }
+
+    /// The ports in which the set differs from another, and whether this one has them.
+    pub fn changed_since<'a>(
+        &'a self,
+        other: &'a PortSet,
+    ) -> impl Iterator<Item = (u16, bool)> + 'a {
+        let words = if Arc::ptr_eq(&self.0, &other.0) { 0 } else { WORDS };
+        (0..words).flat_map(move |at| {
+            let (ours, theirs) = (self.0[at], other.0[at]);
+            (0..64u16)
+                .filter(move |bit| (ours ^ theirs) >> bit & 1 != 0)
+                .map(move |bit| (at as u16 * 64 + bit, ours >> bit & 1 != 0))
+        })
     }
 
     /// Puts a port into the set, or takes it out.
@@ -73,18 +86,23 @@ mod tests {
         set.set(4500, false);
         set.set(4500, false);
         assert!(!set.contains(4500) && set.contains(500));
+        let mut other = set.clone();
+        assert_eq!(other.changed_since(&set).count(), 0);
+        other.set(500, false);
+        other.set(4500, true);
+        let changed: Vec<(u16, bool)> = other.changed_since(&set).collect();
+        assert_eq!(changed, [(500, false), (4500, true)]);
         assert!(!(0..=u16::MAX).any(|port| before.contains(port)));
     }
 
     #[test]
-    fn a_move_is_another_port_or_another_address_where_somebody_asks() {
+    fn a_move_is_another_port_or_another_address_where_one_is_expected() {
         let (home, away) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 9]));
-        let mut encapsulation =
-            UdpEncapsulation { source_port: 4500, destination_port: 4500, announce_mapping: true };
+        let mut encapsulation = UdpEncapsulation { source_port: 4500, destination_port: 4500 };
         assert!(!encapsulation.moved(home, home, 4500));
         assert!(encapsulation.moved(home, home, 4501));
         assert!(encapsulation.moved(home, away, 4500));
-        encapsulation.announce_mapping = false;
+        encapsulation.source_port = 0;
         assert!(!encapsulation.moved(home, away, 4501));
     }
 }

@@ -280,7 +280,7 @@ fn put_udp(
     ends: (IpAddr, IpAddr),
     encapsulation: &UdpEncapsulation,
 ) -> Option<()> {
-    let UdpEncapsulation { source_port, destination_port, .. } = *encapsulation;
+    let UdpEncapsulation { source_port, destination_port } = *encapsulation;
     let len = u16::try_from(udp::HEADER_LEN + frame.len()).ok()?;
     let mut header = udp::Header::new(source_port, destination_port, len);
     if let (IpAddr::V6(source), IpAddr::V6(destination)) = ends {

@@ -80,9 +80,7 @@ fn an_sa_opens_either_plain_esp_or_esp_in_udp() {
 fn any_port_of_an_sa_is_one_for_all_sas_and_others_are_the_hosts() {
     let mut east = east();
     let to_port = |port: u16, sequence: u64| {
-        let UdpEncapsulation { source_port, announce_mapping, .. } =
-            to_east().encapsulation.unwrap();
-        let udp = UdpEncapsulation { source_port, destination_port: port, announce_mapping };
+        let udp = UdpEncapsulation { destination_port: port, ..to_east().encapsulation.unwrap() };
         let sa = SaConfig { encapsulation: Some(udp), ..to_east() };
         Seal::sequence(sequence).frame(&sa, &inner().bytes())
     };
@@ -186,9 +184,9 @@ fn neither_forgeries_nor_replays_move_a_peer() {
 }
 
 #[test]
-fn nobody_is_told_who_did_not_ask() {
+fn an_sa_without_a_source_port_takes_any() {
     let mut east = east();
-    let udp = UdpEncapsulation { announce_mapping: false, ..to_east().encapsulation.unwrap() };
+    let udp = UdpEncapsulation { source_port: 0, ..to_east().encapsulation.unwrap() };
     let quiet = east.inbound().with_changes(|sa| sa.encapsulation = Some(udp)).unwrap();
     east.change(|view| {
         view.sad.insert(Arc::new(quiet));

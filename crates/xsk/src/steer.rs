@@ -24,13 +24,14 @@ mod skeleton {
 }
 
 /// Names and meanings of the program's counters, in the order of `enum verdict` in steer.bpf.c.
-const VERDICTS: [(&str, &str); 11] = [
+const VERDICTS: [(&str, &str); 12] = [
     ("to_worker_transit", "To a worker: to be forwarded."),
     ("to_worker_esp", "To a worker: ESP to a local address."),
     ("to_worker_natt", "To a worker: ESP in UDP to a local address."),
     ("pass_not_ip", "To the kernel: neither IPv4 nor IPv6."),
     ("pass_not_ours", "To the kernel: addressed to another Ethernet address."),
     ("pass_local", "To the kernel: to a local address, and not ESP."),
+    ("pass_keepalive", "To the kernel, which ignores it: a keepalive on a port of ESP in UDP."),
     ("pass_fragment", "To the kernel: a fragment to a local address."),
     ("pass_esp_reserved", "To the kernel: ESP with a reserved SPI, or cut short before it."),
     ("pass_control", "To the kernel: IPv6 link-local, multicast or IPv4 broadcast."),
@@ -82,10 +83,13 @@ impl Steer {
         }
     }
 
-    /// Whether ESP in UDP (port 4500) to a local address goes to the workers; off at first.
-    pub fn set_esp_in_udp(&mut self, on: bool) {
+    /// Whether ESP in UDP that comes to a port of a local address goes to the workers; no port's does
+    /// at first. In force for the next packet.
+    pub fn set_esp_port(&mut self, port: u16, on: bool) {
         if let Some(variables) = &mut self.skeleton.maps.bss_data {
-            variables.esp_in_udp = u32::from(on);
+            let word = &mut variables.esp_ports[usize::from(port) / 64];
+            let bit = 1 << (port % 64);
+            *word = if on { *word | bit } else { *word & !bit };
         }
     }
 

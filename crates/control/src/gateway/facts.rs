@@ -96,7 +96,9 @@ impl View<'_> {
                 replay: stats.replayed,
                 integrity: stats.integrity_failed,
             },
-            encapsulation_ports: None,
+            encapsulation_ports: config
+                .encapsulation
+                .map(|udp| (udp.source_port, udp.destination_port)),
             worker: installed.worker.map(|worker| worker as u32),
             cpu: installed.record.parameters.cpu,
         }

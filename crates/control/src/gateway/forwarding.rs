@@ -2,19 +2,25 @@
 //!
 //! A program that installs an SA or a policy is answered when the change is in force: the XFRM
 //! server's socket layer hands changes over before it answers ([`Backend::commit`]), and they are
-//! published here at once. Workers take the new view at their next turn.
+//! published here at once. Workers take the new view at their next turn. The steering programs are told
+//! with it which packets are for workers.
 
 use std::io;
 
 use dataplane::view::{Publisher, View};
+use tracing::warn;
 
+use super::ports::Ports;
 use super::tables::Tables;
+use crate::route_feed::Kernel;
 use crate::xfrm::{Backend, Change, Counters, PolicyCounters, PolicyId, SaCounters, SaId};
 
 /// Tables, view and publisher.
 pub struct Forwarding {
     /// SAs and policies.
     pub tables: Tables,
+    /// The ports with their programs.
+    pub ports: Ports,
     /// The view that was published last, to make the next one from.
     view: View,
     publisher: Publisher,
@@ -23,8 +29,8 @@ pub struct Forwarding {
 
 impl Forwarding {
     /// Begins with a view that was given to the publisher already.
-    pub fn new(tables: Tables, view: View, publisher: Publisher) -> Forwarding {
-        Forwarding { tables, view, publisher, failure: None }
+    pub fn new(tables: Tables, ports: Ports, view: View, publisher: Publisher) -> Forwarding {
+        Forwarding { tables, ports, view, publisher, failure: None }
     }
 
     /// The view that was published last.
@@ -36,6 +42,25 @@ impl Forwarding {
     pub fn update(&mut self, change: impl FnOnce(&mut View) -> bool) {
         if change(&mut self.view) {
             self.publish();
+        }
+    }
+
+    /// The addresses of this host, which the view has, have changed.
+    pub fn follow_addresses(&mut self, kernel: &Kernel) {
+        // An address too many is the host's loss (its packets end as `host_clear`), not the tunnels'.
+        if let Err(error) = self.ports.follow_addresses(kernel) {
+            warn!(%error, "not every address of this host is known to the steering programs");
+        }
+        self.tables.relocate(&mut self.view);
+        self.publish();
+    }
+
+    /// Takes SAs out of force that were kept while they moved.
+    pub fn end_departures(&mut self) {
+        match self.tables.end_departures(&mut self.view) {
+            Ok(true) => self.publish(),
+            Ok(false) => {}
+            Err(error) => self.failure = Some(error),
         }
     }
 
@@ -57,6 +82,7 @@ impl Forwarding {
         }
         self.view.generation += 1;
         self.publisher.publish(self.view.clone());
+        self.ports.follow_esp_ports(&self.view.encapsulation_ports);
     }
 }
 
@@ -108,7 +134,7 @@ mod tests {
         let tables = Tables::new(Engine::AwsLc, nonces, Clock::start(), guard, &left, &mut view);
         let publisher = Publisher::new(view.clone());
         let mut reader = publisher.reader();
-        let mut forwarding = Forwarding::new(tables, view, publisher);
+        let mut forwarding = Forwarding::new(tables, Ports::default(), view, publisher);
         let defaults = |output| {
             vec![Change::DefaultsChanged(Defaults { input: ACCEPT, forward: ACCEPT, output })]
         };

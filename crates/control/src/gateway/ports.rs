@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use dataplane::encapsulation::PortSet;
 use wire::ethernet::MacAddr;
 use xsk::{AttachMode, AttachWish, Steer, XdpPort, XskError};
 
@@ -28,8 +29,11 @@ pub struct PortProgram {
 }
 
 /// All ports, in the order in which workers hold them.
+#[derive(Default)]
 pub struct Ports {
     programs: Vec<PortProgram>,
+    /// What the programs know of [`Ports::follow_esp_ports`].
+    esp_ports: PortSet,
 }
 
 impl Ports {
@@ -50,7 +54,7 @@ impl Ports {
             })
         };
         let programs = config.ports.iter().map(load).collect::<Result<_, XskError>>()?;
-        Ok(Ports { programs })
+        Ok(Ports { programs, esp_ports: PortSet::default() })
     }
 
     /// Each port's program.
@@ -114,6 +118,16 @@ impl Ports {
     pub fn follow_addresses(&mut self, kernel: &Kernel) -> Result<(), XskError> {
         let addresses = local_addresses(kernel);
         self.programs.iter_mut().try_for_each(|port| port.steer.set_local_addresses(&addresses))
+    }
+
+    /// Tells every program on which UDP ports ESP arrives. In force at once.
+    pub fn follow_esp_ports(&mut self, ports: &PortSet) {
+        for (port, on) in ports.changed_since(&self.esp_ports) {
+            for program in &mut self.programs {
+                program.steer.set_esp_port(port, on);
+            }
+        }
+        self.esp_ports = ports.clone();
     }
 
     /// Tells every program its interface's Ethernet address, if that changed.

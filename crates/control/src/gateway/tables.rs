@@ -10,7 +10,8 @@
 //!    them;
 //! 4. what is protected or blocked is told to the guard before the view with it is published.
 //!
-//! It does not publish and does not know workers.
+//! SAs that move to other addresses or ports are `departed`'s subject, the ports on which ESP arrives
+//! `encapsulation`'s. It does not publish and does not know workers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -28,6 +29,8 @@ use dataplane::view::View;
 use tracing::{error, warn};
 
 use super::cpus::Cpus;
+use super::departed::Departed;
+use super::encapsulation::EncapsulationPorts;
 use super::guard::{Guard, Held};
 use super::slots::{Offer, SlotKey, Slots};
 use super::translate::{self, Wanted};
@@ -45,6 +48,8 @@ pub struct InstalledSa {
     pub worker: Option<usize>,
     /// It reached a soft limit: others are preferred.
     dying: bool,
+    /// Packets and bytes that it counted as another SA of the interface's, before it moved.
+    before: (u64, u64),
 }
 
 impl InstalledSa {
@@ -83,6 +88,8 @@ pub struct Tables {
     policies: BTreeMap<PolicyId, InstalledPolicy>,
     by_index: HashMap<u32, PolicyId>,
     slots: Slots,
+    departed: Departed,
+    encapsulation: EncapsulationPorts,
 }
 
 impl Tables {
@@ -111,6 +118,8 @@ impl Tables {
             policies: BTreeMap::new(),
             by_index: HashMap::new(),
             slots: Slots::default(),
+            departed: Departed::default(),
+            encapsulation: EncapsulationPorts::default(),
         }
     }
 
@@ -159,23 +168,13 @@ impl Tables {
                 Change::SaReplaySet(record) => self.renumber_sa(record, view)?,
                 Change::SaDying(id) => self.demote_sa(*id, view)?,
                 Change::SaRemoved(id) => self.remove_sa(*id, view)?,
+                Change::SaDeparted(id) => self.departed.leave(*id, self.clock.now_ns()),
                 Change::PolicyInstalled(record) => self.install_policy(record, view)?,
                 Change::PolicyRemoved(id) => self.remove_policy(*id, view)?,
                 Change::DefaultsChanged(defaults) => self.set_defaults(defaults, view)?,
             }
         }
         Ok(())
-    }
-
-    fn install_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
-        match translate::sa(record, self.engine, &self.clock) {
-            Ok(sa) => self.put_sa(sa, record, false, view),
-            Err(reason) => {
-                // The server checked all that the data plane asks for; nothing is sealed without.
-                error!(spi = record.parameters.spi(), %reason, "an SA was not installed");
-                Ok(())
-            }
-        }
     }
 
     /// Other sequence numbers and another window for an SA, whose counters go on: its limits in bytes
@@ -195,7 +194,11 @@ impl Tables {
     fn update_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
         let Some(known) = self.sas.get(&record.id) else { return self.install_sa(record, view) };
         let limits = translate::limits(record);
-        match known.sa.with_changes(|config| config.limits = limits) {
+        let encapsulation = translate::encapsulation(record);
+        match known.sa.with_changes(|config| {
+            config.limits = limits;
+            config.encapsulation = encapsulation;
+        }) {
             Ok(sa) => self.put_sa(sa, record, false, view),
             Err(reason) => {
                 error!(spi = record.parameters.spi(), %reason, "an SA was not updated");
@@ -218,10 +221,15 @@ impl Tables {
         if usable {
             view.sad.insert(sa.clone());
         }
+        let is_local = |address| view.local.get(&address).is_some();
+        self.encapsulation.add(&sa, is_local, &mut view.encapsulation_ports);
         let worker = parameters.cpu.map(|cpu| self.cpus.worker_of(cpu));
-        let installed = InstalledSa { sa: sa.clone(), record: record.clone(), worker, dying };
+        let before = self.sas.get(&record.id).map_or((0, 0), |known| known.before);
+        let shared = sa.clone();
+        let installed = InstalledSa { sa: shared, record: record.clone(), worker, dying, before };
         let old = self.sas.insert(record.id, installed);
         if let Some(old) = &old {
+            self.encapsulation.remove(&old.sa, &mut view.encapsulation_ports);
             self.slots.withdraw(old.offer(record.id), view);
         }
         if usable && let Some(installed) = self.sas.get(&record.id) {
@@ -248,6 +256,7 @@ impl Tables {
 
     fn remove_sa(&mut self, id: SaId, view: &mut View) -> io::Result<()> {
         let Some(gone) = self.sas.remove(&id) else { return Ok(()) };
+        self.encapsulation.remove(&gone.sa, &mut view.encapsulation_ports);
         let config = gone.sa.config();
         let listed = view.sad.get(config.spi, config.destination);
         if listed.is_some_and(|listed| listed.same_runtime(&gone.sa)) {
@@ -360,7 +369,13 @@ fn armed(
 
 impl Counters for Tables {
     fn sa(&self, id: SaId) -> Option<SaCounters> {
-        self.sas.get(&id).map(|installed| translate::counters(&installed.sa, &self.clock))
+        let InstalledSa { sa, before: (packets, bytes), .. } = self.sas.get(&id)?;
+        let counters = translate::counters(sa, &self.clock);
+        Some(SaCounters {
+            packets: counters.packets.saturating_sub(*packets),
+            bytes: counters.bytes.saturating_sub(*bytes),
+            ..counters
+        })
     }
 
     fn policy(&self, id: PolicyId) -> Option<PolicyCounters> {
@@ -395,5 +410,6 @@ fn guard_policy(index: u32, (direction, selector): Held) -> PolicyConfig {
     }
 }
 
+mod moving;
 #[cfg(test)]
 mod tests;

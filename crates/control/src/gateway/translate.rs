@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use crypto::{Engine, Key};
 use dataplane::alarm::Alarm;
 use dataplane::clock::Clock;
+use dataplane::encapsulation::UdpEncapsulation;
 use dataplane::policy::{Action, Direction, PolicyConfig, Template};
 use dataplane::prefix::{Family, Prefix};
 use dataplane::sa::{HardLimits, Mode, Sa, SaConfig, SaFlags};
@@ -90,7 +91,7 @@ pub fn sa(record: &SaRecord, engine: Engine, clock: &Clock) -> Result<Sa, String
             dont_encap_dscp: parameters.extra_flags & sa_extra_flag::DONT_ENCAP_DSCP != 0,
             no_pmtu_discovery: flag(sa_flag::NOPMTUDISC),
         },
-        encapsulation: None,
+        encapsulation: encapsulation(record),
         limits: limits(record),
         sent: record.replay.output_sequence(),
         received: record.replay.input_sequence(),
@@ -98,6 +99,14 @@ pub fn sa(record: &SaRecord, engine: Engine, clock: &Clock) -> Result<Sa, String
         added_ns: clock.now_ns(),
     })
     .map_err(|error| error.to_string())
+}
+
+/// Its UDP ports (RFC 3948).
+pub fn encapsulation(record: &SaRecord) -> Option<UdpEncapsulation> {
+    record.parameters.encapsulation.map(|wire| UdpEncapsulation {
+        source_port: wire.encap_sport.get(),
+        destination_port: wire.encap_dport.get(),
+    })
 }
 
 /// The limits that the data plane enforces to the packet.

@@ -32,6 +32,9 @@ impl Server {
         let header = Header { kind: msg::NEWAE, ..header };
         let view = SaView::new(id, sa, request.counters);
         out.push(Delivery::Reply(notice::aevent(header, &view, wanted.flags)));
+        if let Some(sa) = self.sad.get_mut(id) {
+            sa.numbers_read = Some(request.now);
+        }
         Ok(())
     }
 
@@ -60,6 +63,11 @@ impl Server {
         self.set_usage(id, request);
         let Some(sa) = self.sad.get_mut(id) else { return Err(Errno::SRCH.into()) };
         sa.thresholds.ticks = attributes.read(attr::ETIMER_THRESH).unwrap_or(sa.thresholds.ticks);
+        if let (Body::Valid(record), Some(age)) =
+            (&mut sa.body, attributes.read(attr::MTIMER_THRESH))
+        {
+            Arc::make_mut(record).parameters.mapping_max_age_s = age;
+        }
         sa.thresholds.packets =
             attributes.read(attr::REPLAY_THRESH).unwrap_or(sa.thresholds.packets);
         if let (Body::Valid(record), Some(replay)) = (&mut sa.body, replay) {

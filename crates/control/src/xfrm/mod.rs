@@ -12,7 +12,9 @@
 //! | ESP, tunnel or transport mode, `rfc4106(gcm(aes))` with 128-bit ICV | installed |
 //! | ESP with any other AEAD, or with encryption and authentication | `ENOSYS`, "… not found" |
 //! | ESP in BEET mode, AH, IPComp, Mobile IPv6 | `EPROTONOSUPPORT`, "… not found" |
-//! | UDP or TCP encapsulation | `EINVAL`, "Unsupported encapsulation type for ESP" |
+//! | ESP in UDP (RFC 3948) | installed |
+//! | ESP in TCP, or in UDP as drafts had it | `EINVAL`, "Unsupported encapsulation type for ESP" |
+//! | keepalives to be sent by the kernel | `EOPNOTSUPP` |
 //! | MIGRATE | `ENOPROTOOPT`, a kernel without `XFRM_MIGRATE` |
 //! | crypto offload to a device | accepted and done in software, as by a device that cannot |
 //! | security contexts | accepted and forgotten, as without SELinux |
@@ -31,6 +33,7 @@ mod dump;
 mod expiry;
 mod failure;
 mod info;
+mod mapping;
 mod notice;
 mod policy;
 mod policy_request;
@@ -53,6 +56,7 @@ pub use counters::{Backend, Counters, PolicyCounters, SaCounters};
 pub use delivery::{Delivery, Event, Handled};
 pub use dump::Dump;
 pub use failure::Failure;
+pub use mapping::Mapping;
 pub use policy::{Defaults, PolicyId, PolicyRecord};
 pub use replay::ReplayValue;
 pub use sa::{Aead, Direction, SaId, SaParameters, SaRecord};

@@ -2,10 +2,12 @@
 //!
 //! One function per message. The order of attributes is the kernel's.
 
+use std::net::IpAddr;
+
 use wire::xfrm::Builder;
-use wire::xfrm::address::Mark;
+use wire::xfrm::address::{Be16, Mark};
 use wire::xfrm::algorithm::{AlgorithmAead, Name};
-use wire::xfrm::event::{UserAcquire, UserExpire, UserPolexpire};
+use wire::xfrm::event::{UserAcquire, UserExpire, UserMapping, UserPolexpire};
 use wire::xfrm::lifetime::LifetimeCurrent;
 use wire::xfrm::netlink::Header;
 use wire::xfrm::number::{ae, attr, msg};
@@ -104,6 +106,7 @@ impl<'a> SaView<'a> {
             message = message.attribute_parts(attr::ALG_AEAD, &[head.as_bytes(), key]);
         }
         message = message
+            .attribute_if(attr::ENCAP, parameters.encapsulation)
             .attribute_if(attr::TFCPAD, nonzero(parameters.tfc_padding))
             .attribute_if(attr::MARK, set(parameters.mark))
             .attribute_if(attr::SET_MARK, output_mark.map(|mark| mark.v))
@@ -111,6 +114,7 @@ impl<'a> SaView<'a> {
         self.replay
             .write(message)
             .attribute_if(attr::IF_ID, nonzero(parameters.if_id))
+            .attribute_if(attr::MTIMER_THRESH, nonzero(parameters.mapping_max_age_s))
             .attribute_if(attr::SA_DIR, parameters.direction.map(super::sa::Direction::to_wire))
             .attribute_if(attr::SA_PCPU, parameters.cpu)
     }
@@ -153,6 +157,28 @@ pub(super) fn sa_expired(header: Header, view: &SaView<'_>, hard: bool) -> Bytes
             .attribute_if(attr::SA_PCPU, parameters.cpu)
             .attribute_if(attr::SA_DIR, parameters.direction.map(super::sa::Direction::to_wire))
     })
+}
+
+/// MAPPING.
+pub(super) fn mapping(parameters: &SaParameters, source: IpAddr, port: u16) -> Bytes {
+    let info = &parameters.info;
+    let old_sport = parameters.encapsulation.map_or(Be16::new(0), |encap| encap.encap_sport);
+    let body = UserMapping {
+        id: UsersaId {
+            daddr: info.id.daddr,
+            spi: info.id.spi,
+            family: info.family,
+            proto: info.id.proto,
+            pad: 0,
+        },
+        reqid: info.reqid,
+        old_saddr: info.saddr,
+        new_saddr: source.into(),
+        old_sport,
+        new_sport: Be16::new(port),
+    };
+    let header = Header { kind: msg::MAPPING, ..Header::default() };
+    message(header, |message| message.fixed(&body))
 }
 
 /// NEWAE as an answer or an event.

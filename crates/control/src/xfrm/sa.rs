@@ -6,7 +6,7 @@ use std::sync::Arc;
 use wire::xfrm::address::{Address, Mark};
 use wire::xfrm::lifetime::LifetimeCurrent;
 use wire::xfrm::number::{sa_direction, sa_flag};
-use wire::xfrm::sa::UsersaInfo;
+use wire::xfrm::sa::{EncapTmpl, UsersaInfo};
 
 use super::counters::SaCounters;
 use super::replay::ReplayValue;
@@ -78,6 +78,11 @@ pub struct SaParameters {
     pub cpu: Option<u32>,
     /// Care-of address; kept because it is shown.
     pub care_of: Option<Address>,
+    /// UDP encapsulation (RFC 3948), and its ports.
+    pub encapsulation: Option<EncapTmpl>,
+    /// Seconds after which the same change of the peer's mapping is announced again; 0 for always,
+    /// `u32::MAX` for no announcement at all.
+    pub mapping_max_age_s: u32,
 }
 
 impl SaParameters {
@@ -125,6 +130,10 @@ impl SaRecord {
     }
 }
 
+/// Seconds between GETAE and DELSA of a move. They are counted whole, so 1 is between nothing and
+/// two seconds; a daemon that thousands of SAs keep busy still takes milliseconds for each.
+const MOVE_S_MAX: u64 = 1;
+
 /// How far an SA is.
 #[derive(Clone, Debug)]
 pub(super) enum Body {
@@ -167,6 +176,10 @@ pub(super) struct Sa {
     /// When to look at its time limits next.
     pub(super) deadline: Option<u64>,
     pub(super) thresholds: AeventThresholds,
+    /// The port and the time of the last MAPPING.
+    pub(super) announced: Option<(u16, u64)>,
+    /// When somebody last asked for its sequence numbers (GETAE), in seconds since the epoch.
+    pub(super) numbers_read: Option<u64>,
 }
 
 impl Sa {
@@ -179,6 +192,8 @@ impl Sa {
             soft_left_s: None,
             deadline: None,
             thresholds: AeventThresholds::default(),
+            announced: None,
+            numbers_read: None,
         }
     }
 
@@ -194,6 +209,13 @@ impl Sa {
             Body::Larval(_) => None,
             Body::Valid(record) => Some(record),
         }
+    }
+
+    /// Whether its deletion at `now` is half of a move: IKE daemons move an SA by GETAE, DELSA and
+    /// NEWSA, one right after the other, and ask for the numbers of no other SA.
+    pub(super) fn is_moving(&self, now: u64) -> bool {
+        let read_lately = |at| now.saturating_sub(at) <= MOVE_S_MAX;
+        !self.is_larval() && self.numbers_read.is_some_and(read_lately)
     }
 
     pub(super) fn is_larval(&self) -> bool {

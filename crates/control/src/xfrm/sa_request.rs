@@ -9,11 +9,11 @@ use wire::xfrm::event::UserExpire;
 use wire::xfrm::lifetime::LifetimeCurrent;
 use wire::xfrm::netlink::Header;
 use wire::xfrm::number::{
-    AF_UNSPEC, IPPROTO_AH, IPPROTO_COMP, IPPROTO_ESP, IPSEC_PROTO_ANY, attr, group, mode, msg,
-    sa_flag,
+    AF_UNSPEC, IPPROTO_AH, IPPROTO_COMP, IPPROTO_ESP, IPSEC_PROTO_ANY, attr, encap_type, group,
+    mode, msg, sa_flag,
 };
 use wire::xfrm::replay::{ReplayState, ReplayStateEsn, Stats};
-use wire::xfrm::sa::{UserOffload, UsersaFlush, UsersaId, UsersaInfo};
+use wire::xfrm::sa::{EncapTmpl, UserOffload, UsersaFlush, UsersaId, UsersaInfo};
 use zerocopy::FromBytes;
 
 use super::algorithm;
@@ -101,6 +101,8 @@ impl Server {
             direction: attributes.read(attr::SA_DIR).and_then(Direction::from_wire),
             cpu,
             care_of: attributes.read(attr::COADDR),
+            encapsulation: attributes.read(attr::ENCAP),
+            mapping_max_age_s: request.number(attr::MTIMER_THRESH),
         };
         let record = SaRecord { id: self.sad.next_id(), parameters, aead, replay };
         let mut sa = Sa::new(Body::Valid(Arc::new(record)), request.now);
@@ -185,16 +187,19 @@ impl Server {
         if direction != found.parameters().direction {
             return Err(Errno::SRCH.into());
         }
-        self.change_sa(id, sa.parameters(), request.now);
-        Ok(())
+        self.change_sa(id, sa.parameters(), request.now)
     }
 
-    /// New limits, interface and output mark for an SA in use; the rest stays as it is.
-    fn change_sa(&mut self, id: SaId, wanted: &SaParameters, now: u64) {
-        let Some(sa) = self.sad.get_mut(id) else { return };
-        let Body::Valid(record) = &mut sa.body else { return };
+    /// New limits, UDP ports, interface and output mark for an SA in use; the rest stays as it is.
+    fn change_sa(&mut self, id: SaId, wanted: &SaParameters, now: u64) -> Result<(), Failure> {
+        let Some(sa) = self.sad.get_mut(id) else { return Err(Errno::SRCH.into()) };
+        let Body::Valid(record) = &mut sa.body else { return Err(Errno::SRCH.into()) };
+        if record.parameters.encapsulation.is_some() != wanted.encapsulation.is_some() {
+            return Err(Errno::INVAL.into());
+        }
         let parameters = &mut Arc::make_mut(record).parameters;
         parameters.info.lft = wanted.info.lft;
+        parameters.encapsulation = wanted.encapsulation;
         if let (Some(care_of), Some(wanted)) = (&mut parameters.care_of, wanted.care_of) {
             *care_of = wanted;
         }
@@ -210,6 +215,7 @@ impl Server {
         self.sad.set_limited(id, limits.counts_traffic());
         self.sad.set_deadline(id, has_time_limit(&limits).then_some(now + FIRST_LOOK_S));
         self.changes.push(change);
+        Ok(())
     }
 
     /// The SA that a DELSA or GETSA names.
@@ -241,7 +247,12 @@ impl Server {
                 notice::sa_event(header, &SaView::new(id, sa, request.counters))
             });
         }
-        self.remove_sa(id);
+        if self.sad.get(id).is_some_and(|sa| sa.is_moving(request.now)) {
+            self.sad.remove(id);
+            self.changes.push(Change::SaDeparted(id));
+        } else {
+            self.remove_sa(id);
+        }
         Ok(())
     }
 
@@ -351,8 +362,12 @@ fn initialise(
     }
     let aead = aead.ok_or(Failure::invalid("ESP: AEAD or CRYPT must be provided"))?;
     algorithm::check_key(&aead)?;
-    if attributes.has(attr::ENCAP) {
+    let encapsulation: Option<EncapTmpl> = attributes.read(attr::ENCAP);
+    if encapsulation.is_some_and(|encap| encap.encap_type != encap_type::ESPINUDP) {
         return Err(Failure::invalid("Unsupported encapsulation type for ESP"));
+    }
+    if attributes.has(attr::NAT_KEEPALIVE_INTERVAL) {
+        return Err(Failure::because(Errno::OPNOTSUPP, "NAT keepalives are the IKE daemon's here"));
     }
     let offload: UserOffload = attributes.read(attr::OFFLOAD_DEV).unwrap_or_default();
     if offload.flags & !OFFLOAD_FLAGS_KNOWN != 0 {

@@ -68,6 +68,9 @@ pub enum Change {
     SaDying(SaId),
     /// An SA was deleted, flushed, replaced, or it expired.
     SaRemoved(SaId),
+    /// An SA was deleted whose sequence numbers were read (GETAE) just before: it is on the move. The
+    /// data plane may keep it for the moment until the same SA is installed with other addresses.
+    SaDeparted(SaId),
     /// A new policy.
     PolicyInstalled(Arc<PolicyRecord>),
     /// A policy was deleted, flushed, replaced, or it expired.

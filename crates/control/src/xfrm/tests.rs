@@ -2,6 +2,7 @@
 
 mod bench;
 mod dumps;
+mod encapsulation;
 mod events;
 mod numbers;
 mod policies;

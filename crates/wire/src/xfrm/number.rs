@@ -243,6 +243,16 @@ pub mod mode {
     pub const MAX: u8 = 5;
 }
 
+/// Encapsulation types (`xfrm_encap_tmpl.encap_type`).
+pub mod encap_type {
+    /// UDP with eight zero bytes in front of ESP, of drafts before RFC 3948.
+    pub const ESPINUDP_NON_IKE: u16 = 1;
+    /// UDP (RFC 3948).
+    pub const ESPINUDP: u16 = 2;
+    /// TCP (RFC 8229).
+    pub const ESPINTCP: u16 = 7;
+}
+
 /// SA flags (`xfrm_usersa_info.flags`).
 pub mod sa_flag {
     /// Do not copy ECN bits.

@@ -189,7 +189,7 @@ fn packets_for_nobody_here_and_for_the_host_go_to_the_kernel() {
         ("IKE to us", v4(&ipv4(LOCAL_V4, 17, &udp(500, &[1; 28]))), "pass_local"),
         ("IKE on 4500", v4(&ipv4(LOCAL_V4, 17, &udp(4500, &IKE_BEHIND_MARKER))), "pass_local"),
         ("keep-alive", v4(&ipv4(LOCAL_V4, 17, &udp(4500, &[0xff]))), "pass_local"),
-        ("NAT-T while off", v4(&ipv4(LOCAL_V4, 17, &udp(4500, &ESP))), "pass_local"),
+        ("ESP in UDP on no port of ours", v4(&ipv4(LOCAL_V4, 17, &udp(4500, &ESP))), "pass_local"),
         ("AH to us", v4(&ipv4(LOCAL_V4, 51, &ESP)), "pass_local"),
         ("options, to us", v4(&with_options(ipv4(LOCAL_V4, 1, &syn), &[1; 8])), "pass_local"),
         (
@@ -323,7 +323,7 @@ fn esp_and_transit_go_to_the_worker() {
     ] {
         bench.expect(what, &packet, verdict);
     }
-    bench.steer.set_esp_in_udp(true);
+    bench.steer.set_esp_port(4500, true);
     for (what, packet, verdict) in [
         ("NAT-T", v4(&ipv4(LOCAL_V4, 17, &udp(4500, &ESP))), "to_worker_natt"),
         (
@@ -337,7 +337,16 @@ fn esp_and_transit_go_to_the_worker() {
             "to_worker_natt",
         ),
         ("IKE on 4500", v4(&ipv4(LOCAL_V4, 17, &udp(4500, &IKE_BEHIND_MARKER))), "pass_local"),
-        ("keep-alive", v4(&ipv4(LOCAL_V4, 17, &udp(4500, &[0xff]))), "pass_local"),
+        ("keepalive", v4(&ipv4(LOCAL_V4, 17, &udp(4500, &[0xff]))), "pass_keepalive"),
+        (
+            "keepalive in a frame's padding",
+            v4(&ipv4(LOCAL_V4, 17, &udp(4500, &[0xff]))).tap_to(60),
+            "pass_keepalive",
+        ),
+        ("keepalive6", v6(&ipv6(LOCAL_V6, &[], 17, &udp(4500, &[0xff]))), "pass_keepalive"),
+        ("one byte that is none", v4(&ipv4(LOCAL_V4, 17, &udp(4500, &[0xfe]))), "pass_local"),
+        ("two such bytes", v4(&ipv4(LOCAL_V4, 17, &udp(4500, &[0xff; 2]))), "pass_local"),
+        ("an SPI of ones", v4(&ipv4(LOCAL_V4, 17, &udp(4500, &[0xff; 24]))), "to_worker_natt"),
         (
             "NAT-T, SPI 255",
             v4(&ipv4(LOCAL_V4, 17, &udp(4500, &[0, 0, 0, 255, 0, 0, 0, 1]))),
@@ -355,14 +364,45 @@ fn esp_and_transit_go_to_the_worker() {
     }
 }
 
+#[test]
+fn ports_of_esp_in_udp_come_and_go() {
+    let mut bench = Bench::new();
+    let to = |port| v4(&ipv4(LOCAL_V4, 17, &udp(port, &ESP)));
+    let ports = [0, 1, 63, 64, 500, 4500, 40_000, 65_535];
+    for port in ports {
+        bench.expect("not yet", &to(port), "pass_local");
+        bench.steer.set_esp_port(port, true);
+        bench.steer.set_esp_port(port, true);
+    }
+    for port in 0..=u16::MAX {
+        let known = ports.contains(&port);
+        // Each known port and a sample of the others: a run takes microseconds.
+        if known || port % 251 == 0 {
+            let verdict = if known { "to_worker_natt" } else { "pass_local" };
+            bench.expect("on", &to(port), verdict);
+        }
+    }
+    bench.steer.set_esp_port(4500, false);
+    bench.steer.set_esp_port(4500, false);
+    bench.expect("off", &to(4500), "pass_local");
+    bench.expect("still on", &to(500), "to_worker_natt");
+}
+
 /// Lengthens a packet to 14 bytes and more: the kernel runs no shorter ones.
 trait Tap {
     fn tap(self, with: u8) -> Self;
+    /// To a length, with zeros.
+    fn tap_to(self, len: usize) -> Self;
 }
 
 impl Tap for Vec<u8> {
     fn tap(mut self, with: u8) -> Vec<u8> {
         self.resize(self.len().max(14), with);
+        self
+    }
+
+    fn tap_to(mut self, len: usize) -> Vec<u8> {
+        self.resize(len, 0);
         self
     }
 }
@@ -462,6 +502,10 @@ fn judge(packet: &[u8], esp_in_udp: bool) -> Option<&'static str> {
         50 if spi(payload) >= Some(256) => "to_worker_esp",
         50 => "pass_esp_reserved",
         17 if esp_in_udp && payload.get(2..4) == Some(&[0x11, 0x94]) => {
+            match (payload.get(4..6), payload.get(8)) {
+                (Some([0, 9]), Some(0xff)) => return Some("pass_keepalive"),
+                _ => (),
+            }
             match payload.get(8..).and_then(spi) {
                 Some(256..) => "to_worker_natt",
                 _ => "pass_local",
@@ -494,6 +538,7 @@ fn near_packets() -> impl Strategy<Value = Vec<u8>> {
         Just(ESP.to_vec()),
         Just(udp(4500, &ESP)),
         Just(udp(4500, &IKE_BEHIND_MARKER)),
+        Just(udp(4500, &[0xff])),
         prop::collection::vec(any::<u8>(), 0..40),
     ];
     let words = 0usize..11;
@@ -515,7 +560,7 @@ fn near_packets() -> impl Strategy<Value = Vec<u8>> {
 fn the_program_decides_as_its_twin() {
     let mut bench = Bench::new();
     for esp_in_udp in [false, true] {
-        bench.steer.set_esp_in_udp(esp_in_udp);
+        bench.steer.set_esp_port(4500, esp_in_udp);
         let mutation = (any::<prop::sample::Index>(), any::<u8>());
         let mutations = prop::collection::vec(mutation, 0..3);
         let cut = prop::option::of(any::<prop::sample::Index>());
@@ -540,10 +585,11 @@ fn the_program_decides_as_its_twin() {
 #[test]
 fn every_truncation_has_a_defined_fate() {
     let mut bench = Bench::new();
-    bench.steer.set_esp_in_udp(true);
+    bench.steer.set_esp_port(4500, true);
     let packets = [
         v4(&with_options(ipv4(LOCAL_V4, 50, &ESP), &[1; 12])),
         v4(&ipv4(LOCAL_V4, 17, &udp(4500, &ESP))),
+        v4(&ipv4(LOCAL_V4, 17, &udp(4500, &[0xff]))),
         ethernet(OWN, &[0x88a8, 0x8100, 0x0800], &ipv4(REMOTE_V4, 6, &[0; 20])),
         v6(&ipv6(LOCAL_V6, &[(0, 8), (60, 16)], 50, &ESP)),
         v6(&ipv6(LOCAL_V6, &[], 17, &udp(4500, &ESP))),

@@ -1,5 +1,7 @@
 //! Requests to a real XFRM server, and what the tables make of its changes.
 
+mod moving;
+
 use std::net::IpAddr;
 
 use super::*;
@@ -27,6 +29,8 @@ struct Fixture {
     server: Server,
     tables: Tables,
     view: View,
+    /// Every byte of new SAs' keys.
+    key: u8,
 }
 
 impl Fixture {
@@ -42,7 +46,7 @@ impl Fixture {
         let tables = Tables::new(Engine::AwsLc, nonces.unwrap(), clock, guard, &left, &mut view);
         let mut server = Server::new(Settings { cpus: 8, ..Settings::default() });
         server.set_listeners(0);
-        Fixture { server, tables, view }
+        Fixture { server, tables, view, key: 7 }
     }
 
     /// Sends a request, and brings what it changed into the view.
@@ -56,6 +60,9 @@ impl Fixture {
         }
         message.finish();
         let handled = self.server.handle(&Client::default(), &bytes, 1_700_000_000, &self.tables);
+        if kind == msg::GETAE {
+            return;
+        }
         // Nobody listens and no acknowledgement was asked for, so only a refusal is answered.
         assert!(handled.deliveries.is_empty(), "refused: {kind:#x}");
         let changes = self.server.take_changes();
@@ -73,6 +80,20 @@ impl Fixture {
 
     /// With its mode, and the CPU that it is bound to.
     fn add_sa_of(&mut self, spi: u32, reqid: u32, mode: u8, cpu: Option<u32>) {
+        let cpu = cpu.map(u32::to_ne_bytes);
+        let more: Vec<(u16, &[u8])> = cpu.iter().map(|cpu| (attr::SA_PCPU, &cpu[..])).collect();
+        self.send_sa(msg::NEWSA, spi, reqid, EAST, mode, &more);
+    }
+
+    fn send_sa(
+        &mut self,
+        kind: u16,
+        spi: u32,
+        reqid: u32,
+        to: IpAddr,
+        mode: u8,
+        more: &[(u16, &[u8])],
+    ) {
         let mut info = UsersaInfo {
             saddr: WEST.into(),
             lft: LifetimeConfig::UNLIMITED,
@@ -81,16 +102,14 @@ impl Fixture {
             mode,
             ..UsersaInfo::default()
         };
-        info.id.daddr = EAST.into();
+        info.id.daddr = to.into();
         info.id.spi = Be32::new(spi);
         info.id.proto = IPPROTO_ESP;
         let head =
             AlgorithmAead { name: Name::new("rfc4106(gcm(aes))"), key_len: 160, icv_len: 128 };
-        let key = [head.as_bytes(), &[7; 20]].concat();
-        let cpu = cpu.map(u32::to_ne_bytes);
-        let mut rest = vec![(attr::ALG_AEAD, &key[..])];
-        rest.extend(cpu.iter().map(|cpu| (attr::SA_PCPU, &cpu[..])));
-        self.send(msg::NEWSA, &info, &rest);
+        let key = [head.as_bytes(), &[self.key; 20]].concat();
+        let rest = [&[(attr::ALG_AEAD, &key[..])], more].concat();
+        self.send(kind, &info, &rest);
     }
 
     fn delete_sa(&mut self, spi: u32) {
@@ -115,13 +134,7 @@ impl Fixture {
 }
 
 fn sa_name(spi: u32) -> UsersaId {
-    UsersaId {
-        daddr: EAST.into(),
-        spi: Be32::new(spi),
-        family: AF_INET,
-        proto: IPPROTO_ESP,
-        pad: 0,
-    }
+    sa_id(spi, EAST)
 }
 
 fn wire_selector() -> WireSelector {
@@ -159,6 +172,10 @@ fn template(reqid: u32) -> UserTmpl {
     template.id.daddr = EAST.into();
     template.id.proto = IPPROTO_ESP;
     template
+}
+
+fn sa_id(spi: u32, to: IpAddr) -> UsersaId {
+    UsersaId { daddr: to.into(), spi: Be32::new(spi), family: AF_INET, proto: IPPROTO_ESP, pad: 0 }
 }
 
 fn policy_id() -> UserpolicyId {

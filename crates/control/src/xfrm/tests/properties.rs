@@ -80,7 +80,7 @@ fn check_changes(bench: &mut Bench, mirror: &mut (Vec<u64>, Vec<u64>)) {
                 assert!(mirror.0.contains(&record.id.0));
             }
             Change::SaDying(id) => assert!(mirror.0.contains(&id.0)),
-            Change::SaRemoved(id) => {
+            Change::SaRemoved(id) | Change::SaDeparted(id) => {
                 let at = mirror.0.iter().position(|&other| other == id.0).unwrap();
                 mirror.0.remove(at);
             }

@@ -1,0 +1,126 @@
+//! SAs on the move. An IKE daemon whose peer got another address or port, or that has one itself
+//! (NAT, MOBIKE), asks for an SA and its sequence numbers, deletes it, and installs it again
+//! between its new ends, with the same SPI and key. For the peer it is one SA all the while.
+//!
+//! ```text
+//!  GETAE ──► DELSA ─────────────► NEWSA
+//!              │ in force for [`GRACE_NS`]  │ goes on with the numbers, the window and the IVs
+//!              └─ remembered for [`MEMORY_NS`]: keys and numbers, for a NEWSA that comes late
+//! ```
+//!
+//! Without the first, packets between DELSA and NEWSA would be lost; without the second, those sealed
+//! between GETAE and DELSA would have taken numbers that are then taken again, and the peer would
+//! drop the second ones as replayed. An SA that is deleted for good is not read by GETAE first, and
+//! its key is forgotten at once; which one it is the XFRM server says.
+//!
+//! It knows no view and no slot: `tables` brings about what is decided here.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use dataplane::sa::{Sa, SaConfig, SaError};
+
+use crate::xfrm::{SaId, SaRecord};
+
+/// How long an SA stays in force after its deletion. A daemon's DELSA and NEWSA are a millisecond
+/// apart; a busy machine's may be 30. With the control loop's tick of 10 ms it is at most 50 ms for
+/// which a packet may pass that should not.
+const GRACE_NS: u64 = 40_000_000;
+
+/// How long it is remembered. A daemon that takes longer than this to install an SA again is not
+/// moving it.
+const MEMORY_NS: u64 = 10_000_000_000;
+
+/// SAs remembered, so that nobody fills the memory with keys; the oldest go first. A daemon moves
+/// one at a time.
+const REMEMBERED_MAX: usize = 1024;
+
+/// An SA that is out of force.
+struct Gone {
+    until_ns: u64,
+    sa: Arc<Sa>,
+    record: Arc<SaRecord>,
+}
+
+/// SAs that were deleted to be installed elsewhere.
+#[derive(Default)]
+pub struct Departed {
+    /// Still in force, by the end of their grace.
+    leaving: VecDeque<(u64, SaId)>,
+    gone: VecDeque<Gone>,
+}
+
+/// The SA that a new one is the same as.
+pub enum Predecessor {
+    /// It is still in force under this name, and must not be once the new one is.
+    Leaving(SaId),
+    /// It is not in force any more.
+    Gone(Arc<Sa>),
+}
+
+impl Departed {
+    /// An SA was deleted; it stays in force for the grace.
+    pub fn leave(&mut self, id: SaId, now_ns: u64) {
+        self.leaving.push_back((now_ns + GRACE_NS, id));
+    }
+
+    /// An SA whose grace is over, if there is one.
+    pub fn overdue(&mut self, now_ns: u64) -> Option<SaId> {
+        self.leaving.pop_front_if(|(until_ns, _)| *until_ns <= now_ns).map(|(_, id)| id)
+    }
+
+    /// Remembers an SA that is not in force any more.
+    pub fn remember(&mut self, sa: Arc<Sa>, record: Arc<SaRecord>, now_ns: u64) {
+        if self.gone.len() == REMEMBERED_MAX {
+            self.gone.pop_front();
+        }
+        self.gone.push_back(Gone { until_ns: now_ns + MEMORY_NS, sa, record });
+    }
+
+    /// Forgets what was remembered long enough.
+    pub fn forget(&mut self, now_ns: u64) {
+        while self.gone.pop_front_if(|gone| gone.until_ns <= now_ns).is_some() {}
+    }
+
+    /// Whether nothing waits for its time.
+    pub fn is_empty(&self) -> bool {
+        self.leaving.is_empty() && self.gone.is_empty()
+    }
+
+    /// Which SA comes back as `record`. It is not known here afterwards.
+    pub fn returning<'a>(
+        &mut self,
+        record: &SaRecord,
+        installed: impl Fn(SaId) -> Option<&'a SaRecord>,
+    ) -> Option<Predecessor> {
+        let same = |id: SaId| installed(id).is_some_and(|old| is_same(old, record));
+        if let Some(at) = self.leaving.iter().rposition(|(_, id)| same(*id)) {
+            return self.leaving.remove(at).map(|(_, id)| Predecessor::Leaving(id));
+        }
+        let at = self.gone.iter().rposition(|gone| is_same(&gone.record, record))?;
+        self.gone.remove(at).map(|gone| Predecessor::Gone(gone.sa))
+    }
+}
+
+/// One SA in the peer's eyes: SPI, algorithm, key and salt.
+fn is_same(old: &SaRecord, new: &SaRecord) -> bool {
+    old.parameters.spi() == new.parameters.spi() && old.aead == new.aead
+}
+
+/// `old` as `new` says it is now; numbers only go up.
+pub fn moved(old: &Sa, new: &Sa) -> Result<Sa, SaError> {
+    match old.moved(new.config().clone()) {
+        // Another window or sequence mode cannot go on with the old one's: what that one may have
+        // received counts as received.
+        Err(SaError::Immutable) => {
+            let (stats, config) = (old.stats(), new.config().clone());
+            Sa::new(SaConfig {
+                sent: config.sent.max(stats.sent),
+                received: config.received.max(stats.received),
+                received_bitmap: None,
+                ..config
+            })
+        }
+        result => result,
+    }
+}

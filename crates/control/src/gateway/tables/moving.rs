@@ -1,0 +1,74 @@
+//! SAs as they come and move: what of an earlier one a new one goes on with.
+//!
+//! Which SA is on the move is `departed`'s subject.
+
+use std::io;
+use std::sync::Arc;
+
+use dataplane::view::View;
+use tracing::error;
+
+use super::super::departed::{self, Predecessor};
+use super::super::translate;
+use super::Tables;
+use crate::xfrm::SaRecord;
+
+impl Tables {
+    /// Puts an SA into force. One that only moved goes on with its numbers, and its old ends go out of
+    /// force with the same view.
+    pub(super) fn install_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
+        let old = self.departed.returning(record, |id| Some(&*self.sas.get(&id)?.record));
+        let old = match old {
+            Some(Predecessor::Leaving(id)) => {
+                let sa = self.sas.get(&id).map(|installed| installed.sa.clone());
+                self.remove_sa(id, view)?;
+                sa
+            }
+            Some(Predecessor::Gone(sa)) => Some(sa),
+            None => None,
+        };
+        let sa = translate::sa(record, self.engine, &self.clock).and_then(|sa| match &old {
+            Some(old) => departed::moved(old, &sa).map_err(|error| error.to_string()),
+            None => Ok(sa),
+        });
+        match sa {
+            Ok(sa) => {
+                let usage = old.map(|old| old.stats().usage);
+                self.put_sa(sa, record, false, view)?;
+                if let (Some(installed), Some(usage)) = (self.sas.get_mut(&record.id), usage) {
+                    installed.before = (usage.packets, usage.bytes);
+                }
+            }
+            // The server checked all that the data plane asks for; nothing is sealed without.
+            Err(reason) => {
+                error!(spi = record.parameters.spi(), %reason, "an SA was not installed");
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes SAs out of force whose time to move is over; whether there was any.
+    pub fn end_departures(&mut self, view: &mut View) -> io::Result<bool> {
+        let mut any = false;
+        if self.departed.is_empty() {
+            return Ok(any);
+        }
+        let now_ns = self.clock.now_ns();
+        while let Some(id) = self.departed.overdue(now_ns) {
+            if let Some(installed) = self.sas.get(&id) {
+                self.departed.remember(installed.sa.clone(), installed.record.clone(), now_ns);
+            }
+            self.remove_sa(id, view)?;
+            any = true;
+        }
+        self.departed.forget(now_ns);
+        Ok(any)
+    }
+
+    /// The addresses of this host have changed: so may have the ports on which ESP arrives.
+    pub fn relocate(&mut self, view: &mut View) {
+        let local = &view.local;
+        let is_local = |address| local.get(&address).is_some();
+        self.encapsulation.relocate(is_local, &mut view.encapsulation_ports);
+    }
+}

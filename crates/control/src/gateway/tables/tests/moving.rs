@@ -1,0 +1,161 @@
+//! SAs that an IKE daemon moves (GETAE, DELSA, NEWSA), and the ports on which ESP arrives.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+use wire::xfrm::address::Be16;
+use wire::xfrm::number::encap_type;
+use wire::xfrm::sa::EncapTmpl;
+
+const NORTH: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 9));
+
+fn udp(source: u16, destination: u16) -> EncapTmpl {
+    EncapTmpl {
+        encap_type: encap_type::ESPINUDP,
+        encap_sport: Be16::new(source),
+        encap_dport: Be16::new(destination),
+        ..EncapTmpl::default()
+    }
+}
+
+impl Fixture {
+    fn add_udp_sa(&mut self, spi: u32, to: IpAddr, ports: (u16, u16), numbers: ReplayState) {
+        let encap = udp(ports.0, ports.1);
+        let more = [(attr::ENCAP, encap.as_bytes()), (attr::REPLAY_VAL, numbers.as_bytes())];
+        self.send_sa(msg::NEWSA, spi, 7, to, mode::TUNNEL, &more);
+    }
+
+    /// The first half of a move.
+    fn take_away(&mut self, spi: u32, to: IpAddr) {
+        let sa_id = sa_id(spi, to);
+        self.send(msg::GETAE, &AeventId { sa_id, ..AeventId::default() }, &[]);
+        self.send(msg::DELSA, &sa_id, &[]);
+    }
+
+    fn listed(&self, spi: u32, to: IpAddr) -> Option<(u16, u16)> {
+        let udp = self.view.sad.get(spi, to)?.config().encapsulation?;
+        Some((udp.source_port, udp.destination_port))
+    }
+
+    fn end_all_departures(&mut self) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while !self.tables.end_departures(&mut self.view).unwrap() {
+            assert!(Instant::now() < end, "the grace never ends");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn start() -> (tempfile::TempDir, Fixture) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut gateway = Fixture::start(directory.path());
+    gateway.send(msg::NEWPOLICY, &policy(action::ALLOW), &[(attr::TMPL, template(7).as_bytes())]);
+    (directory, gateway)
+}
+
+#[test]
+fn a_moved_sa_is_in_force_all_the_while_and_takes_no_number_twice() {
+    let (_directory, mut gateway) = start();
+    gateway.add_udp_sa(0x101, EAST, (4500, 4500), ReplayState::default());
+    let old = gateway.view.sad.get(0x101, EAST).unwrap().clone();
+    old.take_numbers().unwrap();
+    gateway.take_away(0x101, EAST);
+    // Packets meanwhile: later numbers than were read.
+    let last = old.take_numbers().unwrap();
+    assert_eq!(gateway.listed(0x101, EAST), Some((4500, 4500)), "opens still");
+    assert_eq!(gateway.chosen(), Some(0x101), "seals still");
+    let read = ReplayState { oseq: 1, ..ReplayState::default() };
+    gateway.add_udp_sa(0x101, EAST, (4500, 1024), read);
+    assert_eq!(gateway.listed(0x101, EAST), Some((4500, 1024)));
+    let new = gateway.view.sad.get(0x101, EAST).unwrap().clone();
+    assert_eq!(gateway.chosen(), Some(0x101));
+    assert_eq!(new.take_numbers().unwrap(), (last.0 + 1, last.1 + 1));
+    assert_eq!(gateway.tables.sas().count(), 1);
+    // Its time is over without anything left to end.
+    assert!(!gateway.tables.end_departures(&mut gateway.view).unwrap());
+}
+
+#[test]
+fn to_another_address_the_old_end_goes_with_the_same_view() {
+    let (_directory, mut gateway) = start();
+    gateway.add_udp_sa(0x101, EAST, (4500, 4500), ReplayState::default());
+    gateway.take_away(0x101, EAST);
+    gateway.add_udp_sa(0x101, NORTH, (4500, 4500), ReplayState::default());
+    assert_eq!(gateway.listed(0x101, EAST), None);
+    assert_eq!(gateway.listed(0x101, NORTH), Some((4500, 4500)));
+}
+
+#[test]
+fn one_that_does_not_come_back_is_out_of_force_soon_and_remembered_for_a_while() {
+    let (_directory, mut gateway) = start();
+    let numbers = ReplayState { oseq: 90, seq: 80, bitmap: 1 };
+    gateway.add_udp_sa(0x101, EAST, (4500, 4500), numbers);
+    gateway.take_away(0x101, EAST);
+    gateway.end_all_departures();
+    assert_eq!((gateway.listed(0x101, EAST), gateway.chosen()), (None, None));
+    // Older numbers than it had do not bring back what it had.
+    gateway.add_udp_sa(0x101, EAST, (4500, 1024), ReplayState::default());
+    let stats = gateway.sa(0x101).sa.stats();
+    assert_eq!((stats.sent, stats.received), (90, 80));
+}
+
+#[test]
+fn an_ordinary_deletion_takes_effect_at_once_and_leaves_nothing() {
+    let (_directory, mut gateway) = start();
+    let numbers = ReplayState { oseq: 90, seq: 80, bitmap: 1 };
+    gateway.add_udp_sa(0x101, EAST, (4500, 4500), numbers);
+    gateway.send(msg::DELSA, &sa_id(0x101, EAST), &[]);
+    assert_eq!((gateway.listed(0x101, EAST), gateway.chosen()), (None, None));
+    assert_eq!(gateway.tables.sas().count(), 0);
+    gateway.add_udp_sa(0x101, EAST, (4500, 4500), ReplayState::default());
+    let stats = gateway.sa(0x101).sa.stats();
+    assert_eq!((stats.sent, stats.received), (0, 0), "it is a new one, as in a kernel");
+}
+
+#[test]
+fn another_key_is_another_sa() {
+    let (_directory, mut gateway) = start();
+    let numbers = ReplayState { oseq: 90, seq: 80, bitmap: 1 };
+    gateway.add_udp_sa(0x101, EAST, (4500, 4500), numbers);
+    gateway.take_away(0x101, EAST);
+    gateway.key = 9;
+    gateway.add_udp_sa(0x101, EAST, (4500, 4500), ReplayState::default());
+    assert_eq!(gateway.view.sad.get(0x101, EAST).unwrap().stats().sent, 0);
+    // The old one's time ends, and takes nothing of the new one with it.
+    gateway.end_all_departures();
+    assert_eq!(gateway.listed(0x101, EAST), Some((4500, 4500)));
+    assert_eq!(gateway.chosen(), Some(0x101));
+}
+
+#[test]
+fn counters_begin_anew_and_limits_do_not() {
+    let (_directory, mut gateway) = start();
+    gateway.add_udp_sa(0x101, EAST, (4500, 4500), ReplayState::default());
+    let id = gateway.sa(0x101).record.id;
+    gateway.tables.sas.get_mut(&id).unwrap().before = (0, 0);
+    gateway.take_away(0x101, EAST);
+    gateway.add_udp_sa(0x101, EAST, (4500, 999), ReplayState::default());
+    let (sa, record) = (gateway.sa(0x101).sa.clone(), gateway.sa(0x101).record.clone());
+    let shown = gateway.tables.sa(record.id).unwrap();
+    assert_eq!((shown.packets, shown.bytes), (0, 0));
+    assert_eq!(sa.stats().usage.packets, gateway.sa(0x101).before.0);
+}
+
+#[test]
+fn ports_are_those_of_sas_that_end_here() {
+    let (_directory, mut gateway) = start();
+    let has = |gateway: &Fixture, port| gateway.view.encapsulation_ports.contains(port);
+    gateway.add_udp_sa(0x101, EAST, (1, 4500), ReplayState::default());
+    assert!(!has(&gateway, 4500), "the far end's");
+    gateway.view.local.insert(EAST, ());
+    gateway.tables.relocate(&mut gateway.view);
+    assert!(has(&gateway, 4500));
+    gateway.add_udp_sa(0x102, EAST, (1, 61_000), ReplayState::default());
+    assert!(has(&gateway, 61_000));
+    let encap = udp(1, 62_000);
+    gateway.send_sa(msg::UPDSA, 0x102, 7, EAST, mode::TUNNEL, &[(attr::ENCAP, encap.as_bytes())]);
+    assert!(!has(&gateway, 61_000) && has(&gateway, 62_000));
+    assert_eq!(gateway.listed(0x102, EAST), Some((1, 62_000)));
+    gateway.send(msg::DELSA, &sa_id(0x102, EAST), &[]);
+    assert!(!has(&gateway, 62_000) && has(&gateway, 4500));
+}
