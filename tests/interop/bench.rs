@@ -10,9 +10,12 @@
 //! echoes on one port at every address.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use lab::topology::{Namespace, Process, Veth};
 
+use crate::Outcome;
+use crate::counters::states;
 use crate::gateway::{Gateway, verdicts};
 use crate::guest::{Guest, Image};
 
@@ -23,6 +26,8 @@ pub const NETS: usize = 24;
 /// What hosts on both ends believe the path to carry: the link's 1500 less what a tunnel adds.
 const PATH_MTU: u32 = 1400;
 
+/// How long the last packets of a scenario may take to be counted on both sides.
+const SETTLE: Duration = Duration::from_secs(10);
 /// The longest IPv6 datagram, in three fragments: both ends cut before they protect.
 const DATAGRAM_MAX_IPV6: usize = 3000;
 /// The longest IPv4 datagram. The host behind the gateway cuts it in two; a Linux peer that
@@ -38,7 +43,8 @@ pub struct Bench {
     pub guest: Guest,
     /// What the peer consists of.
     pub image: Image,
-    _site: Namespace,
+    /// The gateway's namespace.
+    pub site: Namespace,
     /// The namespace of the hosts behind the gateway.
     pub red: Namespace,
     /// The namespace of the bridge, with `tap0` towards the peer and `wire0` towards the gateway.
@@ -94,16 +100,7 @@ impl Bench {
         for gateway in ["10.0.0.254", "fd00:10::fe"] {
             red.run("ping", &["-c", "1", "-W", "10", gateway]).map_err(text)?;
         }
-        Ok(Bench {
-            gateway,
-            guest,
-            image,
-            red,
-            wire,
-            _site: site,
-            _server: server,
-            _scratch: scratch,
-        })
+        Ok(Bench { gateway, guest, image, red, wire, site, _server: server, _scratch: scratch })
     }
 
     /// Sends pings, datagrams and streams of varied sizes from the peer to a host behind the
@@ -136,6 +133,34 @@ impl Bench {
     pub fn gateway_states(&self) -> Result<String, String> {
         let listed = self.gateway.ip("-s xfrm state");
         output(listed, "ip -s xfrm state")
+    }
+
+    /// Removes every SA and policy of both sides.
+    pub fn flush(&mut self) -> Result<(), String> {
+        self.gateway.xfrm(&["xfrm state flush".to_string(), "xfrm policy flush".to_string()]);
+        self.guest.run("ip xfrm state flush; ip xfrm policy flush").map(|_| ())
+    }
+
+    /// Waits until both sides have the same SAs among those that are wanted, with the same bytes
+    /// and packets: nothing was lost, and both count alike. Returns the packets.
+    pub fn agree(&mut self, wanted: impl Fn(u32) -> bool) -> Outcome {
+        let end = Instant::now() + SETTLE;
+        loop {
+            let [ours, theirs] =
+                [self.gateway_states()?, self.guest.run("ip -s xfrm state")?].map(|listing| {
+                    let mut found = states(&listing);
+                    found.retain(|spi, _| wanted(*spi));
+                    found
+                });
+            let packets = ours.values().map(|counters| counters.packets).sum();
+            if ours == theirs && packets > 0 {
+                return Ok(packets);
+            }
+            if Instant::now() > end {
+                return Err(format!("the gateway counts {ours:?}, the peer {theirs:?}"));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 }
 

@@ -31,6 +31,8 @@ pub fn directory() -> PathBuf {
 pub struct Image {
     /// `linux 6.1.0-50-amd64` and the like, without the first word.
     pub kernel: String,
+    /// Package version of the strongSwan inside.
+    pub strongswan: String,
     path: PathBuf,
 }
 
@@ -52,7 +54,8 @@ impl Image {
             line.map(|version| version.trim().to_string())
                 .ok_or_else(|| format!("{suite}: no version of {package}in {versions}"))
         };
-        Ok(Image { kernel: version("linux ")?, path })
+        let (kernel, strongswan) = (version("linux ")?, version("charon-systemd ")?);
+        Ok(Image { kernel, strongswan, path })
     }
 
     /// The traffic program, which runs here as well as in the guest.
@@ -123,6 +126,13 @@ impl Guest {
     /// Runs lines of `ip` in one batch.
     pub fn ip(&mut self, lines: &[String]) -> Result<(), String> {
         self.run(&format!("printf '%s\\n' '{}' | ip -batch -", lines.join("' '"))).map(|_| ())
+    }
+
+    /// Writes a file of text without single quotes.
+    pub fn write(&mut self, path: &str, text: &str) -> Result<(), String> {
+        assert!(!text.contains('\''), "{text}");
+        let lines: Vec<&str> = text.lines().collect();
+        self.run(&format!("printf '%s\\n' '{}' >{path}", lines.join("' '"))).map(|_| ())
     }
 
     /// Waits until a command succeeds.

@@ -12,7 +12,11 @@
 #[path = "../gateway/mod.rs"]
 mod gateway;
 
+#[path = "../daemon/mod.rs"]
+mod daemon;
+
 mod bench;
+mod charons;
 mod counters;
 mod frames;
 mod guest;
@@ -121,7 +125,12 @@ fn kernel(suite: &str, options: &Options) -> Vec<Row> {
     let peer = format!("Linux {}", image.kernel);
     let mut recorder = Recorder { options, peer, rows: Vec::new() };
     match catch_unwind(|| Bench::new(image, 1)) {
-        Ok(Ok(mut bench)) => statics::run(&mut bench, &mut recorder),
+        Ok(Ok(mut bench)) => {
+            statics::run(&mut bench, &mut recorder);
+            if options.all {
+                charons::run(&mut bench, &mut recorder);
+            }
+        }
         Ok(Err(error)) => return failed(error),
         Err(_) => return failed("the gateway did not start".to_string()),
     }

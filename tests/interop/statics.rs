@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use crate::bench::Bench;
-use crate::counters::{errors, states};
+use crate::counters::errors;
 use crate::frames;
 use crate::pairs::{Pair, Side};
 use crate::{Outcome, Recorder};
 
-/// How long the last packets of a scenario may take to be counted on both sides.
+/// How long a packet may take to be counted.
 const SETTLE: Duration = Duration::from_secs(10);
 
 /// Runs them all.
@@ -22,7 +22,8 @@ pub fn run(bench: &mut Bench, recorder: &mut Recorder<'_>) {
         recorder.scenario(&pair.name(), || {
             let (host, peer) = pair.ends();
             bench.traffic(&host, &peer)?;
-            agree(bench, pair)
+            let both = [pair.spi_to_peer(), pair.spi_to_gateway()];
+            bench.agree(|spi| both.contains(&spi))
         });
     }
     recorder.scenario("nothing in clear, no errors counted", || {
@@ -38,25 +39,6 @@ fn install(bench: &mut Bench, pairs: &[Pair]) -> Result<(), String> {
         bench.guest.ip(&pair.lines(Side::Peer))?;
     }
     Ok(())
-}
-
-/// Both sides count the same bytes and packets on both SAs; returns the packets.
-fn agree(bench: &mut Bench, pair: &Pair) -> Outcome {
-    let end = Instant::now() + SETTLE;
-    loop {
-        let ours = states(&bench.gateway_states()?);
-        let theirs = states(&bench.guest.run("ip -s xfrm state")?);
-        let both = [pair.spi_to_peer(), pair.spi_to_gateway()];
-        let [here, there] = [&ours, &theirs]
-            .map(|side| both.map(|spi| side.get(&spi).copied().unwrap_or_default()));
-        if here == there && here.iter().all(|counters| counters.packets > 0) {
-            return Ok(here.iter().map(|counters| counters.packets).sum());
-        }
-        if Instant::now() > end {
-            return Err(format!("the gateway counts {here:?}, the peer {there:?}"));
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
 }
 
 /// The peer's kernel has counted no error but those expected.

@@ -1,0 +1,218 @@
+//! strongSwan inside the peer, which drives the peer's own kernel, and strongSwan beside the
+//! gateway, which drives Peregrine: they negotiate, and what they negotiated carries traffic.
+
+use std::collections::BTreeSet;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::bench::{Bench, OUTER, PORT, hosts, networks};
+use crate::counters::states;
+use crate::daemon::charon::Charon;
+use crate::daemon::root::Root;
+use crate::{Outcome, Recorder};
+
+/// How long an SA that was rekeyed may stay: strongSwan keeps it for 5 s.
+const DELETE_PATIENCE: Duration = Duration::from_secs(20);
+
+/// The daemon's configuration in the peer: Debian's own, and a log.
+const SETTINGS: &str = "charon {
+  load_modular = yes
+  plugins {
+    include strongswan.d/charon/*.conf
+  }
+  filelog {
+    stderr {
+      default = 1
+      knl = 2
+    }
+  }
+}
+include strongswan.d/*.conf";
+
+/// Which end a configuration is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Gateway,
+    Peer,
+}
+
+/// A child of a configuration: its name, the number of its networks, its inner family (0 is IPv4),
+/// its ESP proposal.
+#[derive(Clone, Copy, Debug)]
+struct Tunnel {
+    name: &'static str,
+    number: usize,
+    family: usize,
+    proposal: &'static str,
+}
+
+/// The children of the connection over IPv4, and of the one over IPv6.
+const TUNNELS: [[Tunnel; 2]; 2] = [
+    [
+        Tunnel { name: "four4", number: 17, family: 0, proposal: "aes256gcm16-esn" },
+        Tunnel { name: "six4", number: 18, family: 1, proposal: "aes128gcm16-noesn" },
+    ],
+    [
+        Tunnel { name: "four6", number: 19, family: 0, proposal: "aes128gcm16-esn" },
+        Tunnel { name: "six6", number: 20, family: 1, proposal: "aes256gcm16-noesn" },
+    ],
+];
+
+/// Runs them all. The gateway's daemon is strongSwan 5.9.8 for a peer with that one, else 6.1.
+pub fn run(bench: &mut Bench, recorder: &mut Recorder<'_>) {
+    let name = if bench.image.strongswan.starts_with("5.") {
+        "strongswan-5.9.8"
+    } else {
+        "strongswan-6.1"
+    };
+    let Some(root) = Root::find(name) else {
+        recorder.scenario("strongSwan", || Err(format!("{name} cannot be had")));
+        return;
+    };
+    let title = format!("strongSwan {} here", version(&root.version));
+    recorder.peer = format!("{}, strongSwan {}", recorder.peer, version(&bench.image.strongswan));
+    let mut charon = match start(bench, &root) {
+        Ok(charon) => charon,
+        Err(error) => return recorder.scenario(&title, || Err(error)),
+    };
+    recorder.scenario(&format!("{title}: the peer initiates, IPv4 outside"), || {
+        for tunnel in TUNNELS[0] {
+            bench.guest.run(&format!("swanctl --initiate --child {} 2>&1", tunnel.name))?;
+        }
+        flows(bench, 0)
+    });
+    recorder.scenario(&format!("{title}: the gateway initiates, IPv6 outside"), || {
+        for tunnel in TUNNELS[1] {
+            charon.initiate(tunnel.name);
+        }
+        flows(bench, 1)
+    });
+    recorder.scenario(&format!("{title}: the peer rekeys under traffic"), || {
+        rekeyed(bench, &TUNNELS[0][0], |bench| {
+            bench.guest.run("swanctl --rekey --child four4 2>&1").map(|_| ())
+        })
+    });
+    recorder.scenario(&format!("{title}: the gateway rekeys under traffic"), || {
+        rekeyed(bench, &TUNNELS[1][1], |_| {
+            charon.run(&["--rekey", "--child", "six6"]);
+            Ok(())
+        })
+    });
+    recorder.scenario(&format!("{title}: the peer deletes, no SA is left"), || {
+        bench.guest.run("swanctl --terminate --ike over4 2>&1")?;
+        bench.guest.run("swanctl --terminate --ike over6 2>&1")?;
+        let left = bench.gateway_states()?;
+        if states(&left).is_empty() { Ok(0) } else { Err(left) }
+    });
+    if recorder.rows.iter().any(|row| row.outcome.is_err()) {
+        let log = bench.guest.run("tail -60 /tmp/charon.log").unwrap_or_else(|error| error);
+        println!("the gateway's daemon:\n{}\nthe peer's:\n{log}", charon.log());
+    }
+    charon.stop();
+}
+
+/// `6.1.0-2` without Debian's part.
+fn version(package: &str) -> &str {
+    package.split('-').next().unwrap_or(package)
+}
+
+/// Starts both daemons with their configurations.
+fn start(bench: &mut Bench, root: &Root) -> Result<Charon, String> {
+    bench.flush()?;
+    let charon = Charon::start(root, &bench.site, Some(&bench.gateway));
+    charon.load(&configuration(End::Gateway));
+    let guest = &mut bench.guest;
+    guest.write("/etc/strongswan.conf", SETTINGS)?;
+    guest.write("/etc/swanctl/swanctl.conf", &configuration(End::Peer))?;
+    guest.run("charon-systemd >/tmp/charon.log 2>&1 &")?;
+    let loaded = guest.wait("test -S /var/run/charon.vici && swanctl --load-all --noprompt 2>&1");
+    loaded.map_err(|error| {
+        let log = guest.run("cat /tmp/charon.log").unwrap_or_default();
+        format!("{error}\n{log}")
+    })?;
+    Ok(charon)
+}
+
+/// swanctl.conf of one end.
+fn configuration(end: End) -> String {
+    let connections: String = (0..2).map(|outer| connection(end, outer)).collect();
+    format!(
+        "connections {{\n{connections}}}\n\
+         secrets {{\nike-one {{\nsecret = \"not the one of any other test\"\n}}\n}}\n"
+    )
+}
+
+fn connection(end: End, outer: usize) -> String {
+    let [gateway, peer] = OUTER[outer];
+    let ((here, there), (local, remote)) = match end {
+        End::Gateway => ((gateway, peer), ("gateway", "peer")),
+        End::Peer => ((peer, gateway), ("peer", "gateway")),
+    };
+    let children: String = TUNNELS[outer].iter().map(|tunnel| child(end, tunnel)).collect();
+    format!(
+        "over{} {{\nversion = 2\nlocal_addrs = {here}\nremote_addrs = {there}\n\
+         proposals = aes256gcm16-prfsha256-x25519\n\
+         local {{\nauth = psk\nid = {local}\n}}\nremote {{\nauth = psk\nid = {remote}\n}}\n\
+         children {{\n{children}}}\n}}\n",
+        [4, 6][outer]
+    )
+}
+
+fn child(end: End, tunnel: &Tunnel) -> String {
+    let behind = |side: &str| networks(side, tunnel.number)[tunnel.family].clone();
+    let (here, there) = match end {
+        End::Gateway => (behind("16"), behind("48")),
+        End::Peer => (behind("48"), behind("16")),
+    };
+    format!(
+        "{} {{\nlocal_ts = {here}\nremote_ts = {there}\nesp_proposals = {}\n}}\n",
+        tunnel.name, tunnel.proposal
+    )
+}
+
+/// Traffic through both children of a connection; both sides count the same on every SA.
+fn flows(bench: &mut Bench, outer: usize) -> Outcome {
+    for tunnel in &TUNNELS[outer] {
+        let [host, peer] =
+            ["16", "48"].map(|side| hosts(side, tunnel.number)[tunnel.family].clone());
+        bench.traffic(&host, &peer)?;
+    }
+    bench.agree(|_| true)
+}
+
+/// Rekeys while datagrams go to the peer and back, each sent when the one before came back: none
+/// is lost. Afterwards there are as many SAs as before, two of them new.
+fn rekeyed(
+    bench: &mut Bench,
+    tunnel: &Tunnel,
+    rekey: impl FnOnce(&mut Bench) -> Result<(), String>,
+) -> Outcome {
+    let spis = |bench: &Bench| -> Result<BTreeSet<u32>, String> {
+        Ok(states(&bench.gateway_states()?).into_keys().collect())
+    };
+    let before = spis(bench)?;
+    let to = &hosts("48", tunnel.number)[tunnel.family];
+    let mut command = bench.red.command_bound(&bench.image.stream());
+    command.args(["udp", to, &PORT.to_string(), "3000", "1000"]).stdout(Stdio::piped());
+    let mut stream = command.spawn().map_err(|error| error.to_string())?;
+    rekey(bench)?;
+    let ended = stream.try_wait().map_err(|error| error.to_string())?.is_some();
+    let out = stream.wait_with_output().map_err(|error| error.to_string())?;
+    if !out.status.success() {
+        return Err(String::from_utf8_lossy(&out.stdout).into());
+    }
+    if ended {
+        return Err("the traffic had ended before the rekeying".to_string());
+    }
+    let end = Instant::now() + DELETE_PATIENCE;
+    loop {
+        let after = spis(bench)?;
+        if after.len() == before.len() && after.difference(&before).count() == 2 {
+            return bench.agree(|_| true);
+        }
+        if Instant::now() > end {
+            return Err(format!("the SAs were {before:x?} and are {after:x?}"));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
