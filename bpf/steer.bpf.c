@@ -18,6 +18,10 @@
 
 #include "packet.h"
 
+// Local addresses of each family: a gateway may have an endpoint per tunnel. They are allocated
+// as they come (`NO_PREALLOC`, include/uapi/linux/bpf.h); most hosts have a handful.
+#define LOCAL_ADDRESSES_MAX 65536
+#define NO_PREALLOC 1
 #define SPI_FIRST 256  // RFC 4303 section 2.1: 1 to 255 are reserved, 0 is never sent
 
 // What became of a packet. One count each, so that they add up to the packets seen. The order
@@ -51,14 +55,16 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, LOCAL_ADDRESSES_MAX);
+	__uint(map_flags, NO_PREALLOC);
 	__type(key, __u32);
 	__type(value, __u8);
 } local_v4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, LOCAL_ADDRESSES_MAX);
+	__uint(map_flags, NO_PREALLOC);
 	__type(key, struct ipv6_address);
 	__type(value, __u8);
 } local_v6 SEC(".maps");

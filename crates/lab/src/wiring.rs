@@ -26,6 +26,10 @@ pub const GENERATOR_LINKS: [&str; 2] = ["p0", "p1"];
 /// The two gateways, in the order of the generator's ports.
 pub const SIDES: [Side; 2] = [Side::Near, Side::Far];
 
+/// Far endpoints that the near kernel may resolve by itself. It keeps 1024 neighbours by default
+/// (`gc_thresh3`), all namespaces of the machine together; permanent ones do not count.
+const ENDPOINTS_RESOLVED_MAX: u32 = 512;
+
 /// Why the lab's network could not be built or described.
 #[derive(Debug, thiserror::Error)]
 pub enum WiringError {
@@ -91,7 +95,24 @@ impl Wiring {
                 recipe.network_batch(side, tunnels).lines().map(str::to_owned).collect();
             namespace.ip_batch(&lines)?;
         }
-        Ok(())
+        if tunnels > ENDPOINTS_RESOLVED_MAX {
+            self.settle_neighbours(recipe, tunnels)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Tells the near gateway where every far endpoint is, as a network with so many would do it by
+    /// one router.
+    fn settle_neighbours(&self, recipe: &Recipe, tunnels: u32) -> Result<(), WiringError> {
+        let [near, far] = &self.gateways;
+        let mac = mac(far, &recipe.far.black_link)?.map(|byte| format!("{byte:02x}")).join(":");
+        let link = &recipe.near.black_link;
+        let lines: Vec<String> = (1..=tunnels)
+            .filter_map(|number| Some(recipe.tunnel(number)?.far_endpoint))
+            .map(|end| format!("neighbour replace {end} lladdr {mac} dev {link} nud permanent"))
+            .collect();
+        Ok(near.ip_batch(&lines)?)
     }
 
     /// The generator's namespace.

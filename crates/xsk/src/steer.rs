@@ -5,6 +5,7 @@
 //! gateway serves, before its program is replaced. Dropping a [`Steer`] does **not** detach: only
 //! [`Steer::detach`] does, so that every way to die but a clean stop fails closed.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
@@ -43,7 +44,7 @@ const VERDICTS: [(&str, &str); 12] = [
 pub struct Steer {
     skeleton: skeleton::SteerSkel<'static>,
     interface: Interface,
-    local: Vec<IpAddr>,
+    local: HashSet<IpAddr>,
 }
 
 impl fmt::Debug for Steer {
@@ -69,7 +70,7 @@ impl Steer {
         let place = Box::leak(Box::new(MaybeUninit::uninit()));
         let open = skeleton::SteerSkelBuilder::default().open(place).map_err(&load_error)?;
         let skeleton = open.load().map_err(&load_error)?;
-        let mut steer = Steer { skeleton, interface, local: Vec::new() };
+        let mut steer = Steer { skeleton, interface, local: HashSet::new() };
         steer.set_ethernet_address(mac);
         Ok(steer)
     }
@@ -98,7 +99,7 @@ impl Steer {
     ///
     /// # Errors
     ///
-    /// When the program's table (4096 addresses of each family) is full.
+    /// When the program's table (65 536 addresses of each family) is full.
     pub fn add_local_address(&mut self, address: IpAddr) -> Result<(), XskError> {
         if self.local.contains(&address) {
             return Ok(());
@@ -112,7 +113,7 @@ impl Steer {
             }
         };
         result.map_err(|error| self.map_error("add a local address", &error))?;
-        self.local.push(address);
+        self.local.insert(address);
         Ok(())
     }
 
@@ -122,15 +123,15 @@ impl Steer {
     ///
     /// When the kernel refuses.
     pub fn remove_local_address(&mut self, address: IpAddr) -> Result<(), XskError> {
-        let Some(at) = self.local.iter().position(|&known| known == address) else {
+        if !self.local.contains(&address) {
             return Ok(());
-        };
+        }
         let result = match address {
             IpAddr::V4(address) => self.skeleton.maps.local_v4.delete(&address.octets()),
             IpAddr::V6(address) => self.skeleton.maps.local_v6.delete(&address.octets()),
         };
         result.map_err(|error| self.map_error("remove a local address", &error))?;
-        self.local.swap_remove(at);
+        self.local.remove(&address);
         Ok(())
     }
 
@@ -143,8 +144,8 @@ impl Steer {
         for &address in addresses {
             self.add_local_address(address)?;
         }
-        let old: Vec<IpAddr> =
-            self.local.iter().copied().filter(|known| !addresses.contains(known)).collect();
+        let new: HashSet<IpAddr> = addresses.iter().copied().collect();
+        let old: Vec<IpAddr> = self.local.difference(&new).copied().collect();
         old.into_iter().try_for_each(|address| self.remove_local_address(address))
     }
 
