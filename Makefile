@@ -4,7 +4,10 @@
 # Everything the demonstration writes goes here.
 OUT ?= demo
 
+# First strongSwan negotiates a handful of tunnels, then comes the published load over 500.
 demo: setup build
+	target/release/peregrine lab run bf3-test1 --keys ike --show-sas --tunnels 5 --directions both \
+		--steps 3 --step-time 2s --max 50mbps --out $(OUT)/negotiated
 	target/release/peregrine lab run bf3-test1 --tunnels 500 --directions both \
 		--steps 20 --step-time 5s --out $(OUT)
 

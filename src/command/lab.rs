@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
 use control::signal::StopSignals;
+use lab::ike::{Keying, Responder, SHARDS_MAX};
 use lab::recipe::{Recipe, Speed};
 use lab::report;
 use lab::result::{Direction, Label};
@@ -29,6 +30,9 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("nsenter", "util-linux"),
     ("setpriv", "util-linux"),
 ];
+/// The same where strongSwan negotiates the tunnels.
+const IKE_PROGRAMS: [(&str, &str); 2] =
+    [(lab::ike::PROGRAM, "charon-systemd"), ("swanctl", "strongswan-swanctl")];
 /// How often the signals are looked at: quick for a finger, free for the machine.
 const SIGNAL_POLL: Duration = Duration::from_millis(50);
 
@@ -77,6 +81,7 @@ Examples:
   peregrine lab run bf3-test1 --tunnels 500
   peregrine lab run bf3-test0 --tunnels 10,50,100,500 --steps 20 --step-time 10s --max 2gbps
   peregrine lab run bf3-test1 --directions uni,both --mix 1428 --out long-frames
+  peregrine lab run bf3-test1 --keys ike --tunnels 500
   peregrine lab run my-recipe.toml --json | jq '.curves[].conclusion.marker.rx_bps'")]
 struct Run {
     /// A built-in recipe (see `peregrine lab list`) or a recipe's file
@@ -103,12 +108,33 @@ struct Run {
     /// Seed of the tunnels' test keys
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Where the tunnels' keys come from: `static` ones of the lab's, or `ike`: strongSwan, started
+    /// under `peregrine exec` on both gateways, negotiates every tunnel; logs go to ike/ in the folder
+    #[arg(long, value_name = "HOW", default_value = "static")]
+    keys: Keys,
+    /// With --keys ike: daemons per gateway (default: as many as keep each at 2000 tunnels)
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=i64::from(SHARDS_MAX)))]
+    shards: Option<u32>,
+    /// With --keys ike: how the answering daemon finds a tunnel, `exact` (a connection for each) or
+    /// `any` (one for all)
+    #[arg(long, value_name = "HOW", value_parser = swanctl::responder)]
+    responder: Option<Responder>,
+    /// With --keys ike: print `swanctl --list-sas` beside `peregrine show sa`, before and after the
+    /// ramp
+    #[arg(long)]
+    show_sas: bool,
     /// Folder for the results (default: RECIPE-TIME here)
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print result.json instead of tables, and no progress
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Keys {
+    Static,
+    Ike,
 }
 
 /// Redraw a run, or draw several over each other
@@ -147,12 +173,17 @@ impl Lab {
 impl Run {
     fn run(self) -> anyhow::Result<ExitCode> {
         let recipe = self.changed_recipe()?;
+        let keying = self.keying(&recipe)?;
         check_machine()?;
+        if keying.is_some() {
+            check_programs(&IKE_PROGRAMS)?;
+        }
         let stop = Arc::new(AtomicBool::new(false));
         watch_signals(Arc::clone(&stop))?;
         let out = self.out.clone().unwrap_or_else(|| default_out(&recipe));
         let binary = std::env::current_exe().context("finding this program's own file")?;
-        let options = Options { recipe, out: out.clone(), binary, stop, quiet: self.json };
+        let quiet = self.json;
+        let options = Options { recipe, out: out.clone(), binary, stop, quiet, keying };
         let outcome = lab::run::run(&options)?;
         if self.json {
             println!("{}", serde_json::to_string_pretty(&outcome.run.result)?);
@@ -160,6 +191,19 @@ impl Run {
             print(&outcome, &out);
         }
         Ok(exit_code(&outcome))
+    }
+
+    /// How the tunnels are negotiated, if they are.
+    fn keying(&self, recipe: &Recipe) -> Result<Option<Keying>, Unfit> {
+        let is_asked_for = self.shards.is_some() || self.responder.is_some() || self.show_sas;
+        if self.keys == Keys::Static {
+            let sentence = "--shards, --responder and --show-sas are about negotiated tunnels: say \
+                            --keys ike as well";
+            return if is_asked_for { Err(Unfit(sentence.to_owned())) } else { Ok(None) };
+        }
+        let responder = self.responder.unwrap_or_default();
+        recipe.terms(responder).map_err(|error| Unfit(error.to_string()))?;
+        Ok(Some(Keying { shards: self.shards, responder, lists_sas: self.show_sas }))
     }
 
     /// The recipe with what the options change in it.
@@ -273,11 +317,16 @@ pub(super) fn check_machine() -> Result<(), Unfit> {
             "the lab makes network namespaces and attaches XDP programs: run it as root".to_owned(),
         ));
     }
+    check_programs(&PROGRAMS)
+}
+
+/// Whether all these programs are installed.
+fn check_programs(programs: &[(&str, &str)]) -> Result<(), Unfit> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = |program: &str| {
         std::env::split_paths(&path).any(|directory: PathBuf| directory.join(program).is_file())
     };
-    match PROGRAMS.iter().find(|(program, _)| !found(program)) {
+    match programs.iter().find(|(program, _)| !found(program)) {
         Some((program, package)) => Err(Unfit(format!(
             "the lab needs the program `{program}`; install the package {package}"
         ))),
@@ -369,6 +418,10 @@ mod tests {
             max: Some("1gbps".to_owned()),
             mix: vec!["imix1".to_owned(), "1400".to_owned()],
             seed: Some(9),
+            keys: Keys::Static,
+            shards: None,
+            responder: None,
+            show_sas: false,
             out: None,
             json: false,
         };

@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use crate::recipe::Recipe;
 use crate::topology::{Process, TopologyError, batch, command_apart};
+use crate::usage::Usage;
 use crate::wiring::{SIDES, Wiring};
 
 pub use facts::{GatewayFacts, PortFacts, Verdict};
@@ -132,7 +133,27 @@ impl Dut {
 
     /// The answer of the near gateway to `show status`: versions, engine, cores.
     pub fn status(&self) -> Result<Value, DutError> {
-        self.gateways[0].show("status")
+        self.status_of(0)
+    }
+
+    /// The same of either gateway: 0 near, 1 far.
+    pub fn status_of(&self, index: usize) -> Result<Value, DutError> {
+        self.gateways[index].show("status")
+    }
+
+    /// The answer of a gateway to `show sa`.
+    pub fn sas(&self, index: usize) -> Result<Value, DutError> {
+        self.gateways[index].show("sa")
+    }
+
+    /// What a gateway takes.
+    pub fn usage(&self, index: usize) -> Usage {
+        Usage::of(self.gateways[index].process.pid())
+    }
+
+    /// The program that the gateways are.
+    pub fn binary(&self) -> &Path {
+        &self.gateways[0].binary
     }
 
     /// Process ids, for whoever wants to watch or to end them.

@@ -2,7 +2,9 @@
 //!
 //! It writes to standard error, so that standard output stays the result's, and it measures nothing.
 
+use std::cell::Cell;
 use std::io::IsTerminal;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -11,11 +13,15 @@ use crate::result::{Sample, Step};
 /// One line of the bar. What may be cut off on a narrow terminal comes last.
 const TEMPLATE: &str = "{prefix} {bar:12} {percent:>3} % ends in {eta}  {msg}";
 
+/// Without a bar, a count is shown this often: enough to see that it moves.
+const COUNT_EVERY: Duration = Duration::from_secs(5);
+
 /// The display of one run.
 #[derive(Debug)]
 pub struct Display {
     bar: Option<ProgressBar>,
     is_quiet: bool,
+    counted: Cell<Option<Instant>>,
 }
 
 impl Display {
@@ -30,7 +36,7 @@ impl Display {
             }
             bar
         });
-        Display { bar, is_quiet: quiet }
+        Display { bar, is_quiet: quiet, counted: Cell::new(None) }
     }
 
     /// Says what is being done now.
@@ -44,16 +50,39 @@ impl Display {
 
     /// Begins a curve of so many quarters of a second.
     pub fn begin(&self, curve: &str, samples: u64) {
-        if let Some(bar) = &self.bar {
-            bar.set_length(samples);
-            bar.set_position(0);
-            bar.reset_eta();
-            bar.set_prefix(curve.to_owned());
-            bar.set_message(String::new());
-            bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(4));
-        } else {
+        if !self.begin_bar(curve, samples) {
             self.say(&format!("{curve}:"));
         }
+    }
+
+    /// Begins to count to `total`.
+    pub fn begin_count(&self, what: &str, total: u64) {
+        self.begin_bar(what, total);
+        self.counted.set(Some(Instant::now()));
+    }
+
+    /// Shows a count and what it means.
+    pub fn count(&self, done: u64, meaning: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(done);
+            bar.set_message(format!("{done} {meaning}"));
+            return;
+        }
+        if self.counted.get().is_none_or(|last| last.elapsed() >= COUNT_EVERY) {
+            self.counted.set(Some(Instant::now()));
+            self.say(&format!("  {done} {meaning}"));
+        }
+    }
+
+    fn begin_bar(&self, what: &str, length: u64) -> bool {
+        let Some(bar) = &self.bar else { return false };
+        bar.set_length(length);
+        bar.set_position(0);
+        bar.reset_eta();
+        bar.set_prefix(what.to_owned());
+        bar.set_message(String::new());
+        bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(4));
+        true
     }
 
     /// Shows one sample.

@@ -3,6 +3,7 @@
 //! Everything here is drawn from the three data files alone, so that any run can be redrawn.
 
 pub mod html;
+mod negotiation;
 mod number;
 pub mod png;
 pub mod reference;

@@ -23,6 +23,7 @@ use crate::calibration::{CalibrationError, calibrate};
 use crate::clock;
 use crate::dut::DutError;
 use crate::environment;
+use crate::ike::{IkeError, Keying};
 use crate::marker::conclude;
 use crate::progress::{Display, bits};
 use crate::recipe::{Recipe, RecipeError};
@@ -46,6 +47,8 @@ pub struct Options {
     pub stop: Arc<AtomicBool>,
     /// Show nothing while running.
     pub quiet: bool,
+    /// Who puts SAs into the gateways: an IKE daemon, or the lab with keys of its own.
+    pub keying: Option<Keying>,
 }
 
 /// What a run left behind.
@@ -77,6 +80,9 @@ pub enum RunError {
     /// A gateway failed.
     #[error(transparent)]
     Dut(#[from] DutError),
+    /// The tunnels were not negotiated.
+    #[error(transparent)]
+    Ike(Box<IkeError>),
     /// Some tunnels carry nothing.
     #[error(
         "{missing} of {frames} frames, one per tunnel, did not come through from {from} to {to} \
@@ -107,6 +113,13 @@ pub enum RunError {
     /// The report could not be drawn.
     #[error(transparent)]
     Report(#[from] ReportError),
+}
+
+/// Boxed, because it would double the size of every result.
+impl From<IkeError> for RunError {
+    fn from(error: IkeError) -> RunError {
+        RunError::Ike(Box::new(error))
+    }
 }
 
 /// Runs a recipe and writes its folder.

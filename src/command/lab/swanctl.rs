@@ -87,7 +87,10 @@ impl Swanctl {
         println!(
             "{} tunnels, {} per gateway: {} files in {}; README.md says how to use them",
             self.tunnels,
-            if plan.shards == 1 { "one charon".into() } else { format!("{} charons", plan.shards) },
+            match plan.shards.count {
+                1 => "one charon".to_owned(),
+                count => format!("{count} charons"),
+            },
             files.len(),
             self.out.display()
         );

@@ -7,7 +7,7 @@ mod parts;
 mod tables;
 
 use self::parts::{Table, data_url, list, section};
-use self::tables::{accounting, environment, limits};
+use self::tables::{accounting, environment, limits, negotiations};
 use super::number;
 use super::reference::{OTHER_HARDWARE, published};
 use super::svg::{EDGES, LEFT, RIGHT, WIDTH, escape};
@@ -28,6 +28,10 @@ pub fn page(run: &Run, plot: &Plot, svg: &str) -> String {
     body.push_str(&section("plot", "Plot", &figure(plot, svg)));
     body.push_str(&section("published", "Beside the published figures", &beside(result)));
     body.push_str(&section("steps", "Step by step", &steps(result)));
+    let negotiated = negotiations(result);
+    if !negotiated.is_empty() {
+        body.push_str(&section("negotiation", "Negotiated tunnels", &negotiated));
+    }
     body.push_str(&section("accounting", "Where every packet went", &accounting(result)));
     body.push_str(&section("limits", "Ceilings and calibration", &limits(result)));
     body.push_str(&section("environment", "Environment", &environment(run)));

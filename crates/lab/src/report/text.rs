@@ -5,6 +5,7 @@
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
+use super::negotiation;
 use super::number;
 use super::reference::{OTHER_HARDWARE, published};
 use crate::result::{Curve, Label, Marker, RunResult, Step, balance};
@@ -73,6 +74,7 @@ pub fn summary(result: &RunResult) -> String {
         table.add_row(summary_cells(curve));
     }
     text.push_str(&format!("{table}\n{}\n", rule(result)));
+    text.push_str(&negotiations(result));
     for curve in &result.curves {
         for sentence in remarks(curve) {
             text.push_str(&format!("{}: {sentence}\n", curve.name));
@@ -102,6 +104,19 @@ fn summary_cells(curve: &Curve) -> Vec<String> {
         step(found.last_clean_step),
         step(found.last_half_percent_step),
     ]
+}
+
+/// Tunnels that were negotiated, or nothing.
+fn negotiations(result: &RunResult) -> String {
+    let mut table = table(&negotiation::HEADER);
+    negotiation::rows(result).into_iter().for_each(|row| {
+        table.add_row(row);
+    });
+    if table.is_empty() {
+        return String::new();
+    }
+    let sentences = negotiation::sentences(result).join("\n");
+    format!("\n{}\n{table}\n{sentences}\n", negotiation::CAPTION)
 }
 
 /// What the marker column means.

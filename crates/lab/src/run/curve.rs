@@ -9,9 +9,10 @@ use crate::calibration::total_rate;
 use crate::dut::Dut;
 use crate::environment;
 use crate::generator::Load;
+use crate::ike::{self, Daemons, IkeError, Stage};
 use crate::progress::{Display, bits};
 use crate::recipe::{Recipe, Speed};
-use crate::result::{Ceiling, Conclusion, Curve, Direction, Environment, Sample};
+use crate::result::{Ceiling, Conclusion, Curve, Direction, Environment, Negotiation, Sample};
 use crate::station::{Order, SAMPLE_TIME, Station};
 use crate::wiring::Wiring;
 
@@ -24,6 +25,8 @@ const PRIME_DRAIN: Duration = Duration::from_millis(200);
 const CLIMB_TIME: Duration = Duration::from_millis(600);
 /// Silence before counters are read for the accounts: whatever still waits anywhere has moved on.
 const REST: Duration = Duration::from_millis(500);
+/// Where the IKE daemons' logs stay, in the folder of the run.
+const LOGS_FOLDER: &str = "ike";
 /// A ceiling for the search when the calibration found none: more than AF_XDP sends over a veth.
 const CEILING_BPS: f64 = 10e9;
 
@@ -81,15 +84,16 @@ impl<'a> Rig<'a> {
     ) -> Result<Measured, RunError> {
         let nothing = Measured { curve: None, samples: Vec::new() };
         let name = self.name(tunnels, direction);
-        self.display.say(&format!("{name}: starting two gateways, installing tunnels"));
+        self.display.say(&format!("{name}: starting two gateways"));
         self.wiring.address(self.recipe, tunnels)?;
         let mut dut = Dut::start(self.wiring, self.recipe, &self.options.binary, self.scratch)?;
         environment::add_gateway(environment, &dut.status()?);
-        dut.install(self.recipe, tunnels)?;
+        let Some(keys) = self.key(&name, tunnels, &dut, environment)? else { return Ok(nothing) };
         let sources = self.wiring.ports(self.recipe, tunnels)?.map(|port| port.source);
         let average_bytes = [0, 1].map(|port: usize| sources[port].mix.average_bytes());
         self.station.replace(sources)?;
         self.prime(tunnels, direction, &dut)?;
+        self.list_sas(&keys, &dut)?;
         self.warm_up(direction, average_bytes)?;
         let max_bps = self.maximum(direction, average_bytes)?;
         if is_stopped(self.options) {
@@ -98,6 +102,8 @@ impl<'a> Rig<'a> {
         let before = self.ledger(&dut)?;
         let ramp = self.ramp(&name, direction, max_bps, average_bytes)?;
         let after = self.ledger(&dut)?;
+        self.list_sas(&keys, &dut)?;
+        let negotiation = keys.map(|(_daemons, negotiation)| negotiation);
         dut.stop();
         let ports = [self.recipe.near.port.as_str(), self.recipe.far.port.as_str()];
         Ok(Measured {
@@ -106,13 +112,59 @@ impl<'a> Rig<'a> {
                 tunnels,
                 direction,
                 max_l2_bps_per_port: max_bps,
-                negotiation: None,
+                negotiation,
                 steps: ramp.steps,
                 conclusion: Conclusion::default(),
                 accounting: account(ports, &before, &after, &ramp.fates),
             }),
             samples: ramp.samples,
         })
+    }
+
+    /// Puts the tunnels into both gateways; nothing when it was stopped meanwhile. The daemons that
+    /// negotiated them, if any, stay as long as the answer.
+    fn key(
+        &self,
+        name: &str,
+        tunnels: u32,
+        dut: &Dut,
+        environment: &mut Environment,
+    ) -> Result<Option<Option<(Daemons, Negotiation)>>, RunError> {
+        let Some(keying) = self.options.keying else {
+            dut.install(self.recipe, tunnels)?;
+            return Ok(Some(None));
+        };
+        let file_name: String =
+            name.chars().filter(|c| *c != ',').map(|c| if c == ' ' { '-' } else { c }).collect();
+        let stage = Stage {
+            recipe: self.recipe,
+            tunnels,
+            keying,
+            wiring: self.wiring,
+            dut,
+            scratch: self.scratch,
+            logs: &self.options.out.join(LOGS_FOLDER),
+            name: &file_name,
+            stop: &self.options.stop,
+            display: self.display,
+        };
+        let daemons = Daemons::start(&stage)?;
+        let Some(negotiation) = daemons.negotiate(&stage)? else { return Ok(None) };
+        self.display.say(&format!("  {}", negotiation.sentence()));
+        environment.versions.insert("IKE daemon".to_owned(), negotiation.daemon.clone());
+        Ok(Some(Some((daemons, negotiation))))
+    }
+
+    /// Shows what the near daemons and their gateway list, if that was asked for.
+    fn list_sas(&self, keys: &Option<(Daemons, Negotiation)>, dut: &Dut) -> Result<(), RunError> {
+        let asked = self.options.keying.is_some_and(|keying| keying.lists_sas);
+        if let Some((daemons, _)) = keys.as_ref().filter(|_| asked) {
+            let listed = ike::list(&daemons.near_sockets()).map_err(IkeError::from)?;
+            let shown = ike::shown(&dut.sas(0)?);
+            let gateway = &self.recipe.near.gateway;
+            self.display.say(&format!("{gateway}:\n{}", ike::compare(&listed, &shown)));
+        }
+        Ok(())
     }
 
     /// Unique within the run; the direction is part of it only where curves differ in it.

@@ -70,7 +70,7 @@ pub fn files(plan: &Plan) -> Vec<File> {
         files.push(public(format!("{name}/sysctl.conf"), sysctl(plan.request.kind).to_owned()));
     }
     for (index, name) in names.into_iter().take(2).enumerate() {
-        for shard in 0..plan.shards {
+        for shard in 0..plan.shards.count {
             files.extend(daemon(plan, index, name, shard));
         }
     }
@@ -84,7 +84,7 @@ fn daemon(plan: &Plan, index: usize, gateway: &str, shard: u32) -> Vec<File> {
         socket: socket(gateway, shard),
         log: None,
         log_level: 0,
-        ports: plan.ports(shard),
+        ports: plan.shards.ports(shard),
         tunnels: plan.of_shard(shard).count() as u32,
     };
     let file = |name: String, text, is_secret| File { path: folder.join(name), text, is_secret };
@@ -172,15 +172,16 @@ fn tunnels_csv(plan: &Plan) -> String {
 fn plan_json(plan: &Plan) -> String {
     let groups = plan.request.kind.layout().groups;
     let per_pair: Vec<u32> = (0..groups).map(|group| plan.in_group(group)).collect();
-    let ports: Vec<(u16, u16)> =
-        (0..plan.shards).map(|shard| plan.ports(shard).unwrap_or((500, 4500))).collect();
+    let ports: Vec<(u16, u16)> = (0..plan.shards.count)
+        .map(|shard| plan.shards.ports(shard).unwrap_or((500, 4500)))
+        .collect();
     let value = json!({
         "schema": SCHEMA,
         "plan": plan.request.kind,
         "tunnels_total": plan.request.total,
         "tunnels_per_pair": per_pair,
         "far_prefix": plan.tunnels.first().map(|tunnel| tunnel.ends.selectors[1].prefix()),
-        "daemons_per_gateway": plan.shards,
+        "daemons_per_gateway": plan.shards.count,
         "ports": ports,
         "responder": plan.request.responder,
         "ike_proposals": plan.terms.proposals,
@@ -248,7 +249,11 @@ fn readme(plan: &Plan) -> String {
          ## Where the published text is wrong or silent\n\n{list}",
         plan.request.kind,
         plan.request.total,
-        if plan.shards == 1 { "one charon".into() } else { format!("{} charons", plan.shards) },
+        if plan.shards.count == 1 {
+            "one charon".into()
+        } else {
+            format!("{} charons", plan.shards.count)
+        },
         hosts(plan).iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "),
         names[0],
         names[0],

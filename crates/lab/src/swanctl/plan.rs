@@ -8,18 +8,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::ike::{Ends, Responder, Terms};
+use crate::ike::{Ends, Responder, SHARDS_MAX, Shards, Terms};
 use crate::recipe::{Net, nth_endpoint};
-
-/// Connections that one charon has to choose from at most, unless asked otherwise: measured, a
-/// handshake costs 0.55 ms of a core with one, about 4 ms with 2000 and 15 ms with 8000.
-const SHARD_TUNNELS: u32 = 2000;
-/// Most daemons per gateway: each takes some 10 MB and 30 threads before its first tunnel.
-const SHARDS_MAX: u32 = 64;
-/// Ports of the first of several daemons of a gateway; the next ones follow. Below the kernel's
-/// ephemeral ports, and not 500 and 4500, which only one can have.
-const SHARD_PORT: u16 = 10_500;
-const SHARD_PORT_NAT: u16 = 14_500;
 
 /// Which published test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -68,8 +58,8 @@ pub struct Layout {
 pub struct Plan {
     /// The test.
     pub request: Request,
-    /// Daemons per gateway.
-    pub shards: u32,
+    /// Daemons of each gateway.
+    pub shards: Shards,
     /// What they agree on.
     pub terms: Terms,
     /// The tunnels, by number.
@@ -212,25 +202,18 @@ fn net(address: IpAddr, prefix: u8) -> Net {
 impl Plan {
     /// The plan, or why it is not possible.
     pub fn new(request: Request) -> Result<Plan, PlanError> {
-        let shards = request.shards.unwrap_or_else(|| match request.kind {
-            Kind::PerCpu => 1,
-            _ => request.total.div_ceil(SHARD_TUNNELS).min(SHARDS_MAX),
-        });
         within("the number of tunnels", request.total, 1, u32::from(u16::MAX) * 2)?;
-        let most = if request.kind == Kind::PerCpu { 1 } else { SHARDS_MAX.min(request.total) };
-        within("the number of daemons", shards, 1, most)?;
+        let is_one = request.kind == Kind::PerCpu;
+        let most = if is_one { 1 } else { SHARDS_MAX.min(request.total) };
+        let mut shards = Shards::fitting(request.total, request.responder);
+        shards.count = request.shards.unwrap_or(shards.count.min(most));
+        within("the number of daemons", shards.count, 1, most)?;
         within("the prefix length", request.prefix.into(), 16, 32)?;
         let terms = request.kind.terms(&request);
         let mut plan = Plan { shards, terms, tunnels: Vec::new(), request };
         plan.tunnels =
             (1..=plan.request.total).map(|number| plan.tunnel(number)).collect::<Result<_, _>>()?;
         Ok(plan)
-    }
-
-    /// The ports of a daemon; nothing for the usual ones.
-    pub fn ports(&self, shard: u32) -> Option<(u16, u16)> {
-        let offset = shard as u16; // At most SHARDS_MAX.
-        (self.shards > 1).then_some((SHARD_PORT + offset, SHARD_PORT_NAT + offset))
     }
 
     /// The tunnels of one daemon.
@@ -249,9 +232,8 @@ impl Plan {
         // Groups take turns, as the published loop initiates them.
         let group = (number - 1) % layout.groups;
         let own = (number - 1) / layout.groups + 1;
-        let shard =
-            (u64::from(number - 1) * u64::from(self.shards) / u64::from(self.request.total)) as u32;
-        let port = self.ports(shard).map(|(port, _)| port);
+        let shard = self.shards.of(number);
+        let port = self.shards.ports(shard).map(|(port, _)| port);
         let (connection, child) = match self.request.kind {
             Kind::Test0 => (format!("tunnel{own}"), format!("tnl{own}")),
             Kind::Test4 => (format!("tunnel-{group}-{own}"), format!("tnl-{group}-{own}")),

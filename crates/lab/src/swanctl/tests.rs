@@ -108,7 +108,7 @@ fn what_does_not_fit_is_refused_with_what_would() {
 #[test]
 fn files_stay_small_and_secrets_private() {
     let plan = plan(Kind::Test0, 4100);
-    assert_eq!(plan.shards, 3);
+    assert_eq!(plan.shards.count, 3);
     let folder = tempfile::tempdir().unwrap();
     let files = files(&plan);
     write(folder.path(), &files).unwrap();
@@ -173,9 +173,9 @@ proptest! {
         let covering = plan.tunnels.iter().filter(|t| t.ends.selectors[1].contains(client)).count();
         prop_assert_eq!(covering, 1);
         // Every daemon has tunnels, none has more than its share, and names do not meet.
-        for shard in 0..plan.shards {
+        for shard in 0..plan.shards.count {
             let own = plan.of_shard(shard).count() as u32;
-            prop_assert!(own >= 1 && own <= total.div_ceil(plan.shards), "{own}");
+            prop_assert!(own >= 1 && own <= total.div_ceil(plan.shards.count), "{own}");
             let names: HashSet<_> = plan
                 .of_shard(shard)
                 .map(|t| (t.ends.connection.clone(), t.ends.child.clone()))

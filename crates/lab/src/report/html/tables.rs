@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::parts::Table;
+use super::parts::{Table, list};
+use crate::report::negotiation;
 use crate::report::number;
 use crate::report::svg::escape;
 use crate::result::{Run, RunResult, Side, balance};
@@ -55,6 +56,16 @@ pub(super) fn accounting(result: &RunResult) -> String {
         format!("<p class=\"bad\">Does not close for: {}.</p>\n", escape(&open.join(", ")))
     };
     table.finish() + &verdict
+}
+
+/// Tunnels that were negotiated, or nothing.
+pub(super) fn negotiations(result: &RunResult) -> String {
+    let mut table = Table::new(negotiation::CAPTION, &negotiation::HEADER);
+    negotiation::rows(result).iter().for_each(|row| table.row(row));
+    if table.is_empty() {
+        return String::new();
+    }
+    list("negotiated", &negotiation::sentences(result)) + &table.finish()
 }
 
 pub(super) fn limits(result: &RunResult) -> String {
