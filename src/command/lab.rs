@@ -112,7 +112,7 @@ struct Run {
     /// under `peregrine exec` on both gateways, negotiates every tunnel; logs go to ike/ in the folder
     #[arg(long, value_name = "HOW", default_value = "static")]
     keys: Keys,
-    /// With --keys ike: daemons per gateway (default: as many as keep each at 2000 tunnels)
+    /// With --keys ike: daemons per gateway (default: as many as keep each at 1000 tunnels)
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=i64::from(SHARDS_MAX)))]
     shards: Option<u32>,
     /// With --keys ike: how the answering daemon finds a tunnel, `exact` (a connection for each) or

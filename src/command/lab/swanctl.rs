@@ -12,8 +12,8 @@ use crate::command::Unfit;
 /// Write the strongSwan files and address plans of a published test
 ///
 /// For N tunnels, the files of both gateways: `swanctl.conf` in parts of at most 500 connections,
-/// shared out to as many daemons as it takes to keep each below 2000 (a handshake costs the
-/// answering charon more, the more connections it has to choose from); `ip -batch` scripts of every
+/// shared out to as many daemons as it takes to keep each at 1000 (a handshake costs a charon
+/// more, the more connections it has to choose from); `ip -batch` scripts of every
 /// host; and the plan itself as plan.json and tunnels.csv.
 ///
 ///   test0   Tests 0 to 3 of "Nvidia Bluefield-3 by numbers": two gateways back to back
@@ -36,7 +36,7 @@ pub struct Swanctl {
     /// All tunnels of the plan, both pairs of ports together
     #[arg(long, value_name = "N")]
     tunnels: u32,
-    /// Daemons per gateway (default: as many as keep each at 2000 tunnels); with more than one,
+    /// Daemons per gateway (default: as many as keep each at 1000 tunnels); with more than one,
     /// they listen at ports of their own
     #[arg(long, value_name = "S")]
     shards: Option<u32>,
@@ -44,7 +44,7 @@ pub struct Swanctl {
     #[arg(long, value_name = "BITS", default_value_t = 24)]
     prefix: u8,
     /// How the answering daemon finds a tunnel: `exact`, a connection for each, as published; `any`,
-    /// one connection for all, whose cost does not grow with the number of tunnels
+    /// one connection for all, whose cost there does not grow with the number of tunnels
     #[arg(long, value_name = "HOW", default_value = "exact", value_parser = responder)]
     responder: Responder,
     /// Ask the network card for the cryptography, as the published test does (strongSwan 5.9.10)

@@ -73,7 +73,7 @@ pub struct Daemons {
 impl Daemons {
     /// Step 1: starts all daemons and waits until each answers.
     pub fn start(stage: &Stage<'_>) -> Result<Daemons, IkeError> {
-        let mut shards = Shards::fitting(stage.tunnels, stage.keying.responder);
+        let mut shards = Shards::fitting(stage.tunnels);
         shards.count = stage.keying.shards.unwrap_or(shards.count).min(stage.tunnels);
         std::fs::create_dir_all(stage.logs).map_err(|source| IkeError::Io {
             what: format!("making {}", stage.logs.display()),

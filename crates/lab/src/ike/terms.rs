@@ -19,7 +19,7 @@ pub enum Responder {
     #[default]
     Exact,
     /// One connection for all tunnels: whoever has the key may ask for any network of the far side.
-    /// The cost of a handshake does not depend on the number of tunnels.
+    /// The cost of answering does not depend on the number of tunnels; that of initiating does.
     Any,
 }
 

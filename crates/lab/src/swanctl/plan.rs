@@ -30,7 +30,7 @@ pub struct Request {
     pub kind: Kind,
     /// All tunnels of the plan.
     pub total: u32,
-    /// Daemons per gateway; `None` for as many as keep each below 2000 tunnels.
+    /// Daemons per gateway; `None` for as many as keep each at 1000 tunnels.
     pub shards: Option<u32>,
     /// Prefix length of a tunnel's network on the far side (the scripts' BITS).
     pub prefix: u8,
@@ -205,7 +205,7 @@ impl Plan {
         within("the number of tunnels", request.total, 1, u32::from(u16::MAX) * 2)?;
         let is_one = request.kind == Kind::PerCpu;
         let most = if is_one { 1 } else { SHARDS_MAX.min(request.total) };
-        let mut shards = Shards::fitting(request.total, request.responder);
+        let mut shards = Shards::fitting(request.total);
         shards.count = request.shards.unwrap_or(shards.count.min(most));
         within("the number of daemons", shards.count, 1, most)?;
         within("the prefix length", request.prefix.into(), 16, 32)?;

@@ -108,7 +108,7 @@ fn what_does_not_fit_is_refused_with_what_would() {
 #[test]
 fn files_stay_small_and_secrets_private() {
     let plan = plan(Kind::Test0, 4100);
-    assert_eq!(plan.shards.count, 3);
+    assert_eq!(plan.shards.count, 5);
     let folder = tempfile::tempdir().unwrap();
     let files = files(&plan);
     write(folder.path(), &files).unwrap();
