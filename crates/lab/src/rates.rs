@@ -76,7 +76,7 @@ pub enum RatesError {
     Station(#[from] StationError),
     /// The folder for the gateways' files.
     #[error(transparent)]
-    Scratch(#[from] RunError),
+    Scratch(#[from] Box<RunError>),
     /// A request failed.
     #[error(transparent)]
     Program(#[from] ProgramError),
@@ -91,7 +91,7 @@ pub enum RatesError {
 /// Measures.
 pub fn run(options: &Options) -> Result<Report, RatesError> {
     let display = Display::new(options.quiet);
-    let scratch = Scratch::make()?;
+    let scratch = Scratch::make().map_err(Box::new)?;
     display.say("starting two gateways");
     let mut rig = Rig::build(&options.binary, scratch.path())?;
     let mut client = if options.through_shim {

@@ -502,9 +502,8 @@ fn judge(packet: &[u8], esp_in_udp: bool) -> Option<&'static str> {
         50 if spi(payload) >= Some(256) => "to_worker_esp",
         50 => "pass_esp_reserved",
         17 if esp_in_udp && payload.get(2..4) == Some(&[0x11, 0x94]) => {
-            match (payload.get(4..6), payload.get(8)) {
-                (Some([0, 9]), Some(0xff)) => return Some("pass_keepalive"),
-                _ => (),
+            if let (Some([0, 9]), Some(0xff)) = (payload.get(4..6), payload.get(8)) {
+                return Some("pass_keepalive");
             }
             match payload.get(8..).and_then(spi) {
                 Some(256..) => "to_worker_natt",
