@@ -17,6 +17,7 @@ pub mod charon;
 pub mod listing;
 pub mod numbered;
 pub mod pair;
+pub mod pluto;
 pub mod root;
 pub mod swanctl;
 pub mod table;

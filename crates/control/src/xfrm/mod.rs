@@ -37,6 +37,7 @@ mod mapping;
 mod notice;
 mod policy;
 mod policy_request;
+mod probe;
 mod replay;
 mod request;
 mod sa;

@@ -21,6 +21,7 @@ use super::clock::has_time_limit;
 use super::delivery::Delivery;
 use super::failure::Failure;
 use super::notice::{self, SaView};
+use super::probe::is_probe;
 use super::replay::ReplayValue;
 use super::request::Request;
 use super::sa::{Aead, AeventThresholds, Body, Direction, Sa, SaId, SaParameters, SaRecord};
@@ -69,7 +70,10 @@ impl Server {
         let attributes = &request.attributes;
         let aead = algorithm::aead(attributes)?;
         algorithm::find_auth(attributes)?;
-        algorithm::find_encryption(attributes)?;
+        let probe = is_probe(&given, attributes);
+        if !probe {
+            algorithm::find_encryption(attributes)?;
+        }
         algorithm::find_compression(attributes)?;
         let cpu = attributes.read::<u32>(attr::SA_PCPU);
         if cpu.is_some_and(|cpu| cpu >= self.settings.cpus) {
@@ -78,7 +82,7 @@ impl Server {
         if !self.keeps_mode(&given, request) {
             check_mode(&given)?;
         }
-        let aead = initialise(&given, aead, attributes)?;
+        let aead = if probe { None } else { Some(initialise(&given, aead, attributes)?) };
         let replay = replay_value(&given, attributes)?;
 
         let mut info = UsersaInfo {
@@ -104,8 +108,14 @@ impl Server {
             encapsulation: attributes.read(attr::ENCAP),
             mapping_max_age_s: request.number(attr::MTIMER_THRESH),
         };
-        let record = SaRecord { id: self.sad.next_id(), parameters, aead, replay };
-        let mut sa = Sa::new(Body::Valid(Arc::new(record)), request.now);
+        let body = match aead {
+            Some(aead) => {
+                let id = self.sad.next_id();
+                Body::Valid(Arc::new(SaRecord { id, parameters, aead, replay }))
+            }
+            None => Body::Larval(Box::new(parameters)),
+        };
+        let mut sa = Sa::new(body, request.now);
         if let Some(usage) = attributes.read(attr::LTIME_VAL) {
             sa.base = usage;
         }
@@ -162,9 +172,13 @@ impl Server {
     fn install(&mut self, sa: Sa, now: u64) {
         let record = sa.record().cloned();
         let timed = has_time_limit(&sa.parameters().info.lft);
+        let first_look_s = match sa.is_larval() {
+            true => Some(self.settings.acquire_expires_s),
+            false => timed.then_some(FIRST_LOOK_S),
+        };
         let id = self.sad.insert(sa);
-        if timed {
-            self.sad.set_deadline(id, Some(now + FIRST_LOOK_S));
+        if let Some(after_s) = first_look_s {
+            self.sad.set_deadline(id, Some(now + after_s));
         }
         if let Some(record) = record {
             self.changes.push(Change::SaInstalled(record));

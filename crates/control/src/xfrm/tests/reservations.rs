@@ -1,8 +1,10 @@
 //! ALLOCSPI, and what takes the place of a larval SA.
 
 use rustix::io::Errno;
-use wire::xfrm::number::{IPPROTO_COMP, attr, group, msg, sa_direction};
-use wire::xfrm::sa::{UsersaInfo, UserspiInfo};
+use wire::xfrm::algorithm::{Algorithm, AlgorithmAuth, Name};
+use wire::xfrm::number::{IPPROTO_COMP, attr, group, msg, sa_direction, sa_extra_flag};
+use wire::xfrm::sa::{UsersaId, UsersaInfo, UserspiInfo};
+use zerocopy::IntoBytes;
 
 use super::super::Change;
 use super::bench::*;
@@ -79,4 +81,22 @@ fn direction_of_a_reservation_must_fit() {
     bench.refuse(&out, Errno::SRCH, "");
     bench.accept(&update_sa(6).with(attr::SA_DIR, &sa_direction::IN));
     bench.refuse(&allocate(7, 7).with(attr::SA_PCPU, &4u32), Errno::INVAL, "pCPU number too big");
+}
+
+/// libreswan 5 asks in this way whether SAs may have a direction.
+#[test]
+fn an_sa_from_nowhere_to_nowhere_is_a_question() {
+    let mut bench = Bench::new();
+    let mut info = usersa(1);
+    (info.saddr, info.id.daddr) = (address("0.0.0.0"), address("0.0.0.0"));
+    let cipher = Algorithm { name: Name::new("aes"), key_len: 128 };
+    let auth = AlgorithmAuth { name: Name::new("hmac(sha256)"), key_len: 256, trunc_len: 128 };
+    let request = Request::new(msg::NEWSA, &info)
+        .with(attr::SA_EXTRA_FLAGS, &sa_extra_flag::DONT_ENCAP_DSCP)
+        .with(attr::ALG_AUTH_TRUNC, &[auth.as_bytes(), &[7; 32]].concat()[..])
+        .with(attr::ALG_CRYPT, &[cipher.as_bytes(), &[7; 16]].concat()[..])
+        .with(attr::SA_DIR, &sa_direction::OUT);
+    bench.accept(&request);
+    assert!(bench.changes().is_empty(), "the data plane does not hear of it");
+    bench.accept(&Request::new(msg::DELSA, &UsersaId { daddr: info.id.daddr, ..sa_id(1) }));
 }
