@@ -10,10 +10,8 @@
 
 use std::sync::Arc;
 
+use crate::array::Array;
 use crate::sa::Sa;
-
-/// Slots per chunk, the unit that a change copies.
-const CHUNK: usize = 256;
 
 /// Highest number of slots: sixteen times the tunnels that the gateway is designed for.
 pub const BUNDLES_MAX: u32 = 1 << 20;
@@ -67,12 +65,10 @@ impl Bundle {
     }
 }
 
-type Chunk = [Bundle; CHUNK];
-
 /// A version of all slots. Cloning is cheap; versions share what did not change.
 #[derive(Clone, Default)]
 pub struct Bundles {
-    chunks: Arc<Vec<Arc<Chunk>>>,
+    slots: Array<Bundle>,
 }
 
 impl Bundles {
@@ -84,8 +80,7 @@ impl Bundles {
     /// A slot.
     #[inline]
     pub fn bundle(&self, slot: u32) -> Option<&Bundle> {
-        let chunk = self.chunks.get(slot as usize / CHUNK)?;
-        Some(&chunk[slot as usize % CHUNK])
+        self.slots.get(slot)
     }
 
     /// The SA for all workers in a slot.
@@ -111,12 +106,7 @@ impl Bundles {
         if slot >= BUNDLES_MAX {
             return false;
         }
-        let (chunk, place) = (slot as usize / CHUNK, slot as usize % CHUNK);
-        let chunks = Arc::make_mut(&mut self.chunks);
-        while chunks.len() <= chunk {
-            chunks.push(Arc::new(std::array::from_fn(|_| Bundle::default())));
-        }
-        Arc::make_mut(&mut chunks[chunk])[place] = bundle;
+        self.slots.set(slot, bundle);
         true
     }
 }

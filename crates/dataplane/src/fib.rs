@@ -64,6 +64,12 @@ impl Fib {
             .find_map(|level| level.routes.get(&(bits & level.mask)).copied())
     }
 
+    /// See [`Table::settle`].
+    pub(crate) fn settle(&mut self) -> bool {
+        let levels = self.levels.iter_mut().flatten();
+        levels.fold(false, |done, level| level.routes.settle() | done)
+    }
+
     /// Adds a route, or replaces the one of its prefix, which is returned.
     pub fn insert(&mut self, prefix: Prefix, route: Route) -> Option<Route> {
         let levels = &mut self.levels[prefix.family().index()];

@@ -16,6 +16,7 @@
 
 #![deny(unsafe_code)]
 
+mod array;
 mod batch;
 mod classify;
 mod ecn;

@@ -45,6 +45,11 @@ impl Neighbours {
         Some(neighbour.mac)
     }
 
+    /// See [`Table::settle`].
+    pub(crate) fn settle(&mut self) -> bool {
+        self.table.settle()
+    }
+
     /// Adds a neighbour or changes its link-layer address.
     pub fn set(&mut self, port: u16, address: IpAddr, mac: MacAddr) {
         let used = match self.table.get(&(port, address)) {

@@ -30,6 +30,11 @@ impl Sad {
         self.table.get(&(spi, destination))
     }
 
+    /// See [`Table::settle`].
+    pub(crate) fn settle(&mut self) -> bool {
+        self.table.settle()
+    }
+
     /// Adds an SA, or replaces the one with its SPI and destination, which is returned.
     pub fn insert(&mut self, sa: Arc<Sa>) -> Option<Arc<Sa>> {
         self.table.insert((sa.config().spi, sa.config().destination), sa)

@@ -149,6 +149,12 @@ impl Spd {
         }
     }
 
+    /// See [`Table::settle`].
+    pub(crate) fn settle(&mut self) -> bool {
+        let tuples = self.spaces.iter_mut().flatten().flatten();
+        tuples.fold(false, |done, tuple| tuple.buckets.settle() | tuple.portless.settle() | done)
+    }
+
     /// Adds a policy, or replaces the one with its direction, selector and index, which is
     /// returned.
     pub fn insert(&mut self, policy: Arc<Policy>) -> Option<Arc<Policy>> {

@@ -2,7 +2,9 @@
 //!
 //! Control clones a table (one reference count), changes the clone, and publishes it while workers
 //! still read the old version. Only the shards that a change touches are copied, and only once per
-//! published version, however many changes fall into them.
+//! published version, however many changes fall into them. The array of shards is not copied for
+//! every change either: a version keeps the shards that differ from the array beside it, until they
+//! are too many or [`Table::settle`] puts them in, after which a look-up need not ask there.
 //!
 //! The table is keyed against hash flooding, as its keys come from the wire. It keeps no order, and
 //! does not evict.
@@ -13,9 +15,13 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-/// Entries per shard at which the number of shards doubles. Copying a shard of this size takes
-/// a few microseconds; much smaller and the array of shards itself becomes the cost of a change.
-const SHARD_ENTRIES_MAX: usize = 256;
+/// Entries per shard at which the number of shards doubles. Copying a shard of this size takes a
+/// microsecond or two; smaller ones spread the entries over more memory, which costs look-ups.
+const SHARD_ENTRIES_MAX: usize = 128;
+
+/// Shards that a version keeps beside the array. Sixteen bring the array's copying below that of
+/// the shard; a look-up compares sixteen numbers as long as they are there.
+const ASIDE_MAX: usize = 16;
 
 type Shard<K, V> = HashTable<(K, V)>;
 
@@ -23,6 +29,8 @@ type Shard<K, V> = HashTable<(K, V)>;
 #[derive(Clone)]
 pub struct Table<K, V> {
     shards: Arc<Vec<Arc<Shard<K, V>>>>,
+    /// Shards that count instead of those in the array, by their index there.
+    aside: Vec<(usize, Arc<Shard<K, V>>)>,
     len: usize,
     hasher: RandomState,
 }
@@ -30,7 +38,12 @@ pub struct Table<K, V> {
 impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
     /// An empty table.
     pub fn new() -> Table<K, V> {
-        Table { shards: Arc::new(vec![Arc::default()]), len: 0, hasher: RandomState::default() }
+        Table {
+            shards: Arc::new(vec![Arc::default()]),
+            aside: Vec::new(),
+            len: 0,
+            hasher: RandomState::default(),
+        }
     }
 
     /// Entries in the table.
@@ -47,8 +60,9 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
     #[inline]
     pub fn get(&self, key: &K) -> Option<&V> {
         let hash = self.hasher.hash_one(key);
-        let shard = &self.shards[shard_of(hash, self.shards.len())];
-        shard.find(hash, |entry| entry.0 == *key).map(|entry| &entry.1)
+        self.shard(shard_of(hash, self.shards.len()))
+            .find(hash, |entry| entry.0 == *key)
+            .map(|entry| &entry.1)
     }
 
     /// Sets the value of a key; the value it had before.
@@ -88,12 +102,40 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
 
     /// Every entry, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.shards.iter().flat_map(|shard| shard.iter()).map(|(key, value)| (key, value))
+        let shards = (0..self.shards.len()).map(|index| self.shard(index));
+        shards.flat_map(|shard| shard.iter()).map(|(key, value)| (key, value))
+    }
+
+    /// Puts what lies beside the array into it. Whether there was anything.
+    pub fn settle(&mut self) -> bool {
+        if self.aside.is_empty() {
+            return false;
+        }
+        let shards = Arc::make_mut(&mut self.shards);
+        for (index, shard) in self.aside.drain(..) {
+            shards[index] = shard;
+        }
+        true
+    }
+
+    #[inline]
+    fn shard(&self, index: usize) -> &Shard<K, V> {
+        let aside = self.aside.iter().find(|(place, _)| *place == index);
+        aside.map_or(&*self.shards[index], |(_, shard)| &**shard)
     }
 
     fn shard_mut(&mut self, hash: u64) -> &mut Shard<K, V> {
         let index = shard_of(hash, self.shards.len());
-        Arc::make_mut(&mut Arc::make_mut(&mut self.shards)[index])
+        let known = self.aside.iter().position(|(place, _)| *place == index);
+        let shared = Arc::get_mut(&mut self.shards).is_none();
+        if known.is_none() && shared && self.aside.len() < ASIDE_MAX {
+            self.aside.push((index, Arc::clone(&self.shards[index])));
+        } else if known.is_none() {
+            self.settle();
+            return Arc::make_mut(&mut Arc::make_mut(&mut self.shards)[index]);
+        }
+        let place = known.unwrap_or(self.aside.len() - 1);
+        Arc::make_mut(&mut self.aside[place].1)
     }
 
     fn double(&mut self) {
@@ -108,6 +150,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
             );
         }
         self.shards = Arc::new(shards.into_iter().map(Arc::new).collect());
+        self.aside.clear();
     }
 }
 
@@ -136,6 +179,7 @@ mod tests {
         Remove(u16),
         Change(u16, u32),
         Publish,
+        Settle,
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -144,6 +188,7 @@ mod tests {
             3 => (0..2000u16).prop_map(Step::Remove),
             1 => (0..2000u16, any::<u32>()).prop_map(|(k, v)| Step::Change(k, v)),
             1 => Just(Step::Publish),
+            1 => Just(Step::Settle),
         ]
     }
 
@@ -175,6 +220,10 @@ mod tests {
                         versions.push((table.clone(), twin.clone()));
                     }
                     Step::Publish => {}
+                    Step::Settle => {
+                        table.settle();
+                        prop_assert!(!table.settle());
+                    }
                 }
             }
             same(&table, &twin);
@@ -192,11 +241,29 @@ mod tests {
         }
         let before = table.clone();
         table.insert(7, 8);
-        let copied = std::iter::zip(before.shards.iter(), table.shards.iter())
-            .filter(|(old, new)| !Arc::ptr_eq(old, new))
-            .count();
-        assert_eq!(copied, 1);
+        let copied = |table: &Table<u32, u32>| {
+            let differs = |index: &usize| !std::ptr::eq(before.shard(*index), table.shard(*index));
+            (0..before.shards.len()).filter(differs).count()
+        };
+        assert_eq!(copied(&table), 1);
+        assert!(Arc::ptr_eq(&before.shards, &table.shards), "the array is shared as well");
+        assert!(table.settle() && copied(&table) == 1);
         assert!(table.shards.len() >= 64);
         assert_eq!((before.get(&7), table.get(&7)), (Some(&7), Some(&8)));
+    }
+
+    #[test]
+    fn many_changes_of_as_many_versions_copy_the_array_now_and_then() {
+        let mut table = Table::new();
+        (0..20_000u32).for_each(|key| assert_eq!(table.insert(key, key), None));
+        let (mut arrays, mut last) = (0, table.clone());
+        for key in 0..1000 {
+            table.insert(key, 1);
+            arrays += usize::from(!Arc::ptr_eq(&table.shards, &last.shards));
+            last = table.clone();
+            assert!(table.aside.len() <= ASIDE_MAX);
+        }
+        // Of a thousand changes some meet a shard that lies aside already.
+        assert!((20..=1000 / ASIDE_MAX).contains(&arrays), "{arrays}");
     }
 }

@@ -78,6 +78,18 @@ pub struct View {
     pub encapsulation_ports: PortSet,
 }
 
+impl View {
+    /// Brings the tables into the shape in which look-ups are fastest, which many small changes leave
+    /// (see [`Table::settle`]). Whether anything was to do; what the tables hold is the same.
+    pub fn settle(&mut self) -> bool {
+        self.sad.settle()
+            | self.spd.settle()
+            | self.fib.settle()
+            | self.neighbours.settle()
+            | self.local.settle()
+    }
+}
+
 /// What publisher and readers share.
 struct Shared {
     current: AtomicPtr<View>,

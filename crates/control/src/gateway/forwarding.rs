@@ -6,6 +6,7 @@
 //! with it which packets are for workers.
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use dataplane::view::{Publisher, View};
 use tracing::warn;
@@ -14,6 +15,10 @@ use super::ports::Ports;
 use super::tables::Tables;
 use crate::route_feed::Kernel;
 use crate::xfrm::{Backend, Change, Counters, PolicyCounters, PolicyId, SaCounters, SaId};
+
+/// How long after a change the tables are settled: ten times a second at most, which costs some ten
+/// microseconds each, and soon enough that what settling saves packets is saved.
+const SETTLE_AFTER: Duration = Duration::from_millis(100);
 
 /// Tables, view and publisher.
 pub struct Forwarding {
@@ -24,13 +29,15 @@ pub struct Forwarding {
     /// The view that was published last, to make the next one from.
     view: View,
     publisher: Publisher,
+    /// When the first change came that no settling followed yet.
+    unsettled: Option<Instant>,
     failure: Option<io::Error>,
 }
 
 impl Forwarding {
     /// Begins with a view that was given to the publisher already.
     pub fn new(tables: Tables, ports: Ports, view: View, publisher: Publisher) -> Forwarding {
-        Forwarding { tables, ports, view, publisher, failure: None }
+        Forwarding { tables, ports, view, publisher, unsettled: None, failure: None }
     }
 
     /// The view that was published last.
@@ -64,9 +71,13 @@ impl Forwarding {
         }
     }
 
-    /// Frees views that no worker holds any more.
+    /// Frees views that no worker holds any more, and settles the one that they do hold.
     pub fn reclaim(&mut self) {
         self.publisher.reclaim();
+        if self.unsettled.is_some_and(|since| since.elapsed() >= SETTLE_AFTER) {
+            self.update(View::settle);
+            self.unsettled = None;
+        }
     }
 
     /// Why changes could not be brought into force, if that ever happened: the gateway must end.
@@ -83,6 +94,7 @@ impl Forwarding {
         self.view.generation += 1;
         self.publisher.publish(self.view.clone());
         self.ports.follow_esp_ports(&self.view.encapsulation_ports);
+        self.unsettled.get_or_insert_with(Instant::now);
     }
 }
 

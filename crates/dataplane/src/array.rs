@@ -1,0 +1,147 @@
+//! An array whose versions share what they have in common.
+//!
+//! The sibling of [`crate::table`] for small numbers as keys: control clones it (one reference
+//! count), changes the clone and publishes it. A change copies sixteen elements and as many
+//! references for each level above, of which there are as many as the highest index has hexadecimal
+//! digits beyond the first.
+//!
+//! It only grows. Elements that were never set have their default value.
+
+use std::sync::Arc;
+
+/// Elements of a leaf, and children of a branch.
+const WIDTH: usize = 1 << WIDTH_BITS;
+
+const WIDTH_BITS: u32 = 4;
+
+#[derive(Clone)]
+enum Node<T> {
+    Empty,
+    Branch(Arc<[Node<T>; WIDTH]>),
+    Leaf(Arc<[T; WIDTH]>),
+}
+
+/// A copy-on-write array.
+#[derive(Clone)]
+pub struct Array<T> {
+    root: Node<T>,
+    /// Branches between the root and any leaf, the root included.
+    levels: u32,
+}
+
+impl<T: Clone + Default> Array<T> {
+    /// An empty array.
+    pub fn new() -> Array<T> {
+        Array { root: Node::Empty, levels: 0 }
+    }
+
+    /// An element that was set, or a neighbour of one.
+    #[inline]
+    pub fn get(&self, index: u32) -> Option<&T> {
+        if !self.reaches(index) {
+            return None;
+        }
+        let mut shift = self.levels * WIDTH_BITS;
+        let mut node = &self.root;
+        loop {
+            match node {
+                Node::Branch(children) => {
+                    node = &children[(index >> shift) as usize % WIDTH];
+                    shift -= WIDTH_BITS;
+                }
+                Node::Leaf(elements) => return Some(&elements[index as usize % WIDTH]),
+                Node::Empty => return None,
+            }
+        }
+    }
+
+    /// Sets an element, making the array as long as that takes.
+    pub fn set(&mut self, index: u32, value: T) {
+        while !self.reaches(index) {
+            let below = std::mem::replace(&mut self.root, Node::Empty);
+            if !matches!(below, Node::Empty) {
+                let mut children = std::array::from_fn(|_| Node::Empty);
+                children[0] = below;
+                self.root = Node::Branch(Arc::new(children));
+            }
+            self.levels += 1;
+        }
+        self.root.set(index, self.levels, value);
+    }
+
+    /// Whether the tree is high enough for an index.
+    fn reaches(&self, index: u32) -> bool {
+        index.checked_shr((self.levels + 1) * WIDTH_BITS).unwrap_or(0) == 0
+    }
+}
+
+impl<T: Clone + Default> Default for Array<T> {
+    fn default() -> Self {
+        Array::new()
+    }
+}
+
+impl<T: Clone + Default> Node<T> {
+    fn set(&mut self, index: u32, levels: u32, value: T) {
+        if matches!(self, Node::Empty) {
+            *self = match levels {
+                0 => Node::Leaf(Arc::new(std::array::from_fn(|_| T::default()))),
+                _ => Node::Branch(Arc::new(std::array::from_fn(|_| Node::Empty))),
+            };
+        }
+        match self {
+            Node::Branch(children) => {
+                let child = (index >> (levels * WIDTH_BITS)) as usize % WIDTH;
+                Arc::make_mut(children)[child].set(index, levels - 1, value);
+            }
+            Node::Leaf(elements) => Arc::make_mut(elements)[index as usize % WIDTH] = value,
+            Node::Empty => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn equals_a_plain_map_in_every_version(
+            steps in prop::collection::vec((0..8u32, 0..16u32, any::<u16>()), 1..200)
+        ) {
+            let (mut array, mut twin) = (Array::<u16>::new(), HashMap::new());
+            let mut versions = Vec::new();
+            for (digits, offset, value) in steps {
+                // Indices of every height, dense at the start of each.
+                let index = ((1u64 << (4 * digits)) - 1) as u32 + offset;
+                array.set(index, value);
+                twin.insert(index, value);
+                if versions.len() < 4 {
+                    versions.push((array.clone(), twin.clone()));
+                }
+            }
+            versions.push((array, twin));
+            for (array, twin) in &versions {
+                for (index, value) in twin {
+                    prop_assert_eq!(array.get(*index), Some(value));
+                }
+                for index in [0, 1, 17, 300, 5000, 70_000, u32::MAX] {
+                    let expected = twin.get(&index).copied().unwrap_or_default();
+                    prop_assert_eq!(array.get(index).copied().unwrap_or_default(), expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_index_of_all_is_one() {
+        let mut array = Array::new();
+        array.set(u32::MAX, 7);
+        assert_eq!((array.get(u32::MAX), array.get(0)), (Some(&7), None));
+        array.set(0, 8);
+        assert_eq!((array.get(u32::MAX), array.get(0)), (Some(&7), Some(&8)));
+    }
+}
