@@ -4,7 +4,7 @@
 //! view once per turn and keeps nothing of it beyond; taking the next one is its word that it has
 //! let go of all before. An old view is freed by control, and only after every worker gave that
 //! word (quiescent-state-based reclamation). Nobody ever waits: a worker that stalls merely keeps
-//! its view alive.
+//! its view alive, and one that goes to sleep says before that it holds none.
 //!
 //! ```text
 //!  publish: swap pointer ──► epoch E ──► old view retired at E
@@ -19,7 +19,8 @@
 use std::net::IpAddr;
 use std::sync::atomic::{
     AtomicPtr, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+    fence,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -99,6 +100,9 @@ struct Shared {
     retired: Mutex<Vec<Retired>>,
 }
 
+/// What a reader declares while it holds no view and is about to hold none for a while.
+const RESTING: u64 = u64::MAX - 1;
+
 /// The epoch a reader last declared; `u64::MAX` once it is gone. On its own cache lines, as it is
 /// written every turn.
 #[repr(align(128))]
@@ -128,6 +132,7 @@ pub struct Publisher {
 pub struct Reader {
     shared: Arc<Shared>,
     seen: Arc<Seen>,
+    resting: bool,
 }
 
 impl Publisher {
@@ -148,7 +153,7 @@ impl Publisher {
         // It holds no view yet; this epoch is a safe understatement.
         let seen = Arc::new(Seen(AtomicU64::new(self.shared.epoch.load(Acquire))));
         readers.push(seen.clone());
-        Reader { shared: self.shared.clone(), seen }
+        Reader { shared: self.shared.clone(), seen, resting: false }
     }
 
     /// Makes a view the current one. Workers take it at their next turn.
@@ -163,6 +168,8 @@ impl Publisher {
     /// Frees the old views that no worker can still hold; the number that must wait. Control calls
     /// this now and then; [`publish`](Publisher::publish) does too.
     pub fn reclaim(&mut self) -> usize {
+        // Pairs with the one in `enter`: a reader that we see resting below sees our last swap.
+        fence(SeqCst);
         let seen_by_all = {
             let mut readers = lock(&self.shared.readers);
             // `Acquire`: what a reader did with its old view happened before we free it.
@@ -202,10 +209,24 @@ impl Reader {
         let epoch = self.shared.epoch.load(Acquire);
         // `Release`: our use of the last view happened before this word is read.
         self.seen.0.store(epoch, Release);
+        if self.resting {
+            self.resting = false;
+            // The word above must be out before the pointer is loaded: either `reclaim` reads it, or
+            // we load what it published last.
+            fence(SeqCst);
+        }
         // SAFETY: the pointer is never null and came from `Box::into_raw`. The view it names is
         // freed only after this reader has seen a later epoch than the one stored above, which
-        // happens in the next `enter` (or in `drop`), when `&mut self` proves this borrow over.
+        // happens in the next `enter` (or in `rest` or `drop`), when `&mut self` proves this borrow
+        // over. After a rest, the fences order that word before the load.
         unsafe { &*self.shared.current.load(Acquire) }
+    }
+
+    /// Lets go of the view until the next [`enter`](Reader::enter), however long that takes: what is
+    /// replaced meanwhile need not wait for this reader.
+    pub fn rest(&mut self) {
+        self.resting = true;
+        self.seen.0.store(RESTING, Release);
     }
 }
 
@@ -297,6 +318,20 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_that_rests_keeps_nothing_and_wakes_to_the_newest() {
+        let (first, watch) = watched(1);
+        let mut publisher = Publisher::new(first);
+        let mut reader = publisher.reader();
+        reader.enter();
+        reader.rest();
+        publisher.publish(view(2));
+        assert!(watch.upgrade().is_none() && publisher.settled());
+        assert_eq!(reader.enter().generation, 2);
+        publisher.publish(view(3));
+        assert_eq!(publisher.reclaim(), 1, "awake again, it keeps what it holds");
+    }
+
+    #[test]
     fn all_views_are_freed_at_the_end_whoever_goes_last() {
         for publisher_first in [true, false] {
             let (first, watch_first) = watched(1);
@@ -334,6 +369,9 @@ mod tests {
                         // Reads through the pointer: a freed view would show another name.
                         assert_eq!(view.ports[0].name, format!("port{last}"));
                         assert_eq!(view.ports[0].ifindex, last as u32);
+                        if last % 3 == 0 {
+                            reader.rest();
+                        }
                     }
                 });
             }

@@ -239,6 +239,7 @@ impl Worker {
     /// Waits for a packet on any port, or until something else is due.
     fn sleep(&mut self) -> io::Result<()> {
         self.counters.count_sleep();
+        self.reader.rest();
         let idle = self.queues.iter().all(Queue::is_idle);
         let has_fds = self.ports.iter().all(|port| port.as_fd().is_some());
         if !idle || !has_fds || self.ports.is_empty() {
