@@ -7,7 +7,9 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{c_int, c_uint, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{
+    c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
+};
 
 /// One function: its name and, once looked up, its address.
 struct Next {
@@ -99,6 +101,10 @@ next! {
     c"recvfrom" recvfrom(fd: c_int, data: *mut c_void, len: size_t, flags: c_int,
         from: *mut sockaddr, from_len: *mut socklen_t) -> ssize_t;
     c"recvmsg" recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    c"sendmmsg" sendmmsg(
+        fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    c"recvmmsg" recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int,
+        limit: *mut timespec) -> c_int;
     c"read" read(fd: c_int, data: *mut c_void, len: size_t) -> ssize_t;
     c"readv" readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t;
     c"__recv_chk" recv_chk(

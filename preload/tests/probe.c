@@ -407,6 +407,72 @@ static void threads(void) {
         CHECK(!pthread_join(all[i], NULL));
 }
 
+// Several requests and several answers with one call each.
+static void several(void) {
+    int fd = bound(0);
+    struct nlmsghdr h[3], back[4];
+    struct iovec out[3], in[4];
+    struct mmsghdr send[3] = {0}, receive[4] = {0};
+    struct sockaddr_nl from[4];
+    for (int i = 0; i < 3; i++) {
+        h[i] = request(DELSA, NLM_F_ACK);
+        out[i] = (struct iovec){&h[i], sizeof(h[i])};
+        send[i].msg_hdr = (struct msghdr){.msg_iov = &out[i], .msg_iovlen = 1};
+    }
+    CHECK(sendmmsg(fd, send, 3, 0) == 3);
+    CHECK(send[0].msg_len == sizeof(h[0]) && send[2].msg_len == sizeof(h[2]));
+    for (int i = 0; i < 4; i++) {
+        in[i] = (struct iovec){&back[i], sizeof(back[i])};
+        receive[i].msg_hdr = (struct msghdr){.msg_name = &from[i],
+                                             .msg_namelen = sizeof(from[i]),
+                                             .msg_iov = &in[i],
+                                             .msg_iovlen = 1};
+    }
+    // The first is waited for, the others are taken if they are there.
+    errno = 0;
+    CHECK(recvmmsg(fd, receive, 4, MSG_WAITFORONE, NULL) == 3 && errno == 0);
+    for (int i = 0; i < 3; i++) {
+        CHECK(back[i].nlmsg_seq == h[i].nlmsg_seq && back[i].nlmsg_type == NLMSG_ERROR);
+        CHECK(receive[i].msg_hdr.msg_namelen == sizeof(from[i]) && from[i].nl_pid == 0);
+    }
+    CHECK(recvmmsg(fd, receive, 4, MSG_DONTWAIT, NULL) == -1 && errno == EAGAIN);
+    CHECK(sendmmsg(fd, send, 0, 0) == 0 && recvmmsg(fd, receive, 0, 0, NULL) == 0);
+    struct timespec now = {0, 0};
+    CHECK(sendmmsg(fd, send, 2, 0) == 2 && recvmmsg(fd, receive, 4, 0, &now) == 1);
+    CHECK(recvmmsg(fd, receive, 4, MSG_DONTWAIT, NULL) == 1);
+    // Others' sockets go by.
+    int pair[2];
+    CHECK(!socketpair(AF_UNIX, SOCK_DGRAM, 0, pair));
+    CHECK(sendmmsg(pair[0], send, 2, 0) == 2);
+    CHECK(recvmmsg(pair[1], receive, 4, MSG_DONTWAIT, NULL) == 2);
+}
+
+// A connection that fork shares: whoever reads gets an answer, and the number says to what.
+static void forked(void) {
+    int fd = bound(0);
+    transact(fd);
+    int done[2];
+    CHECK(!pipe(done));
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (!child) {
+        struct nlmsghdr h = request(DELSA, NLM_F_ACK);
+        h.nlmsg_seq = 7777;
+        CHECK(send(fd, &h, sizeof(h), 0) == sizeof(h));
+        CHECK(write(done[1], "x", 1) == 1);
+        _exit(0);
+    }
+    char byte;
+    CHECK(read(done[0], &byte, 1) == 1);
+    struct nlmsghdr h = request(DELSA, NLM_F_ACK);
+    CHECK(send(fd, &h, sizeof(h), 0) == sizeof(h));
+    CHECK(answer(fd).nlmsg_seq == 7777);
+    CHECK(answer(fd).nlmsg_seq == h.nlmsg_seq);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    transact(fd);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -415,7 +481,7 @@ int main(int argc, char **argv) {
                   {"sends", sends},       {"receives", receives}, {"copies", copies},
                   {"children", children}, {"requests", requests}, {"cancel", cancel},
                   {"restart", restart},   {"lose", lose},       {"others", others},
-                  {"threads", threads}};
+                  {"threads", threads},   {"several", several}, {"forked", forked}};
     for (int i = 1; i < argc; i++) {
         size_t at = 0;
         while (at < sizeof(checks) / sizeof(checks[0]) && strcmp(checks[at].name, argv[i]))

@@ -224,6 +224,16 @@ fn every_way_to_receive_receives() {
 }
 
 #[test]
+fn several_messages_go_with_one_call() {
+    probe("several", "several");
+}
+
+#[test]
+fn a_connection_that_fork_shares_answers_both() {
+    probe("forked", "forked");
+}
+
+#[test]
 fn copies_and_closed_descriptors_are_followed() {
     probe("copies", "copies");
 }

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use driver::{Done, Driver, Operation, Order};
 pub use program::{Program, ProgramError};
-pub use report::{Filling, Memory, Report, Row, table};
+pub use report::{Cost, Filling, Memory, Report, Row, table};
 pub use rig::Traffic;
 pub use shimmed::serve;
 pub use tunnel::TUNNELS_MAX;
@@ -32,7 +32,7 @@ use crate::clock;
 use crate::dut::DutError;
 use crate::progress::Display;
 use crate::recipe::RecipeError;
-use crate::run::{RunError, Scratch};
+use crate::run::Scratch;
 use crate::station::StationError;
 use crate::wiring::WiringError;
 use rig::Rig;
@@ -75,8 +75,8 @@ pub enum RatesError {
     #[error(transparent)]
     Station(#[from] StationError),
     /// The folder for the gateways' files.
-    #[error(transparent)]
-    Scratch(#[from] Box<RunError>),
+    #[error("making a folder for the gateways' files: {0}")]
+    Scratch(std::io::Error),
     /// A request failed.
     #[error(transparent)]
     Program(#[from] ProgramError),
@@ -91,7 +91,7 @@ pub enum RatesError {
 /// Measures.
 pub fn run(options: &Options) -> Result<Report, RatesError> {
     let display = Display::new(options.quiet);
-    let scratch = Scratch::make().map_err(Box::new)?;
+    let scratch = Scratch::make().map_err(RatesError::Scratch)?;
     display.say("starting two gateways");
     let mut rig = Rig::build(&options.binary, scratch.path())?;
     let mut client = if options.through_shim {
@@ -110,6 +110,7 @@ pub fn run(options: &Options) -> Result<Report, RatesError> {
         interrupted: false,
         rows: Vec::new(),
         filling: Vec::new(),
+        costs: Vec::new(),
         memory: None,
     };
     let empty_bytes = rig.resident_bytes();
@@ -141,14 +142,25 @@ fn measure(
     display: &Display,
 ) -> Result<(), RatesError> {
     let order = Order::Measure(options.rounds);
+    let clock = rig.control_clock();
     if options.idle {
         display.say(&format!("{sas} SAs: {} rounds, idle workers", options.rounds));
-        report.add(sas, None, &client.obey(order)?);
+        let before = clock.cpu_ns();
+        let done = client.obey(order)?;
+        report.costs.push(Cost::between(before, clock.cpu_ns(), sas, false, &done));
+        report.add(sas, None, &done);
     }
     if options.busy && !is_stopped(options) {
         display.say(&format!("{sas} SAs: {} rounds, workers under half load", options.rounds));
-        let (done, traffic) = rig.under_traffic(|| client.obey(order))?;
-        report.add(sas, Some(traffic), &done?);
+        let measured = || {
+            let before = clock.cpu_ns();
+            let done = client.obey(order)?;
+            Ok::<_, RatesError>((Cost::between(before, clock.cpu_ns(), sas, true, &done), done))
+        };
+        let (measured, traffic) = rig.under_traffic(measured)?;
+        let (cost, done) = measured?;
+        report.costs.push(cost);
+        report.add(sas, Some(traffic), &done);
     }
     Ok(())
 }

@@ -141,7 +141,7 @@ fn measure(recipe: &Recipe, options: &Options, display: &Display) -> Result<Run,
     let started_at = clock::utc_now();
     let mut environment = environment::probe(recipe, &started_at);
     let mut run_result = begin(recipe, &started_at);
-    let scratch = Scratch::make()?;
+    let scratch = Scratch::make().map_err(RunError::Scratch)?;
 
     // 1. Wiring.
     let wiring = Wiring::build(recipe)?;
@@ -245,7 +245,7 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     /// Makes it.
-    pub(crate) fn make() -> Result<Scratch, RunError> {
+    pub(crate) fn make() -> std::io::Result<Scratch> {
         use std::os::unix::fs::DirBuilderExt;
         use std::sync::atomic::AtomicU32;
         static SERIAL: AtomicU32 = AtomicU32::new(0);
@@ -253,7 +253,7 @@ impl Scratch {
         let name = format!("peregrine-lab-{}-{serial}", std::process::id());
         let path: PathBuf = std::env::temp_dir().join(name);
         // Fails if it exists: somebody else's folder must not be written to.
-        std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(RunError::Scratch)?;
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Scratch { path })
     }
 

@@ -9,3 +9,4 @@ mod name;
 mod option;
 mod receive;
 mod send;
+mod several;

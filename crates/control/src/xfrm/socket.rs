@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -39,6 +40,10 @@ const EVENTS_MAX: usize = 64;
 
 /// Connections accepted in one call.
 const ACCEPTS_MAX: usize = 32;
+
+/// How long nothing is accepted after that has failed. What was missing (descriptors, memory) comes
+/// back when somebody leaves; who waits to connect waits no longer than for a busy kernel.
+const DEAF_TIME: Duration = Duration::from_millis(100);
 
 /// `epoll` data of the listener; connections count up from 1.
 const LISTENER: u64 = 0;
@@ -69,6 +74,8 @@ pub struct Clients {
     next_token: u64,
     /// The user that may connect.
     owner: Uid,
+    /// When the listener is asked again, after a connection could not be accepted.
+    deaf_until: Option<Instant>,
     buffer: Zeroizing<Vec<u8>>,
 }
 
@@ -93,6 +100,7 @@ impl Clients {
             connections: HashMap::new(),
             next_token: LISTENER + 1,
             owner: geteuid(),
+            deaf_until: None,
             buffer: Zeroizing::new(vec![0; REQUEST_MAX]),
         })
     }
@@ -128,6 +136,9 @@ impl Clients {
                 token => self.serve(token, server, backend, now),
             }
         }
+        if self.deaf_until.is_some_and(|until| Instant::now() >= until) {
+            self.listen(true);
+        }
         server.set_listeners(self.groups());
     }
 
@@ -149,7 +160,17 @@ impl Clients {
     fn accept(&mut self) {
         for _ in 0..ACCEPTS_MAX {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let Ok(fd) = accept_with(&self.listener, flags) else { return };
+            let fd = match accept_with(&self.listener, flags) {
+                Ok(fd) => fd,
+                Err(Errno::AGAIN) => return,
+                // Whoever connected is gone already.
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(error) => {
+                    tracing::error!(%error, "no XFRM connection can be accepted now");
+                    self.listen(false);
+                    return;
+                }
+            };
             let allowed = sockopt::socket_peercred(&fd)
                 .is_ok_and(|peer| peer.uid == self.owner || peer.uid.is_root());
             if !allowed || self.connections.len() >= CONNECTIONS_MAX {
@@ -163,6 +184,17 @@ impl Clients {
                 self.connections.insert(token, Connection::new(fd));
             }
         }
+    }
+
+    /// Stops asking the listener for a moment, or asks again. Without that a connection that cannot be
+    /// accepted, for want of descriptors or memory, keeps the control thread busy for nothing.
+    fn listen(&mut self, on: bool) {
+        self.deaf_until = (!on).then(|| Instant::now() + DEAF_TIME);
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, on);
+        // The descriptor was added when we were made; changing its flags takes nothing.
+        let data = epoll::EventData::new_u64(LISTENER);
+        let _ = epoll::modify(&self.epoll, &self.listener, data, flags);
     }
 
     fn serve(&mut self, token: u64, server: &mut Server, backend: &mut dyn Backend, now: u64) {

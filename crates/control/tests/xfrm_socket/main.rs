@@ -2,4 +2,5 @@
 
 mod hostile;
 mod service;
+mod storm;
 mod world;

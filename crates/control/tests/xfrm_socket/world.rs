@@ -18,7 +18,7 @@ use wire::xfrm::netlink::{
     Datagram, Header, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR,
 };
 use wire::xfrm::number::{AF_INET, IPPROTO_ESP, attr, mode, msg};
-use wire::xfrm::sa::{UsersaFlush, UsersaInfo};
+use wire::xfrm::sa::{UsersaFlush, UsersaId, UsersaInfo};
 use zerocopy::{FromBytes, IntoBytes};
 
 pub const NOW: u64 = 1_700_000_000;
@@ -154,6 +154,16 @@ pub fn new_sa(spi: u32) -> Vec<u8> {
         .attribute_parts(attr::ALG_AEAD, &[head.as_bytes(), &[7; 20]])
         .finish();
     out
+}
+
+pub fn delete_sa(spi: u32) -> Vec<u8> {
+    let id = UsersaId {
+        spi: Be32::new(spi),
+        family: AF_INET,
+        proto: IPPROTO_ESP,
+        ..UsersaId::default()
+    };
+    request(msg::DELSA, NLM_F_ACK, id.as_bytes())
 }
 
 pub fn dump() -> Vec<u8> {

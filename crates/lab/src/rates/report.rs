@@ -35,6 +35,8 @@ pub struct Report {
     pub interrupted: bool,
     /// The latencies.
     pub rows: Vec<Row>,
+    /// What the gateway's control thread spent on a request.
+    pub costs: Vec<Cost>,
     /// How fast the tables were filled.
     pub filling: Vec<Filling>,
     /// What an SA costs in memory; none when no SA was installed.
@@ -67,6 +69,25 @@ pub struct Filling {
     pub requests: u64,
     /// Their time.
     pub seconds: f64,
+}
+
+/// CPU time per request, which other programs on the machine do not change as they change latencies.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Cost {
+    /// SAs installed.
+    pub sas: u32,
+    /// Whether the workers had traffic.
+    pub traffic: bool,
+    /// Of the control thread, in microseconds, over all kinds of requests.
+    pub cpu_us_per_request: f64,
+}
+
+impl Cost {
+    /// Of what was done between two readings of the control thread's clock.
+    pub fn between(before_ns: u64, after_ns: u64, sas: u32, traffic: bool, done: &Done) -> Cost {
+        let microseconds = after_ns.saturating_sub(before_ns) as f64 / 1e3;
+        Cost { sas, traffic, cpu_us_per_request: microseconds / done.requests.max(1) as f64 }
+    }
 }
 
 /// The gateway's resident memory.
@@ -149,6 +170,14 @@ pub fn table(report: &Report) -> String {
         table.add_row(cells);
     }
     text += &format!("{table}\n");
+    for cost in &report.costs {
+        text += &format!(
+            "CPU time of the gateway's control thread, {} SAs, workers {}: {:.1} µs per request\n",
+            cost.sas,
+            if cost.traffic { "at half load" } else { "idle" },
+            cost.cpu_us_per_request,
+        );
+    }
     for filling in &report.filling {
         text += &format!(
             "filled to {} SAs and {} policies: {} requests in {:.2} s, {:.0} requests/s\n",
@@ -208,6 +237,13 @@ mod tests {
             rounds: 2,
             interrupted: true,
             rows: Vec::new(),
+            costs: vec![Cost::between(
+                1000,
+                91_000,
+                10_000,
+                true,
+                &Done { requests: 9, ..Done::default() },
+            )],
             filling: vec![Filling { sas: 10_000, requests: 30_000, seconds: 1.5 }],
             memory: Memory::between(1 << 20, 2 << 20, 1024),
         };
@@ -233,6 +269,7 @@ mod tests {
             "half load",
             "│ GETSA     ┆ 10000 ┆ idle      ┆      50000 ┆   19.0",
             "15000 policies: 30000 requests in 1.50 s, 20000 requests/s",
+            "10000 SAs, workers at half load: 10.0 µs per request",
             "1024 SAs: 1024 bytes per SA",
             "interrupted",
         ] {

@@ -43,6 +43,22 @@ pub struct Rig {
     half_bps: Option<f64>,
 }
 
+/// The CPU time of a gateway's control thread, which is its process's first.
+#[derive(Clone, Copy, Debug)]
+pub struct ControlClock {
+    pid: u32,
+}
+
+impl ControlClock {
+    /// Nanoseconds on a CPU so far; 0 when the kernel does not tell (`CONFIG_SCHED_INFO`).
+    pub fn cpu_ns(&self) -> u64 {
+        let pid = self.pid;
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/schedstat"));
+        let first = text.ok().and_then(|text| text.split(' ').next()?.parse().ok());
+        first.unwrap_or(0)
+    }
+}
+
 /// What the traffic was like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Traffic {
@@ -84,6 +100,11 @@ impl Rig {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kilobytes = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
         kilobytes.unwrap_or(0) * 1024
+    }
+
+    /// What tells how long its control thread has run.
+    pub fn control_clock(&self) -> ControlClock {
+        ControlClock { pid: self.dut.pids()[0] }
     }
 
     /// Does `work` while the gateway forwards half of what it can, which is found out first.
