@@ -15,16 +15,22 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::event::{Timespec, epoll::EventFlags};
 
-use super::types::{Envelope, Facts, Reply, Request, SCHEMA};
+use super::types::{Envelope, Facts, Reply, Request, SCHEMA, Show};
 
-/// Clients served at once. Each holds at most one reply, which for 100 000 SAs is some 40 MB.
+/// Clients served at once. Each holds one reply, or one part of it and the names of what is to come:
+/// for 100 000 SAs less than a megabyte.
 pub const CLIENTS_MAX: usize = 16;
+/// Entries of one part of a long reply. Making it takes a fraction of a millisecond, which is how
+/// long whoever else is served by this thread may have to wait for it.
+const PART_ENTRIES: usize = 128;
 /// The longest request line in bytes; the longest real one has 21.
 const REQUEST_BYTES_MAX: usize = 4096;
 /// How long a client may make no progress before its place may be given away.
 const STALL: Duration = Duration::from_secs(30);
 /// Bytes read from or written to one client in one call, so that no client holds up the others.
 const TURN_BYTES: usize = 256 << 10;
+/// How long no client is accepted after that has failed.
+const DEAF_TIME: Duration = Duration::from_millis(100);
 /// The listener's number in the epoll set; clients have the numbers below.
 const LISTENER: u64 = u64::MAX;
 
@@ -34,6 +40,8 @@ pub struct Server {
     listener: UnixListener,
     epoll: OwnedFd,
     clients: [Option<Client>; CLIENTS_MAX],
+    /// When the listener is asked again, after a client could not be accepted.
+    deaf_until: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -44,9 +52,22 @@ struct Client {
     /// What has been answered and not yet written.
     output: Vec<u8>,
     written: usize,
+    /// What of the reply is still to be made.
+    rest: Option<Rest>,
     progress: Instant,
     /// No more requests will come.
     closing: bool,
+}
+
+/// The parts of a long reply that are still to come.
+#[derive(Debug)]
+struct Rest {
+    show: Show,
+    names: std::vec::IntoIter<u64>,
+    /// The reply's beginning is out.
+    has_begun: bool,
+    /// An entry is out: the next comes after a comma.
+    has_entry: bool,
 }
 
 impl Server {
@@ -59,12 +80,16 @@ impl Server {
         listener.set_nonblocking(true)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), EventFlags::IN)?;
-        Ok(Self { listener, epoll, clients: [const { None }; CLIENTS_MAX] })
+        let clients = [const { None }; CLIENTS_MAX];
+        Ok(Self { listener, epoll, clients, deaf_until: None })
     }
 
     /// Does what can be done without waiting: takes new clients, reads requests, answers them,
-    /// writes replies. Call when the file descriptor is readable.
+    /// writes replies. Call when the file descriptor is readable, and now and then besides.
     pub fn serve(&mut self, facts: &mut dyn Facts, now: Instant) -> io::Result<()> {
+        if self.deaf_until.is_some_and(|until| now >= until) {
+            self.listen(None)?;
+        }
         let mut events = Vec::with_capacity(CLIENTS_MAX + 1);
         let no_wait = Timespec { tv_sec: 0, tv_nsec: 0 };
         epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&no_wait))?;
@@ -89,9 +114,11 @@ impl Server {
                 Ok((stream, _)) => stream,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                // The client went away before it was taken, or descriptors are short: not a reason
-                // to stop serving. The listener stays readable, so it is tried again.
-                Err(_) => return Ok(()),
+                // The client went away before it was taken.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
+                // Descriptors or memory are short: not a reason to stop serving, nor to ask the
+                // listener, which stays readable, over and over.
+                Err(_) => return self.listen(Some(now + DEAF_TIME)),
             };
             // Also with another user's right to the path (a bind mount, a passed descriptor), only
             // root and this user are answered.
@@ -107,6 +134,14 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Does not ask the listener until a moment; `None` to ask it again.
+    fn listen(&mut self, deaf_until: Option<Instant>) -> io::Result<()> {
+        self.deaf_until = deaf_until;
+        let flags = if deaf_until.is_some() { EventFlags::empty() } else { EventFlags::IN };
+        let data = epoll::EventData::new_u64(LISTENER);
+        Ok(epoll::modify(&self.epoll, &self.listener, data, flags)?)
     }
 
     /// A slot for a new client; that of a stalled client when all are taken.
@@ -125,8 +160,15 @@ impl Server {
     fn admit(&mut self, slot: usize, stream: UnixStream, now: Instant) -> io::Result<()> {
         epoll::add(&self.epoll, &stream, epoll::EventData::new_u64(slot as u64), EventFlags::IN)?;
         let (input, output) = (Vec::new(), Vec::new());
-        self.clients[slot] =
-            Some(Client { stream, input, output, written: 0, progress: now, closing: false });
+        self.clients[slot] = Some(Client {
+            stream,
+            input,
+            output,
+            written: 0,
+            rest: None,
+            progress: now,
+            closing: false,
+        });
         Ok(())
     }
 
@@ -158,7 +200,7 @@ impl AsFd for Server {
 
 impl Client {
     fn pending(&self) -> bool {
-        self.written < self.output.len()
+        self.written < self.output.len() || self.rest.is_some()
     }
 
     fn has_request(&self) -> bool {
@@ -172,9 +214,15 @@ impl Client {
                 return false;
             }
             if self.has_request() {
-                self.output = line(self.answer(facts));
+                self.output = self.answer(facts);
                 self.written = 0;
             }
+        }
+        if self.written == self.output.len()
+            && let Some(rest) = &mut self.rest
+        {
+            (self.output, self.written) = (rest.next(facts), 0);
+            self.rest.take_if(|rest| rest.names.len() == 0);
         }
         self.write(now) && (self.pending() || self.has_request() || !self.closing)
     }
@@ -193,18 +241,27 @@ impl Client {
     }
 
     /// Answers the first request.
-    fn answer(&mut self, facts: &mut dyn Facts) -> Reply {
+    fn answer(&mut self, facts: &mut dyn Facts) -> Vec<u8> {
         let Some(end) = self.input.iter().position(|&byte| byte == b'\n') else {
             self.input.clear();
             self.closing = true;
-            return Reply::Error(format!("the request is longer than {REQUEST_BYTES_MAX} bytes"));
+            let why = format!("the request is longer than {REQUEST_BYTES_MAX} bytes");
+            return line(Reply::Error(why));
         };
-        let line: Vec<u8> = self.input.drain(..=end).collect();
-        match serde_json::from_slice::<Request>(&line) {
-            Ok(request) => facts.reply(request.show),
-            Err(error) => Reply::Error(format!(
+        let request: Vec<u8> = self.input.drain(..=end).collect();
+        match serde_json::from_slice::<Request>(&request) {
+            Ok(Request { show }) => match facts.names(show) {
+                Some(names) if names.len() > PART_ENTRIES => {
+                    let names = names.into_iter();
+                    self.rest = Some(Rest { show, names, has_begun: false, has_entry: false });
+                    Vec::new()
+                }
+                Some(names) => line(facts.part(show, &names)),
+                None => line(facts.reply(show)),
+            },
+            Err(error) => line(Reply::Error(format!(
                 "the request is not understood ({error}); send {{\"show\":\"status\"}}"
-            )),
+            ))),
         }
     }
 
@@ -223,11 +280,44 @@ impl Client {
                 Err(_) => return false,
             }
         }
-        if !self.pending() {
+        if self.written == self.output.len() {
             self.output = Vec::new();
             self.written = 0;
         }
         true
+    }
+}
+
+impl Rest {
+    /// The next part: the line of a reply with these entries, without its beginning unless it is the
+    /// first, and without its end unless it is the last.
+    fn next(&mut self, facts: &mut dyn Facts) -> Vec<u8> {
+        let mut whole = line(facts.part(self.show, &[]));
+        // `…[]…`, whatever is around the list of entries.
+        let middle = whole.windows(2).position(|two| two == b"[]").map_or(0, |at| at + 1);
+        let end = whole.split_off(middle);
+        let has_begun = std::mem::replace(&mut self.has_begun, true);
+        let mut out = if has_begun { Vec::new() } else { whole };
+        let names: Vec<u64> = self.names.by_ref().take(PART_ENTRIES).collect();
+        let entries = match facts.part(self.show, &names) {
+            Reply::Sa(sas) => serde_json::to_vec(&sas),
+            Reply::Policy(policies) => serde_json::to_vec(&policies),
+            _ => Ok(Vec::new()),
+        };
+        // As in `line`: serialising into memory cannot fail.
+        let entries = entries.unwrap_or_default();
+        let inner = entries.get(1..entries.len().saturating_sub(1)).unwrap_or_default();
+        if !inner.is_empty() {
+            // Of a part whose entries are all gone there is nothing, not even a comma.
+            if std::mem::replace(&mut self.has_entry, true) {
+                out.push(b',');
+            }
+            out.extend_from_slice(inner);
+        }
+        if self.names.len() == 0 {
+            out.extend_from_slice(&end);
+        }
+        out
     }
 }
 

@@ -41,10 +41,21 @@ fn sa(spi: u32) -> Sa {
 }
 
 impl Facts for Fixed {
-    fn sa(&mut self) -> Vec<Sa> {
-        (0..self.sas).map(sa).collect()
+    fn sa_names(&mut self) -> Vec<u64> {
+        (0..self.sas.into()).collect()
     }
-    fn policy(&mut self) -> Vec<Policy> {
+    fn sas(&mut self, names: &[u64]) -> Vec<Sa> {
+        // Of many, whole parts have gone since they were named, the first among them.
+        let gone = |spi: &u32| self.sas > 1000 && spi & 0x100 == 0;
+        names.iter().map(|name| *name as u32).filter(|spi| !gone(spi)).map(sa).collect()
+    }
+    fn policy_names(&mut self) -> Vec<u64> {
+        vec![9]
+    }
+    fn policies(&mut self, names: &[u64]) -> Vec<Policy> {
+        if names.is_empty() {
+            return Vec::new();
+        }
         let template = Template {
             src: "192.0.2.1".parse().unwrap(),
             dst: "192.0.2.2".parse().unwrap(),

@@ -121,10 +121,14 @@ pub enum Reply {
 
 /// Where the replies come from. Each call may take a snapshot of running counters.
 pub trait Facts {
-    /// The security associations.
-    fn sa(&mut self) -> Vec<Sa>;
-    /// The policies, in the order in which they are asked.
-    fn policy(&mut self) -> Vec<Policy>;
+    /// Names of all security associations, in the order of the reply.
+    fn sa_names(&mut self) -> Vec<u64>;
+    /// The security associations of these names that are still there.
+    fn sas(&mut self, names: &[u64]) -> Vec<Sa>;
+    /// Names of all policies, in the order in which they are asked.
+    fn policy_names(&mut self) -> Vec<u64>;
+    /// The policies of these names that are still there.
+    fn policies(&mut self, names: &[u64]) -> Vec<Policy>;
     /// The ports.
     fn ports(&mut self) -> Vec<Port>;
     /// The workers.
@@ -138,11 +142,30 @@ pub trait Facts {
     /// The instance.
     fn status(&mut self) -> Status;
 
-    /// The reply to a request.
-    fn reply(&mut self, show: Show) -> Reply {
+    /// The names of the entries of a reply that may be long, and is therefore made in parts.
+    fn names(&mut self, show: Show) -> Option<Vec<u64>> {
         match show {
-            Show::Sa => Reply::Sa(self.sa()),
-            Show::Policy => Reply::Policy(self.policy()),
+            Show::Sa => Some(self.sa_names()),
+            Show::Policy => Some(self.policy_names()),
+            _ => None,
+        }
+    }
+
+    /// A part of a reply that may be long: the entries of these names that are still there.
+    fn part(&mut self, show: Show, names: &[u64]) -> Reply {
+        match show {
+            Show::Policy => Reply::Policy(self.policies(names)),
+            _ => Reply::Sa(self.sas(names)),
+        }
+    }
+
+    /// The whole reply to a request.
+    fn reply(&mut self, show: Show) -> Reply {
+        if let Some(names) = self.names(show) {
+            return self.part(show, &names);
+        }
+        match show {
+            Show::Sa | Show::Policy => Reply::Error("it has parts only".to_owned()),
             Show::Ports => Reply::Ports(self.ports()),
             Show::Workers => Reply::Workers(self.workers()),
             Show::Drops => Reply::Drops(self.drops()),

@@ -17,6 +17,7 @@ use crate::api::{
 };
 use crate::config::Config;
 use crate::route_feed::{Kernel, Route as KernelRoute};
+use crate::xfrm::{PolicyId, SaId};
 
 /// What was counted at the last question, for rates.
 #[derive(Default)]
@@ -122,12 +123,7 @@ impl View<'_> {
         });
         Some(Policy {
             index: config.index,
-            direction: match config.direction {
-                Direction::In => "in",
-                Direction::Out => "out",
-                Direction::Forward => "fwd",
-            }
-            .to_owned(),
+            direction: direction_name(config.direction).to_owned(),
             priority: config.priority,
             action: match config.action {
                 dataplane::policy::Action::Bypass => "bypass",
@@ -200,17 +196,39 @@ impl View<'_> {
     }
 }
 
+fn direction_name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::In => "in",
+        Direction::Out => "out",
+        Direction::Forward => "fwd",
+    }
+}
+
 impl Facts for View<'_> {
-    fn sa(&mut self) -> Vec<Sa> {
-        self.tables.sas().map(|installed| self.one_sa(installed)).collect()
+    fn sa_names(&mut self) -> Vec<u64> {
+        self.tables.sas().map(|installed| installed.record.id.0).collect()
     }
 
-    fn policy(&mut self) -> Vec<Policy> {
-        let one = |installed| self.one_policy(installed);
-        let mut policies: Vec<Policy> = self.tables.policies().filter_map(one).collect();
-        // As they are asked; the order of installation, which the sort keeps, breaks ties.
-        policies.sort_by(|a, b| (&a.direction, a.priority).cmp(&(&b.direction, b.priority)));
-        policies
+    fn sas(&mut self, names: &[u64]) -> Vec<Sa> {
+        let installed = names.iter().filter_map(|name| self.tables.sa_of(SaId(*name)));
+        installed.map(|installed| self.one_sa(installed)).collect()
+    }
+
+    fn policy_names(&mut self) -> Vec<u64> {
+        let key = |installed: &InstalledPolicy| {
+            let config = installed.policy.as_ref()?.config();
+            let direction = direction_name(config.direction);
+            Some((direction, config.priority, installed.record.id.0))
+        };
+        let mut keys: Vec<_> = self.tables.policies().filter_map(key).collect();
+        // As they are asked; names count up in the order of installation, which breaks ties.
+        keys.sort_unstable();
+        keys.into_iter().map(|(_, _, name)| name).collect()
+    }
+
+    fn policies(&mut self, names: &[u64]) -> Vec<Policy> {
+        let installed = names.iter().filter_map(|name| self.tables.policy_of(PolicyId(*name)));
+        installed.filter_map(|installed| self.one_policy(installed)).collect()
     }
 
     fn ports(&mut self) -> Vec<Port> {

@@ -133,6 +133,16 @@ impl Tables {
         self.sas.values()
     }
 
+    /// One SA.
+    pub fn sa_of(&self, id: SaId) -> Option<&InstalledSa> {
+        self.sas.get(&id)
+    }
+
+    /// One policy.
+    pub fn policy_of(&self, id: PolicyId) -> Option<&InstalledPolicy> {
+        self.policies.get(&id)
+    }
+
     /// Every policy, in the order of installation.
     pub fn policies(&self) -> impl Iterator<Item = &InstalledPolicy> {
         self.policies.values()
