@@ -106,7 +106,7 @@ impl Backstop {
     fn remove(&mut self, selector: &Selector) -> io::Result<()> {
         let sel = translate::wire_selector(selector);
         self.removals += 1;
-        if self.blocked.is_empty() || self.removals % COLLECT_EVERY == 0 {
+        if self.blocked.is_empty() || self.removals.is_multiple_of(COLLECT_EVERY) {
             let id = UserpolicyId { sel, dir: direction::FWD, ..UserpolicyId::default() };
             return self.request(msg::DELPOLICY, id.as_bytes(), Errno::NOENT);
         }
