@@ -83,7 +83,7 @@ fn a_list_of_a_hundred_thousand_takes_no_memory_and_leaves_nothing_out() {
     world.server.take_changes();
     assert_eq!(world.server.sizes(), (SAS as usize, POLICIES as usize));
     // Whatever the process takes for its first dump, it takes before it is watched.
-    list(&mut world, msg::GETPOLICY, POLICIES, |_| 0, |_, _| {});
+    list(&mut world, msg::GETPOLICY, POLICIES, |_| u32::MAX, |_, _| {});
 
     let spi = |body: &[u8]| UsersaInfo::read_from_prefix(body).unwrap().0.id.spi.get();
     let (seen, grown) = list(&mut world, msg::GETSA, SAS, spi, |_, _| {});
