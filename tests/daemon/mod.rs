@@ -19,6 +19,7 @@ pub mod numbered;
 pub mod pair;
 pub mod pluto;
 pub mod root;
+pub mod router;
 pub mod swanctl;
 pub mod table;
 pub mod wire;

@@ -131,30 +131,34 @@ impl Pair {
 
     /// Sends so many echo requests; how many were answered.
     pub fn pings(&self, from: Side, n: u8, v6: bool, count: u32) -> u32 {
-        let args = [
-            if v6 { "-6" } else { "-4" },
-            "-n",
-            "-q",
-            "-i",
-            "0.02",
-            "-W",
-            "1",
-            "-c",
-            &count.to_string(),
-            "-I",
-            &from.host(n, v6),
-            &from.other().host(n, v6),
-        ]
-        .map(str::to_owned);
-        let out = self.end(from).host.command("ping").args(args).output().expect("ping runs");
-        let text = String::from_utf8_lossy(&out.stdout).into_owned();
-        let received = text
-            .split(", ")
-            .find_map(|part| part.strip_suffix(" received"))
-            .and_then(|count| count.parse().ok());
-        received.unwrap_or_else(|| {
-            panic!("ping printed {text}{}", String::from_utf8_lossy(&out.stderr))
-        })
+        let family = if v6 { "-6" } else { "-4" };
+        let line = format!(
+            "{family} -n -q -i 0.02 -W 1 -c {count} -I {} {}",
+            from.host(n, v6),
+            from.other().host(n, v6)
+        );
+        ping(&self.end(from).host, &line)
+    }
+
+    /// The same in IPv4, five a second, waiting long for each answer.
+    pub fn pings_patiently(&self, from: Side, n: u8, count: u32) -> u32 {
+        let (here, there) = (from.host(n, false), from.other().host(n, false));
+        let line = format!("-n -q -i 0.2 -W 10 -c {count} -I {here} {there}");
+        ping(&self.end(from).host, &line)
+    }
+
+    /// The gateways get to know their neighbours, so that no packet of a test has to wait for that.
+    pub fn acquaint(&self) {
+        for side in [Side::West, Side::East] {
+            let namespace = &self.end(side).namespace;
+            let n = side.number();
+            let outer = [side.outer(false), side.outer(true)].map(router);
+            let inner = [format!("172.16.{n}.1"), format!("fd00:{n}::1")];
+            for neighbour in outer.iter().chain(&inner) {
+                let answers = ping(namespace, &format!("-n -q -c 1 -W 10 {neighbour}"));
+                assert_eq!(answers, 1, "{neighbour} answers {}", side.id());
+            }
+        }
     }
 
     /// Pings until an answer comes: neighbours are resolved afterwards.
@@ -173,11 +177,35 @@ impl Pair {
     }
 }
 
-/// What a gateway did with its packets, and what it logged.
+/// What a gateway did with its packets and where it lost any, what it is doing, and what it logged.
 pub fn account(gateway: &Gateway) -> String {
     let drops = crate::gateway::verdicts(&gateway.show("drops"));
     let met: Vec<_> = drops.into_iter().filter(|(_, count)| *count != 0).collect();
-    format!("{met:?}\n{}", gateway.log())
+    let mut lost = Vec::new();
+    for port in gateway.show("ports").as_array().into_iter().flatten() {
+        for group in ["steering", "losses"] {
+            for one in port[group].as_array().into_iter().flatten() {
+                if one["count"].as_u64() != Some(0) {
+                    lost.push(format!("{} {}: {}", port["name"], one["name"], one["count"]));
+                }
+            }
+        }
+    }
+    let (status, workers) = (gateway.show("status"), gateway.show("workers"));
+    format!("{met:?}\n{lost:?}\n{status}\n{workers}\n{}", gateway.log())
+}
+
+/// How many answers a `ping` line gets.
+fn ping(namespace: &Namespace, line: &str) -> u32 {
+    let out = namespace.command("ping").args(line.split(' ')).output().expect("ping runs");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let answers = text
+        .split(", ")
+        .find_map(|part| part.strip_suffix(" received"))
+        .and_then(|count| count.parse().ok());
+    answers.unwrap_or_else(|| {
+        panic!("ping {line} printed {text}{}", String::from_utf8_lossy(&out.stderr))
+    })
 }
 
 fn end(side: Side, wan: &Namespace, cores: &[usize], lines: &str) -> End {

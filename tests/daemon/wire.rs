@@ -1,11 +1,14 @@
 //! What passes on the wire between the gateways, seen by tcpdump on the router.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lab::topology::{Namespace, Process};
 
 /// How long tcpdump may take to begin.
 const READY: Duration = Duration::from_secs(20);
+
+/// It prints a packet at most a second late; twice that without one means that all are printed.
+const QUIET: Duration = Duration::from_secs(2);
 
 /// A running capture of one end's packets.
 pub struct Wire {
@@ -35,8 +38,17 @@ impl Wire {
         self.process.log()
     }
 
-    /// Ends it; returns its lines. It must have missed nothing.
+    /// Ends it when nothing comes any more; returns its lines. It must have missed nothing.
     pub fn finish(mut self) -> String {
+        // What is still in its buffer when it is stopped it does not print.
+        let (mut length, mut since) = (0, Instant::now());
+        while since.elapsed() < QUIET {
+            std::thread::sleep(Duration::from_millis(50));
+            let now = self.process.log().len();
+            if now != length {
+                (length, since) = (now, Instant::now());
+            }
+        }
         self.process.stop();
         let text = self.process.log();
         assert!(text.contains("\n0 packets dropped by kernel"), "it missed packets: {text}");

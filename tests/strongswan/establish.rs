@@ -90,15 +90,22 @@ pub fn deletes(site: &mut Site) {
 
 pub fn trap_acquires(site: &mut Site) {
     site.load(|connection| connection.child("net", 1, false, "start_action = trap"));
-    site.wait_sas(Side::West, 0);
-    assert!(site.west.sas().is_empty());
-    // A packet from behind the gateway is what asks for the tunnel.
-    site.pair.flows(1, false);
-    assert_eq!(site.west.said("creating acquire job"), 1);
+    assert!(site.west.sas().is_empty() && site.data_plane(Side::West).is_empty());
+    // A packet from behind the gateway is what asks for the tunnel. It waits, and so do those that
+    // follow it: fewer than a policy may let wait.
+    site.pair.acquaint();
+    assert_eq!(site.pair.pings_patiently(Side::West, 1, 8), 8);
+    assert!(site.west.said("creating acquire job") > 0);
     assert_eq!(site.east.said("creating acquire job"), 0);
+    assert_eq!(site.west.said("initiating IKE_SA"), 1);
     site.west.child("net");
     // The tunnel goes, the trap stays and asks again.
     site.west.terminate(&["--child", "net"]);
-    site.pair.flows(1, false);
+    assert_eq!(site.pair.pings_patiently(Side::West, 1, 8), 8);
     site.west.child("net");
+    assert!(site.west.said("creating acquire job") > 1);
+    let gateway = site.gateway(Side::West);
+    for verdict in ["hold_full", "hold_expired", "hold_policy_gone", "no_sa"] {
+        assert_eq!(gateway.verdict(verdict), 0, "{verdict}");
+    }
 }

@@ -13,6 +13,7 @@ mod establish;
 mod expiry;
 mod liveness;
 mod load;
+mod nat;
 mod resources;
 mod site;
 
@@ -23,6 +24,7 @@ use establish::*;
 use expiry::*;
 use liveness::*;
 use load::*;
+use nat::*;
 use resources::*;
 use site::Site;
 
@@ -78,8 +80,13 @@ scenarios! {
         trap_acquires
         real_counters
         hundred_rekeys_under_load
+        encapsulation_forced
+        behind_a_nat
+        nat_is_rebound_under_traffic
+        mobike_moves_the_tunnel
     }
     since_6 {
         per_cpu_sas on [0, 1];
+        per_cpu_sas_encapsulated on [0, 1];
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::daemon::numbered::Numbered;
 use crate::daemon::pair::Side;
 use crate::daemon::swanctl::Connection;
+use crate::daemon::wire::Wire;
 use crate::gateway::Gateway;
 use crate::site::Site;
 
@@ -57,11 +58,12 @@ fn settled(site: &Site) -> BTreeSet<u64> {
     }
 }
 
-/// Per-CPU SAs come up under traffic, are rekeyed and deleted; `lines` chooses how.
-fn per_cpu(site: &mut Site, lines: &str) {
+/// Per-CPU SAs come up under traffic, are rekeyed and deleted; settings of the connection and of the
+/// child choose how.
+fn per_cpu(site: &mut Site, ike: &str, lines: &str) {
     site.load(|connection| {
         let side = connection.side();
-        wide(connection, side, lines)
+        wide(connection.ike(ike), side, lines)
     });
     // The first packet of all asks for the SA for all.
     FLOWS.iter().for_each(|n| site.pair.flows(*n, false));
@@ -90,5 +92,18 @@ fn per_cpu(site: &mut Site, lines: &str) {
 }
 
 pub fn per_cpu_sas(site: &mut Site) {
-    per_cpu(site, "per_cpu_sas = yes");
+    per_cpu(site, "", "per_cpu_sas = yes");
+}
+
+pub fn per_cpu_sas_encapsulated(site: &mut Site) {
+    // Each SA but the first gets a source port of its own, so that a peer's queues may differ.
+    let wire = Wire::start(&site.pair.wan, "west", "udp");
+    per_cpu(site, "encap = yes", "per_cpu_sas = encap");
+    let text = wire.finish();
+    let ports: BTreeSet<&str> = text
+        .lines()
+        .filter(|line| line.contains("ESP(spi="))
+        .filter_map(|line| line.split(" > ").next()?.rsplit('.').next())
+        .collect();
+    assert!(ports.len() >= 3, "{ports:?}");
 }
