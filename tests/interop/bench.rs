@@ -9,13 +9,14 @@
 //! The bridge is there so that a test can look at, and repeat, what is on the wire. Both ends serve
 //! echoes on one port at every address.
 
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lab::topology::{Namespace, Process, Veth};
 
 use crate::Outcome;
-use crate::counters::states;
+use crate::counters::{errors, states};
 use crate::gateway::{Gateway, verdicts};
 use crate::guest::{Guest, Image};
 
@@ -35,23 +36,8 @@ const DATAGRAM_MAX_IPV6: usize = 3000;
 /// longer one it would protect whole and cut afterwards, and the gateway does not reassemble ESP.
 const DATAGRAM_MAX_IPV4: usize = 1380;
 
-/// Everything a scenario needs.
-pub struct Bench {
-    /// The gateway under test.
-    pub gateway: Gateway,
-    /// The peer.
-    pub guest: Guest,
-    /// What the peer consists of.
-    pub image: Image,
-    /// The gateway's namespace.
-    pub site: Namespace,
-    /// The namespace of the hosts behind the gateway.
-    pub red: Namespace,
-    /// The namespace of the bridge, with `tap0` towards the peer and `wire0` towards the gateway.
-    pub wire: Namespace,
-    _server: Process,
-    _scratch: tempfile::TempDir,
-}
+/// Bytes and packets that one side counts more than the other.
+pub type Difference = (i64, i64);
 
 /// One end's answer to a network: where it is, in both families.
 pub fn hosts(side: &str, number: usize) -> [String; 2] {
@@ -66,15 +52,105 @@ pub fn networks(side: &str, number: usize) -> [String; 2] {
 /// Addresses of the link, both families: gateway, then peer.
 pub const OUTER: [[&str; 2]; 2] = [["192.0.2.1", "192.0.2.2"], ["2001:db8:b::1", "2001:db8:b::2"]];
 
-impl Bench {
-    /// Boots a peer with `cpus` processors beside a gateway of one core.
-    pub fn new(image: Image, cpus: usize) -> Result<Bench, String> {
-        let text = |error: lab::topology::TopologyError| error.to_string();
+/// The gateway, and the hosts behind it.
+pub struct Site {
+    /// The gateway under test.
+    pub gateway: Gateway,
+    /// Its namespace.
+    pub namespace: Namespace,
+    /// The namespace of the hosts behind it.
+    pub red: Namespace,
+    /// Files of this run.
+    pub scratch: tempfile::TempDir,
+    stream: PathBuf,
+    _server: Process,
+}
+
+impl Site {
+    /// A gateway of so many cores whose `black0` is linked to an interface of another namespace.
+    pub fn new(stream: &Path, cores: usize, far: (&Namespace, &str)) -> Result<Site, String> {
         let scratch = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let [site, red, wire] = ["gw", "red", "wire"].map(Namespace::new);
-        let (site, red, wire) = (site.map_err(text)?, red.map_err(text)?, wire.map_err(text)?);
-        Veth::new((&site, "red0"), (&red, "host0"), 1).map_err(text)?;
-        Veth::new((&site, "black0"), (&wire, "wire0"), 1).map_err(text)?;
+        let [namespace, red] = ["gw", "red"].map(Namespace::new);
+        let (namespace, red) = (namespace.map_err(text)?, red.map_err(text)?);
+        let queues = cores as u32;
+        Veth::new((&namespace, "red0"), (&red, "host0"), queues).map_err(text)?;
+        Veth::new((&namespace, "black0"), far, queues).map_err(text)?;
+        namespace.ip_batch(&site_lines()).map_err(text)?;
+        red.ip_batch(&red_lines()).map_err(text)?;
+        let cores: Vec<usize> = (0..cores).collect();
+        let gateway = Gateway::start(&namespace, &["red0", "black0"], &cores);
+        let _server = serve(stream, &red, scratch.path())?;
+        // What the gateway has not resolved yet it drops; here every packet counts.
+        for gateway in ["10.0.0.254", "fd00:10::fe"] {
+            red.run("ping", &["-c", "1", "-W", "10", gateway]).map_err(text)?;
+        }
+        Ok(Site { gateway, namespace, red, scratch, stream: stream.to_path_buf(), _server })
+    }
+
+    /// Sends pings, datagrams and streams of varied sizes from behind the gateway and back.
+    pub fn traffic(&self, peer: &str) -> Result<(), String> {
+        traffic(&self.red, &self.stream, peer)
+            .map_err(|error| format!("behind the gateway: {error}"))
+    }
+
+    /// The gateway's verdicts on its packets so far.
+    pub fn ends(&self) -> String {
+        let ends = verdicts(&self.gateway.show("drops"));
+        let met = ends.iter().filter(|(_, count)| *count > 0);
+        met.map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
+    }
+
+    /// `ip -s xfrm state` of the gateway.
+    pub fn states(&self) -> Result<String, String> {
+        let out = self.gateway.ip("-s xfrm state");
+        if out.status.success() {
+            Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+        } else {
+            Err(format!("ip -s xfrm state: {}", String::from_utf8_lossy(&out.stderr)))
+        }
+    }
+}
+
+/// An echo service at every address of a namespace.
+pub fn serve(stream: &Path, namespace: &Namespace, scratch: &Path) -> Result<Process, String> {
+    let mut command = namespace.command_bound(stream);
+    command.args(["serve", &PORT.to_string()]);
+    let log = scratch.join(format!("{}.log", namespace.name()));
+    Process::start("stream", command, log).map_err(text)
+}
+
+/// Traffic of all kinds from a namespace to an address that serves echoes, and back.
+pub fn traffic(namespace: &Namespace, stream: &Path, to: &str) -> Result<(), String> {
+    let sent = namespace.command("sh").args(["-c", &script(stream, to)]).output();
+    let sent = sent.map_err(|error| error.to_string())?;
+    if sent.status.success() {
+        return Ok(());
+    }
+    let [out, err] = [&sent.stdout, &sent.stderr].map(|text| String::from_utf8_lossy(text));
+    Err(format!("{out}{err}"))
+}
+
+fn text(error: lab::topology::TopologyError) -> String {
+    error.to_string()
+}
+
+/// The gateway and the machine that is its peer.
+pub struct Bench {
+    /// The gateway's side.
+    pub site: Site,
+    /// The peer.
+    pub guest: Guest,
+    /// What the peer consists of.
+    pub image: Image,
+    /// The namespace of the bridge, with `tap0` towards the peer and `wire0` towards the gateway.
+    pub wire: Namespace,
+}
+
+impl Bench {
+    /// Boots a peer with `cpus` processors beside a gateway of as many cores.
+    pub fn new(image: Image, cpus: usize) -> Result<Bench, String> {
+        let wire = Namespace::new("wire").map_err(text)?;
+        let site = Site::new(&image.stream(), cpus, (&wire, "wire0"))?;
         wire.ip_batch(&[
             "link add br0 type bridge forward_delay 0 mcast_snooping 0".to_string(),
             "link set br0 up".to_string(),
@@ -83,92 +159,83 @@ impl Bench {
             "link set tap0 master br0 up".to_string(),
         ])
         .map_err(text)?;
-        site.ip_batch(&site_lines()).map_err(text)?;
-        red.ip_batch(&red_lines()).map_err(text)?;
-        let gateway = Gateway::start(&site, &["red0", "black0"], &[0]);
-        let mut command = red.command_bound(&image.stream());
-        command.args(["serve", &PORT.to_string()]);
-        let server =
-            Process::start("stream", command, scratch.path().join("server.log")).map_err(text)?;
-        let mut guest = Guest::boot(&image, (&wire, "tap0"), cpus, scratch.path())?;
-        guest.ip(&guest_lines())?;
+        let mut guest = Guest::boot(&image, (&wire, "tap0"), cpus, site.scratch.path())?;
+        guest.ip(&peer_lines())?;
         guest.run(&format!("stream serve {PORT} >/dev/null 2>&1 &"))?;
-        let reach = |family: usize| format!("ping -c 1 -W 1 {}", OUTER[family][0]);
-        guest.wait(&reach(0))?;
-        guest.wait(&reach(1))?;
-        // What the gateway has not resolved yet it drops; here every packet counts.
-        for gateway in ["10.0.0.254", "fd00:10::fe"] {
-            red.run("ping", &["-c", "1", "-W", "10", gateway]).map_err(text)?;
+        for [gateway, _] in OUTER {
+            guest.wait(&format!("ping -c 1 -W 1 {gateway}"))?;
         }
-        Ok(Bench { gateway, guest, image, red, wire, site, _server: server, _scratch: scratch })
+        Ok(Bench { site, guest, image, wire })
     }
 
     /// Sends pings, datagrams and streams of varied sizes from the peer to a host behind the
     /// gateway and back, and from the host to the peer and back. Every byte comes back.
     pub fn traffic(&mut self, host: &str, peer: &str) -> Result<(), String> {
-        self.echoes(host, peer).map_err(|error| format!("{error}\nends so far: {}", self.ends()))
+        self.echoes(host, peer).map_err(|error| self.explain(error))
     }
 
-    /// How the gateway's packets have ended so far.
-    pub fn ends(&self) -> String {
-        let ends = verdicts(&self.gateway.show("drops"));
-        let met = ends.iter().filter(|(_, count)| *count > 0);
-        met.map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
+    /// An error with what became of packets on both sides.
+    pub fn explain(&mut self, error: String) -> String {
+        let peer = self.guest.run("cat /proc/net/xfrm_stat").map(|text| errors(&text));
+        format!("{error}\nends so far: {}; errors of the peer: {peer:?}", self.site.ends())
     }
 
     fn echoes(&mut self, host: &str, peer: &str) -> Result<(), String> {
         self.guest.run(&script(Path::new("stream"), host))?;
-        let script = script(&self.image.stream(), peer);
-        let sent = self.red.command("sh").args(["-c", &script]).output();
-        let sent = sent.map_err(|error| error.to_string())?;
-        if sent.status.success() {
-            Ok(())
-        } else {
-            let [out, err] = [&sent.stdout, &sent.stderr].map(|text| String::from_utf8_lossy(text));
-            Err(format!("behind the gateway: {out}{err}"))
-        }
-    }
-
-    /// `ip -s xfrm state` of the gateway.
-    pub fn gateway_states(&self) -> Result<String, String> {
-        let listed = self.gateway.ip("-s xfrm state");
-        output(listed, "ip -s xfrm state")
+        self.site.traffic(peer)
     }
 
     /// Removes every SA and policy of both sides.
     pub fn flush(&mut self) -> Result<(), String> {
-        self.gateway.xfrm(&["xfrm state flush".to_string(), "xfrm policy flush".to_string()]);
+        self.site.gateway.xfrm(&["xfrm state flush".to_string(), "xfrm policy flush".to_string()]);
         self.guest.run("ip xfrm state flush; ip xfrm policy flush").map(|_| ())
     }
 
     /// Waits until both sides have the same SAs among those that are wanted, with the same bytes
     /// and packets: nothing was lost, and both count alike. Returns the packets.
     pub fn agree(&mut self, wanted: impl Fn(u32) -> bool) -> Outcome {
+        self.agree_since(&BTreeMap::new(), wanted)
+    }
+
+    /// The same for what was counted since both sides counted `before`.
+    pub fn agree_since(
+        &mut self,
+        before: &BTreeMap<u32, Difference>,
+        wanted: impl Fn(u32) -> bool,
+    ) -> Outcome {
         let end = Instant::now() + SETTLE;
         loop {
-            let [ours, theirs] =
-                [self.gateway_states()?, self.guest.run("ip -s xfrm state")?].map(|listing| {
-                    let mut found = states(&listing);
-                    found.retain(|spi, _| wanted(*spi));
-                    found
-                });
-            let packets = ours.values().map(|counters| counters.packets).sum();
-            if ours == theirs && packets > 0 {
+            let (differences, packets) = self.differences()?;
+            let off: Vec<_> = differences
+                .iter()
+                .filter(|(spi, difference)| {
+                    wanted(**spi) && **difference != before.get(spi).copied().unwrap_or_default()
+                })
+                .collect();
+            if off.is_empty() && packets > 0 {
                 return Ok(packets);
             }
             if Instant::now() > end {
-                return Err(format!("the gateway counts {ours:?}, the peer {theirs:?}"));
+                return Err(format!("the gateway counts more than the peer by {off:x?}"));
             }
             std::thread::sleep(Duration::from_millis(100));
         }
     }
-}
 
-fn output(out: std::process::Output, what: &str) -> Result<String, String> {
-    if out.status.success() {
-        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
-    } else {
-        Err(format!("{what}: {}", String::from_utf8_lossy(&out.stderr)))
+    /// What the gateway counts more than the peer, by SPI, and its packets in all. An SA that only
+    /// one side has differs by something that no count reaches.
+    pub fn differences(&mut self) -> Result<(BTreeMap<u32, Difference>, u64), String> {
+        let [ours, theirs] = [self.site.states()?, self.guest.run("ip -s xfrm state")?];
+        let [ours, theirs] = [states(&ours), states(&theirs)];
+        let packets = ours.values().map(|counters| counters.packets).sum();
+        let spis: BTreeSet<u32> = ours.keys().chain(theirs.keys()).copied().collect();
+        let difference = |spi: &u32| match (ours.get(spi), theirs.get(spi)) {
+            (Some(our), Some(their)) => {
+                (our.bytes as i64 - their.bytes as i64, our.packets as i64 - their.packets as i64)
+            }
+            _ => (i64::MAX, i64::MAX),
+        };
+        Ok((spis.iter().map(|spi| (*spi, difference(spi))).collect(), packets))
     }
 }
 
@@ -206,7 +273,8 @@ fn red_lines() -> Vec<String> {
     lines
 }
 
-fn guest_lines() -> Vec<String> {
+/// Addresses and routes of the peer.
+pub fn peer_lines() -> Vec<String> {
     let mut lines = vec![
         format!("address add {}/24 dev eth0", OUTER[0][1]),
         format!("address add {}/64 dev eth0 nodad", OUTER[1][1]),

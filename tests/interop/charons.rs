@@ -31,23 +31,27 @@ include strongswan.d/*.conf";
 
 /// Which end a configuration is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+pub enum End {
+    /// Peregrine's.
     Gateway,
+    /// The peer's.
     Peer,
 }
 
-/// A child of a configuration: its name, the number of its networks, its inner family (0 is IPv4),
-/// its ESP proposal.
+/// A child of a configuration.
 #[derive(Clone, Copy, Debug)]
-struct Tunnel {
-    name: &'static str,
-    number: usize,
-    family: usize,
+pub struct Tunnel {
+    /// The child's name.
+    pub name: &'static str,
+    /// Of its networks.
+    pub number: usize,
+    /// Of what is inside; 0 is IPv4.
+    pub family: usize,
     proposal: &'static str,
 }
 
 /// The children of the connection over IPv4, and of the one over IPv6.
-const TUNNELS: [[Tunnel; 2]; 2] = [
+pub const TUNNELS: [[Tunnel; 2]; 2] = [
     [
         Tunnel { name: "four4", number: 17, family: 0, proposal: "aes256gcm16-esn" },
         Tunnel { name: "six4", number: 18, family: 1, proposal: "aes128gcm16-noesn" },
@@ -71,7 +75,7 @@ pub fn run(bench: &mut Bench, recorder: &mut Recorder<'_>) {
     };
     let title = format!("strongSwan {} here", version(&root.version));
     recorder.peer = format!("{}, strongSwan {}", recorder.peer, version(&bench.image.strongswan));
-    let mut charon = match start(bench, &root) {
+    let mut charon = match start(bench, &root, &configurations("")) {
         Ok(charon) => charon,
         Err(error) => return recorder.scenario(&title, || Err(error)),
     };
@@ -101,29 +105,55 @@ pub fn run(bench: &mut Bench, recorder: &mut Recorder<'_>) {
     recorder.scenario(&format!("{title}: the peer deletes, no SA is left"), || {
         bench.guest.run("swanctl --terminate --ike over4 2>&1")?;
         bench.guest.run("swanctl --terminate --ike over6 2>&1")?;
-        let left = bench.gateway_states()?;
+        let left = bench.site.states()?;
         if states(&left).is_empty() { Ok(0) } else { Err(left) }
     });
-    if recorder.rows.iter().any(|row| row.outcome.is_err()) {
+    recorder.scenario(&format!("{title}: in UDP, the peer initiates"), || {
+        let [ours, theirs] = configurations("encap = yes");
+        charon.load(&ours);
+        bench.guest.write("/etc/swanctl/swanctl.conf", &theirs)?;
+        bench.guest.run("swanctl --load-all --noprompt 2>&1")?;
+        let mut packets = 0;
+        for (outer, tunnels) in TUNNELS.iter().enumerate() {
+            for tunnel in tunnels {
+                bench.guest.run(&format!("swanctl --initiate --child {} 2>&1", tunnel.name))?;
+            }
+            packets = flows(bench, outer)?;
+        }
+        let states = bench.site.states()?;
+        let in_udp = states.matches("encap type espinudp sport 4500 dport 4500").count();
+        if in_udp == 8 { Ok(packets) } else { Err(format!("8 SAs in UDP expected:\n{states}")) }
+    });
+    if recorder.failed() {
         let log = bench.guest.run("tail -60 /tmp/charon.log").unwrap_or_else(|error| error);
         println!("the gateway's daemon:\n{}\nthe peer's:\n{log}", charon.log());
     }
     charon.stop();
 }
 
+/// What both ends read, the gateway's first.
+pub fn configurations(settings: &str) -> [String; 2] {
+    [End::Gateway, End::Peer]
+        .map(|end| configuration(end, settings, &[0, 1].map(|outer| children(end, outer))))
+}
+
 /// `6.1.0-2` without Debian's part.
-fn version(package: &str) -> &str {
+pub fn version(package: &str) -> &str {
     package.split('-').next().unwrap_or(package)
 }
 
-/// Starts both daemons with their configurations.
-fn start(bench: &mut Bench, root: &Root) -> Result<Charon, String> {
+/// Starts both daemons with their configurations: the gateway's, the peer's.
+pub fn start(
+    bench: &mut Bench,
+    root: &Root,
+    [ours, theirs]: &[String; 2],
+) -> Result<Charon, String> {
     bench.flush()?;
-    let charon = Charon::start(root, &bench.site, Some(&bench.gateway));
-    charon.load(&configuration(End::Gateway));
+    let charon = Charon::start(root, &bench.site.namespace, Some(&bench.site.gateway));
+    charon.load(ours);
     let guest = &mut bench.guest;
     guest.write("/etc/strongswan.conf", SETTINGS)?;
-    guest.write("/etc/swanctl/swanctl.conf", &configuration(End::Peer))?;
+    guest.write("/etc/swanctl/swanctl.conf", theirs)?;
     guest.run("charon-systemd >/tmp/charon.log 2>&1 &")?;
     let loaded = guest.wait("test -S /var/run/charon.vici && swanctl --load-all --noprompt 2>&1");
     loaded.map_err(|error| {
@@ -133,29 +163,38 @@ fn start(bench: &mut Bench, root: &Root) -> Result<Charon, String> {
     Ok(charon)
 }
 
-/// swanctl.conf of one end.
-fn configuration(end: End) -> String {
-    let connections: String = (0..2).map(|outer| connection(end, outer)).collect();
+/// swanctl.conf of one end: a connection over IPv4 with the first of these children, and one over
+/// IPv6 with the second, both with these settings.
+pub fn configuration(end: End, settings: &str, children: &[String]) -> String {
+    let connections: String = children
+        .iter()
+        .enumerate()
+        .map(|(outer, children)| connection(end, settings, outer, children))
+        .collect();
     format!(
         "connections {{\n{connections}}}\n\
          secrets {{\nike-one {{\nsecret = \"not the one of any other test\"\n}}\n}}\n"
     )
 }
 
-fn connection(end: End, outer: usize) -> String {
+fn connection(end: End, settings: &str, outer: usize, children: &str) -> String {
     let [gateway, peer] = OUTER[outer];
     let ((here, there), (local, remote)) = match end {
         End::Gateway => ((gateway, peer), ("gateway", "peer")),
         End::Peer => ((peer, gateway), ("peer", "gateway")),
     };
-    let children: String = TUNNELS[outer].iter().map(|tunnel| child(end, tunnel)).collect();
     format!(
         "over{} {{\nversion = 2\nlocal_addrs = {here}\nremote_addrs = {there}\n\
-         proposals = aes256gcm16-prfsha256-x25519\n\
+         proposals = aes256gcm16-prfsha256-x25519\n{settings}\n\
          local {{\nauth = psk\nid = {local}\n}}\nremote {{\nauth = psk\nid = {remote}\n}}\n\
          children {{\n{children}}}\n}}\n",
         [4, 6][outer]
     )
+}
+
+/// The children of a connection.
+fn children(end: End, outer: usize) -> String {
+    TUNNELS[outer].iter().map(|tunnel| child(end, tunnel)).collect()
 }
 
 fn child(end: End, tunnel: &Tunnel) -> String {
@@ -188,11 +227,11 @@ fn rekeyed(
     rekey: impl FnOnce(&mut Bench) -> Result<(), String>,
 ) -> Outcome {
     let spis = |bench: &Bench| -> Result<BTreeSet<u32>, String> {
-        Ok(states(&bench.gateway_states()?).into_keys().collect())
+        Ok(states(&bench.site.states()?).into_keys().collect())
     };
     let before = spis(bench)?;
     let to = &hosts("48", tunnel.number)[tunnel.family];
-    let mut command = bench.red.command_bound(&bench.image.stream());
+    let mut command = bench.site.red.command_bound(&bench.image.stream());
     command.args(["udp", to, &PORT.to_string(), "3000", "1000"]).stdout(Stdio::piped());
     let mut stream = command.spawn().map_err(|error| error.to_string())?;
     rekey(bench)?;

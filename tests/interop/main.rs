@@ -20,7 +20,9 @@ mod charons;
 mod counters;
 mod frames;
 mod guest;
+mod libipsec;
 mod pairs;
+mod resources;
 mod statics;
 mod summary;
 
@@ -35,6 +37,8 @@ use summary::{Row, Summary};
 
 /// The suites whose kernels are peers: oldest first. Together they bracket what is deployed.
 const SUITES: [&str; 3] = ["bookworm", "trixie", "sid"];
+/// The one whose kernel (6.13 and newer) and strongSwan (6.0.2 and newer) know SAs of single CPUs.
+const PER_CPU_SUITE: &str = "sid";
 /// How many peers are booted at the same time: each keeps one core busy.
 const PEERS_AT_ONCE: usize = 2;
 
@@ -91,6 +95,11 @@ struct Recorder<'a> {
 }
 
 impl Recorder<'_> {
+    /// Whether anything failed so far.
+    fn failed(&self) -> bool {
+        self.rows.iter().any(|row| row.outcome.is_err())
+    }
+
     /// Runs one scenario if it is wanted. A panic in it is its failure and nobody else's.
     fn scenario(&mut self, name: &str, run: impl FnOnce() -> Outcome) {
         if !self.options.wants(name) {
@@ -107,8 +116,19 @@ impl Recorder<'_> {
     }
 }
 
-/// Everything about the kernel of one suite.
-fn kernel(suite: &str, options: &Options) -> Vec<Row> {
+/// What is done with one booted peer.
+#[derive(Clone, Debug)]
+struct Job {
+    suite: String,
+    /// Processors of the peer, workers of the gateway.
+    cpus: usize,
+    /// Instead of booting, this strongSwan's own ESP.
+    libipsec: Option<&'static str>,
+}
+
+/// Everything about one booted peer.
+fn peer(job: &Job, options: &Options) -> Vec<Row> {
+    let suite = &job.suite;
     let failed = |error: String| {
         let row = Row::new(suite, "boot", Err(error), Duration::ZERO);
         println!("{}", row.line());
@@ -124,7 +144,12 @@ fn kernel(suite: &str, options: &Options) -> Vec<Row> {
     };
     let peer = format!("Linux {}", image.kernel);
     let mut recorder = Recorder { options, peer, rows: Vec::new() };
-    match catch_unwind(|| Bench::new(image, 1)) {
+    if let Some(name) = job.libipsec {
+        libipsec::run(name, &image, &mut recorder);
+        return recorder.rows;
+    }
+    match catch_unwind(|| Bench::new(image, job.cpus)) {
+        Ok(Ok(mut bench)) if job.cpus > 1 => resources::run(&mut bench, &mut recorder),
         Ok(Ok(mut bench)) => {
             statics::run(&mut bench, &mut recorder);
             if options.all {
@@ -135,6 +160,21 @@ fn kernel(suite: &str, options: &Options) -> Vec<Row> {
         Err(_) => return failed("the gateway did not start".to_string()),
     }
     recorder.rows
+}
+
+/// The peers to boot.
+fn jobs(options: &Options) -> Vec<Job> {
+    let job = |cpus| move |suite: &String| Job { suite: suite.clone(), cpus, libipsec: None };
+    let mut jobs: Vec<Job> = options.suites.iter().map(job(1)).collect();
+    if options.all {
+        let with_cpus = options.suites.iter().filter(|suite| *suite == PER_CPU_SUITE);
+        jobs.extend(with_cpus.map(job(2)));
+        let alone = |name| Job { suite: SUITES[0].to_string(), cpus: 1, libipsec: Some(name) };
+        if options.suites.iter().any(|suite| suite == SUITES[0]) {
+            jobs.extend(["strongswan-5.9.8", "strongswan-6.1"].map(alone));
+        }
+    }
+    jobs
 }
 
 fn main() -> ExitCode {
@@ -148,15 +188,15 @@ fn main() -> ExitCode {
     if options.suites.is_empty() {
         return ExitCode::SUCCESS;
     }
-    let waiting = Mutex::new(options.suites.clone().into_iter());
+    let waiting = Mutex::new(jobs(&options).into_iter());
     let rows = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..PEERS_AT_ONCE {
             scope.spawn(|| {
                 loop {
                     let next = waiting.lock().expect("nobody panics with it").next();
-                    let Some(suite) = next else { break };
-                    let found = kernel(&suite, &options);
+                    let Some(job) = next else { break };
+                    let found = peer(&job, &options);
                     rows.lock().expect("nobody panics with it").extend(found);
                 }
             });

@@ -35,7 +35,7 @@ pub fn run(bench: &mut Bench, recorder: &mut Recorder<'_>) {
 
 fn install(bench: &mut Bench, pairs: &[Pair]) -> Result<(), String> {
     for pair in pairs {
-        bench.gateway.xfrm(&pair.lines(Side::Gateway));
+        bench.site.gateway.xfrm(&pair.lines(Side::Gateway));
         bench.guest.ip(&pair.lines(Side::Peer))?;
     }
     Ok(())
@@ -81,12 +81,12 @@ fn replay(bench: &mut Bench, pairs: &[Pair]) -> Outcome {
     let end = Instant::now() + SETTLE;
     loop {
         let verdicts = [("replayed", 2), ("replay_old", 1), ("integrity_failed", 1)];
-        let ours = verdicts.iter().all(|(name, count)| bench.gateway.verdict(name) == *count);
+        let ours = verdicts.iter().all(|(name, count)| bench.site.gateway.verdict(name) == *count);
         let theirs = clean(bench, &[("XfrmInStateSeqError", 3), ("XfrmInStateProtoError", 1)]);
         match (ours, theirs) {
             (true, Ok(_)) => return Ok(sent),
             (_, theirs) if Instant::now() > end => {
-                return Err(format!("{theirs:?}; the gateway: {}", bench.ends()));
+                return Err(format!("{theirs:?}; the gateway: {}", bench.site.ends()));
             }
             _ => std::thread::sleep(Duration::from_millis(100)),
         }
