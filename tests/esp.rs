@@ -1,7 +1,7 @@
 //! ESP on the wire against an independent implementation: every packet the gateway seals is opened
 //! by scapy, every packet scapy seals is opened by the gateway, for all four combinations of inner
-//! and outer family, all three key sizes, with and without extended sequence numbers; and bad
-//! packets die under their own names.
+//! and outer family, all three key sizes, with and without extended sequence numbers, plain and in
+//! UDP; and bad packets die under their own names.
 
 mod gateway;
 
@@ -19,6 +19,8 @@ struct Case {
     outer: u8,
     key_bits: usize,
     esn: bool,
+    /// ESP in UDP, between these ports of the gateway and the peer.
+    udp: Option<(u16, u16)>,
 }
 
 impl Case {
@@ -28,8 +30,13 @@ impl Case {
             for outer in [4, 6] {
                 for key_bits in [128, 192, 256] {
                     for esn in [false, true] {
-                        cases.push(Case { number: cases.len() + 1, inner, outer, key_bits, esn });
+                        let number = cases.len() + 1;
+                        cases.push(Case { number, inner, outer, key_bits, esn, udp: None });
                     }
+                }
+                for udp in [(4500, 4500), (40_000, 61_000), (65_535, 1)] {
+                    let (number, udp) = (cases.len() + 1, Some(udp));
+                    cases.push(Case { number, inner, outer, key_bits: 128, esn: true, udp });
                 }
             }
         }
@@ -38,7 +45,8 @@ impl Case {
 
     fn name(&self) -> String {
         let esn = if self.esn { "esn" } else { "no-esn" };
-        format!("v{} in v{}, {} bits, {esn}", self.inner, self.outer, self.key_bits)
+        let udp = self.udp.map_or(String::new(), |(here, there)| format!(", UDP {here} {there}"));
+        format!("v{} in v{}, {} bits, {esn}{udp}", self.inner, self.outer, self.key_bits)
     }
 
     /// Key and salt in hexadecimal; different for every case, known to both sides.
@@ -89,10 +97,16 @@ impl Case {
         } else {
             "replay-window 32 flag af-unspec"
         };
+        let encap = |outbound: bool| {
+            let Some((local, remote)) = self.udp else { return String::new() };
+            let (from, to) = if outbound { (local, remote) } else { (remote, local) };
+            format!("encap espinudp {from} {to} {}", if self.outer == 4 { "0.0.0.0" } else { "::" })
+        };
         let state = |src: &str, dst: &str, spi: usize| {
+            let encap = encap(src == here);
             format!(
                 "xfrm state add src {src} dst {dst} proto esp spi {spi:#x} reqid {id} \
-                 mode tunnel {replay} aead rfc4106(gcm(aes)) 0x{key} 128"
+                 mode tunnel {replay} {encap} aead rfc4106(gcm(aes)) 0x{key} 128"
             )
         };
         let policy = |from: &str, to: &str, direction: &str, src: &str, dst: &str| {
@@ -117,7 +131,7 @@ impl Case {
             "spi_out": self.spi_out(), "spi_in": self.spi_in(),
             "inner": self.inner, "outer": self.outer,
             "local_net": self.net("16"), "remote_net": self.net("48"),
-            "local_outer": here, "remote_outer": there,
+            "local_outer": here, "remote_outer": there, "udp": self.udp,
         })
     }
 }
@@ -211,7 +225,7 @@ fn every_case_agrees(engine: &str) {
     let running = status["engine"].as_str().expect("an engine");
     assert!(engine == "auto" || running.starts_with(engine), "{engine} was chosen: {running}");
     let cases = Case::all();
-    assert_eq!(cases.len(), 24);
+    assert_eq!(cases.len(), 36);
     let lines: Vec<String> = cases.iter().flat_map(Case::xfrm).collect();
     bench.gateway.xfrm(&lines);
     let findings = bench.oracle(&cases);
@@ -244,12 +258,22 @@ fn every_case_agrees(engine: &str) {
                 "no_sa_inbound" => "no_state",
                 "malformed" => "esp_truncated",
                 "selector" => "no_policy",
+                "wrapping" => "encapsulation_mismatch",
+                "datagram" => "udp_malformed",
                 other => panic!("unknown kind {other}"),
             };
             expected.push((verdict, count.as_u64().expect("a count")));
         }
     }
-    for verdict in ["replayed", "integrity_failed", "no_state", "esp_truncated", "no_policy"] {
+    for verdict in [
+        "replayed",
+        "integrity_failed",
+        "no_state",
+        "esp_truncated",
+        "no_policy",
+        "encapsulation_mismatch",
+        "udp_malformed",
+    ] {
         let sent: u64 =
             expected.iter().filter(|(name, _)| *name == verdict).map(|(_, count)| count).sum();
         assert!(sent > 0, "{verdict} was provoked");

@@ -6,7 +6,8 @@ interface and looks at what comes out on the red one. Prints one JSON object wit
 judges nothing but equality of bytes, the calling test does the rest.
 
 Plan: {red, black, red_mac, black_mac, cases: [{name, key, spi_out, spi_in, esn, inner, outer,
-local_net, remote_net, local_outer, remote_outer, seal: bool}]} with MACs being the gateway's.
+local_net, remote_net, local_outer, remote_outer, udp: null or [local port, remote port]}]} with MACs
+being the gateway's.
 """
 
 import json
@@ -90,6 +91,57 @@ def forwarded(packet):
     return raw(packet)
 
 
+def in_udp(packet, source, destination):
+    """The ESP packet as payload of a datagram, with scapy's checksum over IPv6."""
+    datagram = UDP(sport=source, dport=destination) / Raw(raw(packet[ESP]))
+    if packet.version == 4:
+        datagram.chksum = 0
+        return IP(raw(IP(src=packet.src, dst=packet.dst) / datagram))
+    return IPv6(raw(IPv6(src=packet.src, dst=packet.dst) / datagram))
+
+
+def on_wire(case, packet):
+    """A packet of the peer's as it leaves the peer."""
+    if case["udp"] is None:
+        return packet
+    local, remote = case["udp"]
+    return in_udp(packet, remote, local)
+
+
+def check_datagram(case, packet):
+    """What is wrong with the UDP header of a packet of the gateway's, or nothing."""
+    datagram, faults = packet[UDP], []
+    if [datagram.sport, datagram.dport] != case["udp"]:
+        faults.append(f"ports {datagram.sport} > {datagram.dport}")
+    if datagram.len != len(raw(datagram)):
+        faults.append(f"length {datagram.len} of {len(raw(datagram))}")
+    copy = packet.copy()
+    del copy[UDP].chksum
+    expected = 0 if packet.version == 4 else type(packet)(raw(copy))[UDP].chksum
+    if datagram.chksum != expected:
+        faults.append(f"checksum {datagram.chksum:#x}, not {expected:#x}")
+    return faults
+
+
+def off_wire(case, packet):
+    """A packet of the gateway's as plain ESP; nothing if it is none of this case."""
+    if case["udp"] is not None:
+        if UDP not in packet or packet[UDP].dport != case["udp"][1]:
+            return None
+        esp = ESP(raw(packet[UDP])[8:])
+        kind, field = (IP, {"proto": 50}) if packet.version == 4 else (IPv6, {"nh": 50})
+        plain = kind(src=packet.src, dst=packet.dst, **field) / esp
+        faults = check_datagram(case, packet)
+        ttl = packet.ttl if packet.version == 4 else packet.hlim
+        plain = kind(raw(plain))
+        if packet.version == 4:
+            plain.ttl = ttl
+            del plain.chksum
+            plain = kind(raw(plain))
+        return plain, faults
+    return (packet, []) if ESP in packet else None
+
+
 def association(case, spi, reverse=False):
     here, there = case["local_outer"], case["remote_outer"]
     if reverse:
@@ -138,9 +190,10 @@ def sealed_by_gateway(plan, case, red, black):
 
     def wanted(frame):
         packet = network(frame)
-        if packet is None or ESP not in packet or packet[ESP].spi != case["spi_out"]:
+        found = None if packet is None else off_wire(case, packet)
+        if found is None or found[0][ESP].spi != case["spi_out"]:
             return None
-        return packet
+        return packet, *found
 
     # The first packet makes the kernel resolve the neighbour; it may be lost, and is not one of ours.
     warm = clear(case, 5, 250)
@@ -154,8 +207,8 @@ def sealed_by_gateway(plan, case, red, black):
         red.send(ethernet(plan["red_mac"], packet))
     received = black.receive(wanted, len(sent))
     faults, ivs, sequences = [], set(), []
-    for packet, expected in zip(received, sent):
-        faults += check_outer(case, packet)
+    for (outer, packet, datagram_faults), expected in zip(received, sent):
+        faults += check_outer(case, outer) + datagram_faults
         body = raw(packet[ESP])
         sequences.append(int.from_bytes(body[4:8], "big"))
         ivs.add(body[8:16])
@@ -184,7 +237,8 @@ def opened_by_gateway(plan, case, red, black):
 
     # The first packets make the kernel resolve the red neighbour; a copy with a number of its own.
     for number in range(1000, 1020):
-        black.send(ethernet(plan["black_mac"], sa.encrypt(good[0], seq_num=number)))
+        warm = on_wire(case, sa.encrypt(good[0], seq_num=number))
+        black.send(ethernet(plan["black_mac"], warm))
         if red.receive(wanted, 1, 0.2):
             break
     time.sleep(0.1)
@@ -192,7 +246,7 @@ def opened_by_gateway(plan, case, red, black):
     # Start above the warm-up's numbers, inside one window.
     sealed = [sa.encrypt(packet, seq_num=2000 + i) for i, packet in enumerate(good)]
     for packet in sealed:
-        black.send(ethernet(plan["black_mac"], packet))
+        black.send(ethernet(plan["black_mac"], on_wire(case, packet)))
     out = red.receive(wanted, len(sealed))
 
     bad = {"replay": [], "integrity_failed": [], "no_sa_inbound": [], "malformed": [], "selector": []}
@@ -217,6 +271,16 @@ def opened_by_gateway(plan, case, red, black):
         bad["malformed"].append(type(whole)(raw(header / Raw(body))))
     outside = "99.99.99.99" if case["inner"] == 4 else "2001:db8:bad::1"
     bad["selector"] = [sa.encrypt(clear(case, 33, 1, reverse=True, source=outside), seq_num=4001)]
+    bad = {name: [on_wire(case, packet) for packet in packets] for name, packets in bad.items()}
+    # Plain ESP for an SA in UDP, and the other way round, on a port that some case here uses.
+    whole = sa.encrypt(good[5], seq_num=4002)
+    bad["wrapping"] = [whole if case["udp"] else in_udp(whole, 4500, 4500)]
+    bad["datagram"] = []
+    if case["udp"]:
+        for length in (0, 7, 2000):
+            lying = on_wire(case, whole).copy()
+            lying[UDP].len = length
+            bad["datagram"].append(lying)
     red.drain()
     for packets in bad.values():
         for packet in packets:
