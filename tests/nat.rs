@@ -75,12 +75,15 @@ impl Addresses {
     }
 }
 
+/// How often each number arrived.
+type Arrived = HashMap<u64, u32>;
+
 /// A numbered flow of UDP packets between hosts behind the gateways.
 struct Flow {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
     arrived: Arc<AtomicU64>,
-    threads: Option<(JoinHandle<()>, JoinHandle<HashMap<u64, u32>>)>,
+    threads: Option<(JoinHandle<()>, JoinHandle<Arrived>)>,
 }
 
 impl Flow {
@@ -142,7 +145,7 @@ impl Flow {
     }
 
     /// Ends it; how many were sent, and how often each arrived.
-    fn end(mut self) -> (u64, HashMap<u64, u32>) {
+    fn end(mut self) -> (u64, Arrived) {
         self.stop.store(true, SeqCst);
         let (sending, receiving) = self.threads.take().expect("it runs");
         sending.join().expect("the sender ends");

@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use control::xfrm::control_frame;
@@ -19,6 +20,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// How long an answer may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Pause before and after DELSA, so that packets fall into the gaps of a move: a fast daemon on an idle
+/// machine leaves none to see.
+const PAUSE: Duration = Duration::from_millis(5);
 
 const HEADER_LEN: usize = size_of::<Header>();
 
@@ -151,8 +156,10 @@ impl Daemon {
             Peer::ReceivesOn(port) => ports.encap_dport = Be16::new(port),
         }
         *encap = ports.as_bytes().to_vec();
+        thread::sleep(PAUSE);
         let deleted = Instant::now();
         self.requests.ask(msg::DELSA, id, &[]);
+        thread::sleep(PAUSE);
         self.requests.ask(msg::NEWSA, &info, &attributes);
         deleted.elapsed()
     }

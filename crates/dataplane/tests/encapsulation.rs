@@ -7,7 +7,12 @@ use std::sync::Arc;
 
 use dataplane::encapsulation::UdpEncapsulation;
 use dataplane::event::{Event, REPEAT_NS};
-use dataplane::sa::{Sa, SaConfig};
+use dataplane::fib::{NextHop, Route};
+use dataplane::policy::{Action, Direction, Policy, PolicyConfig, Template};
+use dataplane::prefix::Family;
+use dataplane::sa::{Mode, Sa, SaConfig};
+use dataplane::selector::Selector;
+use dataplane::transport::Ends;
 use dataplane::verdict::Verdict;
 use fixture::*;
 use wire::{checksum, protocol, udp};
@@ -213,4 +218,59 @@ fn a_moved_sa_goes_on_between_its_new_ends() {
     let (port, after) = seal(&mut west);
     assert_eq!((port, after.sequence), (999, 2));
     assert_eq!(after.iv, before.iv + 1, "no IV comes back, and none is skipped");
+}
+
+/// The SA between the sites' hosts, in transport mode.
+fn transport(v6: bool, towards: Site) -> SaConfig {
+    let sa = Tunnel { outer_v6: v6, ..TUNNEL }.sa(towards);
+    let (source, destination) = (towards.peer().host(v6), towards.host(v6));
+    SaConfig { mode: Mode::Transport, source, destination, ..sa }
+}
+
+#[test]
+fn transport_mode_has_udp_behind_its_own_header() {
+    for v6 in [false, true] {
+        let config = transport(v6, Site::East);
+        let mut west = Gateway::at(Site::West, &TUNNEL);
+        let sa = Arc::new(Sa::new(config.clone()).unwrap());
+        sa.arm(&nonces()).unwrap();
+        let template = Template { mode: Mode::Transport, ..TUNNEL.template(Site::East) };
+        let family = if v6 { Family::V6 } else { Family::V4 };
+        let policy = PolicyConfig {
+            selector: Selector::any(family),
+            action: Action::Protect { template, bundle: None },
+            ..TUNNEL.policy(Direction::Out, Site::East)
+        };
+        west.change(|view| {
+            view.spd = Default::default();
+            view.spd.insert(Arc::new(Policy::new(policy)));
+            view.bundles.set(7, Some(sa));
+            let SaConfig { source, destination, reqid, .. } = config;
+            view.transport.insert(Ends { source, destination, reqid, spi: 0 }, 7);
+            let hop = NextHop { port: BLACK, gateway: Some(Site::East.outer(v6)) };
+            view.fib.insert(Site::East.inner(v6), Route::Via(hop));
+        });
+        for len in [0, 1, 500, 501] {
+            let packet = Packet::towards(Site::East, v6, len);
+            let (verdict, _, sealed) = west.forward(RED, &packet.frame(RED));
+            assert_eq!(verdict, Verdict::Sealed);
+            let sealed = unframe(BLACK, &sealed);
+            let opened = Opened::from(&sealed, &config, 0);
+            assert_eq!(opened.plaintext[..packet.payload.len()], packet.payload);
+            // The header is the packet's own, but for what it carries; behind it comes UDP.
+            let payload = sealed[opened.outer.len() - 8..].to_vec();
+            assert_eq!(Packet { payload: payload.clone(), ..packet.hopped() }.bytes(), sealed);
+            let datagram = udp::Packet::parse(&payload).unwrap();
+            assert_eq!((datagram.header.source(), datagram.header.destination()), (4500, 61_000));
+            assert_eq!(datagram.payload.len() + 8, payload.len());
+            match (packet.src, packet.dst) {
+                (std::net::IpAddr::V6(from), std::net::IpAddr::V6(to)) => {
+                    let sum = checksum::pseudo_v6(from, to, protocol::UDP, payload.len() as u32);
+                    assert_ne!(datagram.header.checksum(), 0);
+                    assert!(datagram.checksum_holds(sum));
+                }
+                _ => assert_eq!(datagram.header.checksum(), 0),
+            }
+        }
+    }
 }

@@ -3,7 +3,9 @@
 mod fixture;
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
+use dataplane::sa::{Sa, SaConfig};
 use dataplane::verdict::Verdict;
 use fixture::*;
 use proptest::prelude::*;
@@ -16,7 +18,7 @@ fn frames() -> impl Strategy<Value = (u16, Vec<u8>)> {
         prop::collection::vec(any::<u8>(), 0..200).prop_map(|bytes| frame(RED, &bytes));
     let port = prop_oneof![Just(RED), Just(BLACK)];
     let damage = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
-    let nearly = (0..6usize, damage, any::<prop::sample::Index>(), any::<bool>(), 1..200u64)
+    let nearly = (0..8usize, damage, any::<prop::sample::Index>(), any::<bool>(), 1..200u64)
         .prop_map(|(kind, damage, cut, do_cut, sequence)| {
             let mut bytes = template(kind, sequence);
             for (at, value) in damage {
@@ -39,6 +41,8 @@ fn template(kind: usize, sequence: u64) -> Vec<u8> {
         0 | 1 => Packet::towards(Site::East, v6, 30).frame(RED),
         2 | 3 => Packet::towards(Site::West, v6, 30).frame(BLACK),
         _ => {
+            // Plain ESP, or in UDP.
+            let sa = if kind < 6 { sa } else { in_udp() };
             let next_header = if v6 { protocol::IPV6 } else { protocol::IPV4 };
             let inner = Packet::towards(Site::West, v6, 30);
             Seal { next_header, ..Seal::sequence(sequence) }.frame(&sa, &inner.bytes())
@@ -46,9 +50,21 @@ fn template(kind: usize, sequence: u64) -> Vec<u8> {
     }
 }
 
+/// Another SA towards west.
+fn in_udp() -> SaConfig {
+    SaConfig { spi: 0x3000_0003, ..Tunnel { udp: Some((4500, 4500)), ..PLAIN }.sa(Site::West) }
+}
+
+fn west() -> Gateway {
+    let mut view = PLAIN.view(Site::West, &nonces());
+    view.sad.insert(Arc::new(Sa::new(in_udp()).unwrap()));
+    view.encapsulation_ports.set(4500, true);
+    Gateway::new(view)
+}
+
 thread_local! {
     /// One gateway for all cases: its packet memory stays mapped until the process ends.
-    static WEST: RefCell<Gateway> = RefCell::new(Gateway::at(Site::West, &PLAIN));
+    static WEST: RefCell<Gateway> = RefCell::new(west());
 }
 
 proptest! {

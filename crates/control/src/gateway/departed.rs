@@ -66,7 +66,8 @@ impl Departed {
 
     /// An SA whose grace is over, if there is one.
     pub fn overdue(&mut self, now_ns: u64) -> Option<SaId> {
-        self.leaving.pop_front_if(|(until_ns, _)| *until_ns <= now_ns).map(|(_, id)| id)
+        let due = self.leaving.front().is_some_and(|(until_ns, _)| *until_ns <= now_ns);
+        if due { self.leaving.pop_front().map(|(_, id)| id) } else { None }
     }
 
     /// Remembers an SA that is not in force any more.
@@ -79,7 +80,9 @@ impl Departed {
 
     /// Forgets what was remembered long enough.
     pub fn forget(&mut self, now_ns: u64) {
-        while self.gone.pop_front_if(|gone| gone.until_ns <= now_ns).is_some() {}
+        while self.gone.front().is_some_and(|gone| gone.until_ns <= now_ns) {
+            self.gone.pop_front();
+        }
     }
 
     /// Whether nothing waits for its time.
