@@ -38,6 +38,8 @@ const DATAGRAM_MAX_IPV4: usize = 1380;
 
 /// Bytes and packets that one side counts more than the other.
 pub type Difference = (i64, i64);
+/// Those by SPI, and the gateway's packets.
+pub type Differences = (BTreeMap<u32, Difference>, BTreeMap<u32, u64>);
 
 /// One end's answer to a network: where it is, in both families.
 pub fn hosts(side: &str, number: usize) -> [String; 2] {
@@ -206,6 +208,7 @@ impl Bench {
         let end = Instant::now() + SETTLE;
         loop {
             let (differences, packets) = self.differences()?;
+            let packets = packets.iter().filter(|(spi, _)| wanted(**spi)).map(|(_, n)| n).sum();
             let off: Vec<_> = differences
                 .iter()
                 .filter(|(spi, difference)| {
@@ -222,12 +225,12 @@ impl Bench {
         }
     }
 
-    /// What the gateway counts more than the peer, by SPI, and its packets in all. An SA that only
-    /// one side has differs by something that no count reaches.
-    pub fn differences(&mut self) -> Result<(BTreeMap<u32, Difference>, u64), String> {
+    /// By SPI, what the gateway counts more than the peer, and its packets. An SA that only one
+    /// side has differs by something that no count reaches.
+    pub fn differences(&mut self) -> Result<Differences, String> {
         let [ours, theirs] = [self.site.states()?, self.guest.run("ip -s xfrm state")?];
         let [ours, theirs] = [states(&ours), states(&theirs)];
-        let packets = ours.values().map(|counters| counters.packets).sum();
+        let packets = ours.iter().map(|(spi, counters)| (*spi, counters.packets)).collect();
         let spis: BTreeSet<u32> = ours.keys().chain(theirs.keys()).copied().collect();
         let difference = |spi: &u32| match (ours.get(spi), theirs.get(spi)) {
             (Some(our), Some(their)) => {

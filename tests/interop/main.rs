@@ -100,6 +100,17 @@ impl Recorder<'_> {
         self.rows.iter().any(|row| row.outcome.is_err())
     }
 
+    /// Runs a group of scenarios. A panic between them ends the group, and is a failure of it.
+    fn group(&mut self, name: &str, run: impl FnOnce(&mut Self)) {
+        let begun = Instant::now();
+        if catch_unwind(AssertUnwindSafe(|| run(&mut *self))).is_err() {
+            let error = Err("it panicked, see above".to_string());
+            let row = Row::new(&self.peer, name, error, begun.elapsed());
+            println!("{}", row.line());
+            self.rows.push(row);
+        }
+    }
+
     /// Runs one scenario if it is wanted. A panic in it is its failure and nobody else's.
     fn scenario(&mut self, name: &str, run: impl FnOnce() -> Outcome) {
         if !self.options.wants(name) {
@@ -145,15 +156,17 @@ fn peer(job: &Job, options: &Options) -> Vec<Row> {
     let peer = format!("Linux {}", image.kernel);
     let mut recorder = Recorder { options, peer, rows: Vec::new() };
     if let Some(name) = job.libipsec {
-        libipsec::run(name, &image, &mut recorder);
+        recorder.group("libipsec", |recorder| libipsec::run(name, &image, recorder));
         return recorder.rows;
     }
     match catch_unwind(|| Bench::new(image, job.cpus)) {
-        Ok(Ok(mut bench)) if job.cpus > 1 => resources::run(&mut bench, &mut recorder),
+        Ok(Ok(mut bench)) if job.cpus > 1 => {
+            recorder.group("SAs of CPUs", |recorder| resources::run(&mut bench, recorder));
+        }
         Ok(Ok(mut bench)) => {
-            statics::run(&mut bench, &mut recorder);
+            recorder.group("typed in", |recorder| statics::run(&mut bench, recorder));
             if options.all {
-                charons::run(&mut bench, &mut recorder);
+                recorder.group("strongSwan", |recorder| charons::run(&mut bench, recorder));
             }
         }
         Ok(Err(error)) => return failed(error),
