@@ -57,7 +57,9 @@ impl Known {
         for change in changes {
             match change {
                 Change::SaInstalled(record) => assert!(self.sas.insert(record.id.0)),
-                Change::SaUpdated(record) | Change::SaReplaySet(record) => {
+                Change::SaUpdated(record)
+                | Change::SaMoved(record)
+                | Change::SaReplaySet(record) => {
                     assert!(self.sas.contains(&record.id.0));
                 }
                 Change::SaDying(id) => assert!(self.sas.contains(&id.0)),

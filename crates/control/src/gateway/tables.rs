@@ -175,6 +175,7 @@ impl Tables {
             match change {
                 Change::SaInstalled(record) => self.install_sa(record, view)?,
                 Change::SaUpdated(record) => self.update_sa(record, view)?,
+                Change::SaMoved(record) => self.move_sa(record, view)?,
                 Change::SaReplaySet(record) => self.renumber_sa(record, view)?,
                 Change::SaDying(id) => self.demote_sa(*id, view)?,
                 Change::SaRemoved(id) => self.remove_sa(*id, view)?,
@@ -214,6 +215,36 @@ impl Tables {
                 error!(spi = record.parameters.spi(), %reason, "an SA was not updated");
                 Ok(())
             }
+        }
+    }
+
+    /// Other ends for an SA, whose numbers, window and counters go on.
+    fn move_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
+        let Some(known) = self.sas.get(&record.id) else { return self.install_sa(record, view) };
+        let (old, dying) = (known.sa.clone(), known.dying);
+        let moved = old.with_changes(|config| {
+            config.source = record.parameters.source();
+            config.destination = record.parameters.destination();
+            config.encapsulation = translate::encapsulation(record);
+        });
+        match moved {
+            Ok(sa) => {
+                self.unlist(&old, view);
+                self.put_sa(sa, record, dying, view)
+            }
+            Err(reason) => {
+                error!(spi = record.parameters.spi(), %reason, "an SA was not moved");
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes an SA out of the SAD, if it is the one that is found there.
+    fn unlist(&self, sa: &Sa, view: &mut View) {
+        let config = sa.config();
+        let listed = view.sad.get(config.spi, config.destination);
+        if listed.is_some_and(|listed| listed.same_runtime(sa)) {
+            view.sad.remove(config.spi, config.destination);
         }
     }
 
@@ -267,11 +298,7 @@ impl Tables {
     fn remove_sa(&mut self, id: SaId, view: &mut View) -> io::Result<()> {
         let Some(gone) = self.sas.remove(&id) else { return Ok(()) };
         self.encapsulation.remove(&gone.sa, &mut view.encapsulation_ports);
-        let config = gone.sa.config();
-        let listed = view.sad.get(config.spi, config.destination);
-        if listed.is_some_and(|listed| listed.same_runtime(&gone.sa)) {
-            view.sad.remove(config.spi, config.destination);
-        }
+        self.unlist(&gone.sa, view);
         self.slots.withdraw(gone.offer(id), view);
         self.refill(&gone.sa, view)
     }

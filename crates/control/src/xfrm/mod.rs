@@ -15,7 +15,6 @@
 //! | ESP in UDP (RFC 3948) | installed |
 //! | ESP in TCP, or in UDP as drafts had it | `EINVAL`, "Unsupported encapsulation type for ESP" |
 //! | keepalives to be sent by the kernel | `EOPNOTSUPP` |
-//! | MIGRATE | `ENOPROTOOPT`, a kernel without `XFRM_MIGRATE` |
 //! | crypto offload to a device | accepted and done in software, as by a device that cannot |
 //! | security contexts | accepted and forgotten, as without SELinux |
 //!
@@ -34,6 +33,7 @@ mod expiry;
 mod failure;
 mod info;
 mod mapping;
+mod migrate;
 mod notice;
 mod policy;
 mod policy_request;

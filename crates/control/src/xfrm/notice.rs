@@ -11,9 +11,9 @@ use wire::xfrm::event::{UserAcquire, UserExpire, UserMapping, UserPolexpire};
 use wire::xfrm::lifetime::LifetimeCurrent;
 use wire::xfrm::netlink::Header;
 use wire::xfrm::number::{ae, attr, msg};
-use wire::xfrm::policy::{UserTmpl, UserpolicyId, UserpolicyInfo, UserpolicyType};
+use wire::xfrm::policy::{UserMigrate, UserTmpl, UserpolicyId, UserpolicyInfo, UserpolicyType};
 use wire::xfrm::replay::Stats;
-use wire::xfrm::sa::{AeventId, UsersaFlush, UsersaId, UsersaInfo};
+use wire::xfrm::sa::{AeventId, EncapTmpl, UsersaFlush, UsersaId, UsersaInfo};
 use zerocopy::IntoBytes;
 
 use super::counters::Counters;
@@ -272,6 +272,31 @@ pub(super) fn policy_expired(
 ) -> Bytes {
     let body = UserPolexpire { pol: *info, hard: hard.into(), pad: [0; 7] };
     message(header, |message| write_policy_attributes(message.fixed(&body), &policy.record))
+}
+
+/// MIGRATE: the policy `named` has other ends now. Where the peer's IKE daemon is, and the SAs'
+/// encapsulation, are as the request said.
+pub(super) fn migrated(
+    named: &UserpolicyId,
+    kind: u8,
+    entries: &[UserMigrate],
+    (address, encapsulation): (Option<&[u8]>, Option<EncapTmpl>),
+) -> Bytes {
+    let header = Header { kind: msg::MIGRATE, ..Header::default() };
+    let body = UserpolicyId { sel: named.sel, dir: named.dir, ..UserpolicyId::default() };
+    let kind = UserpolicyType { kind, ..UserpolicyType::default() };
+    message(header, |message| {
+        let mut message = message.fixed(&body);
+        if let Some(address) = address {
+            message = message.attribute_parts(attr::KMADDRESS, &[address]);
+        }
+        message =
+            message.attribute_if(attr::ENCAP, encapsulation).attribute(attr::POLICY_TYPE, &kind);
+        for entry in entries {
+            message = message.attribute(attr::MIGRATE, &UserMigrate { reserved: 0, ..*entry });
+        }
+        message
+    })
 }
 
 /// ACQUIRE. `cpu`: the worker that wants an SA of its own (RFC 9611).

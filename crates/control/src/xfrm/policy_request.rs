@@ -210,7 +210,7 @@ fn check_direction(value: u8) -> Result<(), Failure> {
 }
 
 /// The policy type that a request names.
-fn kind_of(attributes: &Attributes<'_>) -> Result<u8, Failure> {
+pub(super) fn kind_of(attributes: &Attributes<'_>) -> Result<u8, Failure> {
     let kind = attributes.read::<UserpolicyType>(attr::POLICY_TYPE).unwrap_or_default().kind;
     if matches!(kind, policy_type::MAIN | policy_type::SUB) {
         Ok(kind)

@@ -4,10 +4,11 @@
 //! mark, which the kernel walks as well, newest first.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use wire::xfrm::address::{Address, Be32, Mark};
 
-use super::sa::{Body, Sa, SaId};
+use super::sa::{Body, Sa, SaId, SaParameters, SaRecord};
 
 /// What a packet names an SA by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -129,6 +130,23 @@ impl Sad {
         }
         self.link(id.0, &sa);
         self.by_id.insert(id.0, sa);
+    }
+
+    /// Changes where an SA with a key is found; the record as it is then.
+    pub(super) fn relocate(
+        &mut self,
+        id: SaId,
+        change: impl FnOnce(&mut SaParameters),
+    ) -> Option<Arc<SaRecord>> {
+        let mut sa = self.remove(id)?;
+        let mut moved = None;
+        if let Body::Valid(record) = &mut sa.body {
+            change(&mut Arc::make_mut(record).parameters);
+            moved = Some(Arc::clone(record));
+        }
+        self.link(id.0, &sa);
+        self.by_id.insert(id.0, sa);
+        moved
     }
 
     /// The newest SA with this key that accepts the mark.

@@ -62,6 +62,8 @@ pub enum Change {
     SaInstalled(Arc<SaRecord>),
     /// Limits, interface id or output mark of an SA changed; keys and numbers did not.
     SaUpdated(Arc<SaRecord>),
+    /// An SA has other ends; keys and numbers did not change.
+    SaMoved(Arc<SaRecord>),
     /// Somebody set the sequence numbers and the window of an SA.
     SaReplaySet(Arc<SaRecord>),
     /// An SA reached a soft limit: it is used where there is no other.
@@ -232,7 +234,7 @@ impl Server {
             msg::NEWSPDINFO => self.set_spd_info(request),
             msg::SETDEFAULT => self.set_defaults(request, out),
             msg::GETDEFAULT => self.get_defaults(request, out),
-            msg::MIGRATE => Err(Errno::NOPROTOOPT.into()),
+            msg::MIGRATE => self.migrate(request, out),
             // REPORT, MAPPING and NEWSADINFO only ever come from a kernel.
             _ => Err(Errno::INVAL.into()),
         }

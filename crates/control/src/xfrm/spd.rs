@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use wire::xfrm::address::{Mark, Selector};
 use wire::xfrm::number::direction;
+use wire::xfrm::policy::UserTmpl;
 
 use super::policy::{Policy, PolicyId, PolicyRecord};
 
@@ -118,6 +119,17 @@ impl Spd {
         self.by_id.insert(id, policy);
         self.count(record.direction, replaced.is_none());
         (record, replaced.map(|old| old.record.id))
+    }
+
+    /// Gives a policy other templates; the record as it is then.
+    pub(super) fn set_templates(
+        &mut self,
+        id: PolicyId,
+        templates: Vec<UserTmpl>,
+    ) -> Option<Arc<PolicyRecord>> {
+        let policy = self.by_id.get_mut(&id.0)?;
+        Arc::make_mut(&mut policy.record).templates = templates;
+        Some(Arc::clone(&policy.record))
     }
 
     pub(super) fn remove(&mut self, id: PolicyId) -> Option<Policy> {

@@ -16,7 +16,7 @@ use wire::xfrm::netlink::{Header, NLM_F_REPLACE, NLM_F_REQUEST};
 use wire::xfrm::number::{
     AF_INET, IPPROTO_ESP, action, attr, default_action, direction, mode, msg,
 };
-use wire::xfrm::policy::{UserTmpl, UserpolicyDefault, UserpolicyId, UserpolicyInfo};
+use wire::xfrm::policy::{UserMigrate, UserTmpl, UserpolicyDefault, UserpolicyId, UserpolicyInfo};
 use wire::xfrm::replay::ReplayState;
 use wire::xfrm::sa::{AeventId, UsersaId, UsersaInfo};
 use zerocopy::{Immutable, IntoBytes};
@@ -253,6 +253,41 @@ fn an_sa_past_a_soft_limit_gives_way_to_one_that_is_not() {
     assert_eq!(gateway.chosen(), Some(0x103));
     gateway.delete_sa(0x103);
     assert_eq!(gateway.chosen(), Some(0x102));
+}
+
+#[test]
+fn an_sa_that_moves_goes_on_with_its_numbers() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut gateway = Fixture::start(directory.path());
+    gateway.send(msg::NEWPOLICY, &policy(action::ALLOW), &[(attr::TMPL, template(7).as_bytes())]);
+    gateway.add_sa(0x101, 7);
+    let before = gateway.sa(0x101).sa.clone();
+    let (sequence, iv) = before.take_numbers().unwrap();
+    let south = IpAddr::from([192, 0, 2, 77]);
+    let entry = UserMigrate {
+        old_daddr: EAST.into(),
+        old_saddr: WEST.into(),
+        new_daddr: south.into(),
+        new_saddr: WEST.into(),
+        proto: IPPROTO_ESP,
+        mode: mode::TUNNEL,
+        reqid: 7,
+        old_family: AF_INET,
+        new_family: AF_INET,
+        ..UserMigrate::default()
+    };
+    gateway.send(msg::MIGRATE, &policy_id(), &[(attr::MIGRATE, entry.as_bytes())]);
+    let after = gateway.sa(0x101).sa.clone();
+    assert!(after.same_runtime(&before));
+    assert_eq!((after.config().source, after.config().destination), (WEST, south));
+    // Workers on the old view and on the new one take no number twice.
+    let (next, next_iv) = after.take_numbers().unwrap();
+    assert!(next == sequence + 1 && next_iv != iv);
+    assert!(before.take_numbers().unwrap().0 == next + 1);
+    assert!(gateway.view.sad.get(0x101, EAST).is_none());
+    assert!(gateway.view.sad.get(0x101, south).is_some());
+    assert_eq!(gateway.chosen(), Some(0x101), "by the policy's new template");
+    assert_eq!(gateway.tables.slots.numbers().count(), 1);
 }
 
 #[test]

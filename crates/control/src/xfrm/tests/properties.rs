@@ -76,7 +76,7 @@ fn check_changes(bench: &mut Bench, mirror: &mut (Vec<u64>, Vec<u64>)) {
     for change in bench.changes() {
         match change {
             Change::SaInstalled(record) => mirror.0.push(record.id.0),
-            Change::SaUpdated(record) | Change::SaReplaySet(record) => {
+            Change::SaUpdated(record) | Change::SaMoved(record) | Change::SaReplaySet(record) => {
                 assert!(mirror.0.contains(&record.id.0));
             }
             Change::SaDying(id) => assert!(mirror.0.contains(&id.0)),
@@ -84,7 +84,11 @@ fn check_changes(bench: &mut Bench, mirror: &mut (Vec<u64>, Vec<u64>)) {
                 let at = mirror.0.iter().position(|&other| other == id.0).unwrap();
                 mirror.0.remove(at);
             }
-            Change::PolicyInstalled(record) => mirror.1.push(record.id.0),
+            Change::PolicyInstalled(record) => {
+                mirror.1.push(record.id.0);
+                // One with new templates keeps its name.
+                mirror.1.sort_unstable();
+            }
             Change::PolicyRemoved(id) => {
                 let at = mirror.1.iter().position(|&other| other == id.0).unwrap();
                 mirror.1.remove(at);

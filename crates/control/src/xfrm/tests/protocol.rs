@@ -32,7 +32,7 @@ fn types_that_nobody_may_send_are_invalid() {
         bench.refuse(&Request::new(kind, &[0u8; 0]), Errno::INVAL, "");
     }
     bench.refuse(&Request::new(msg::REPORT, &[0u8; 60]), Errno::INVAL, "");
-    bench.refuse(&Request::new(msg::MIGRATE, &[0u8; 64]), Errno::NOPROTOOPT, "");
+    bench.refuse(&Request::new(msg::MIGRATE, &[0u8; 64]), Errno::INVAL, "");
 }
 
 #[test]
