@@ -1,7 +1,7 @@
 //! Packets that wait for an SA.
 //!
 //! ```text
-//!  seal: no SA ─► ACQUIRE ─► send ─► hold ──(the view changed)──► before seal, ahead of what is new
+//!  seal: no SA ─► ACQUIRE ─► send ─► hold ──(the view changed, time passed)──► ahead of what is new
 //!                                     └──(full, too late, policy gone)──► dropped by name
 //! ```
 //!
@@ -21,6 +21,7 @@ use xsk::{Frame, Pool};
 
 use crate::batch::{BATCH_PACKETS, Batch, Slot};
 use crate::counters::Counters;
+use crate::event::REPEAT_NS;
 use crate::verdict::Verdict;
 use crate::view::View;
 
@@ -43,6 +44,10 @@ const POOL_FRAMES_MIN: usize = 2 * BATCH_PACKETS;
 /// Time between two tries. While thousands of tunnels are set up, views change faster than this, and
 /// each try costs a policy look-up per packet: 128 of them are 3 % of a millisecond.
 const RETRY_NS: u64 = 1_000_000;
+
+/// Time after which packets are tried although nothing changed, so that their SA is asked for again: the
+/// question may have been lost, or have come before there was anybody to answer it.
+const ASK_AGAIN_NS: u64 = REPEAT_NS;
 
 /// Why, and since when, a packet waits.
 #[derive(Clone, Copy, Debug)]
@@ -122,13 +127,13 @@ impl Hold {
         counters: &Counters,
     ) {
         if self.packets.is_empty() {
-            self.generation = view.generation;
+            (self.generation, self.tried_ns) = (view.generation, now_ns);
             return;
         }
         self.expire(now_ns, pool, counters);
-        let changed =
-            view.generation != self.generation && now_ns.saturating_sub(self.tried_ns) >= RETRY_NS;
-        if changed || self.hurried {
+        let since_ns = now_ns.saturating_sub(self.tried_ns);
+        let changed = view.generation != self.generation && since_ns >= RETRY_NS;
+        if changed || self.hurried || since_ns >= ASK_AGAIN_NS {
             (self.generation, self.tried_ns, self.hurried) = (view.generation, now_ns, false);
             self.release(batch);
         }

@@ -154,6 +154,23 @@ fn nothing_waits_for_ever() {
 }
 
 #[test]
+fn a_question_that_was_lost_is_asked_again_while_the_packet_waits() {
+    let mut west = Gateway::with_frames(view(), MANY_FRAMES);
+    west.inject(RED, &numbered(1));
+    west.worker.turn();
+    let end = Instant::now() + Duration::from_secs(10);
+    let mut asked = 0;
+    while asked < 3 {
+        assert!(Instant::now() < end, "asked {asked} times");
+        asked += west.events.try_iter().count();
+        west.worker.turn();
+    }
+    west.change(|view| assert!(view.bundles.set(0, Some(sa()))));
+    west.turn_until_nothing_waits();
+    assert_eq!(arrived(&mut west), [1]);
+}
+
+#[test]
 fn nobody_waits_where_nobody_is_asked_or_no_sa_would_do() {
     let mut deaf = view();
     deaf.acquire_is_heard = false;
