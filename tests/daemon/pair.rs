@@ -195,10 +195,22 @@ pub fn account(gateway: &Gateway) -> String {
     format!("{met:?}\n{lost:?}\n{status}\n{workers}\n{}", gateway.log())
 }
 
+/// What the kernels around a gateway know of its links: neighbours, and what they sent and lost.
+pub fn surroundings(end: &End) -> String {
+    let look = |namespace: &Namespace, line: &str| {
+        namespace.ip(line).unwrap_or_else(|error| error.to_string())
+    };
+    [&end.namespace, &end.host]
+        .map(|namespace| look(namespace, "neigh") + &look(namespace, "-s link"))
+        .concat()
+}
+
 /// How many answers a `ping` line gets.
 fn ping(namespace: &Namespace, line: &str) -> u32 {
     let out = namespace.command("ping").args(line.split(' ')).output().expect("ping runs");
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    // For the message of a test that fails.
+    println!("ping {line}: {}", text.lines().find(|line| line.contains("received")).unwrap_or("?"));
     let answers = text
         .split(", ")
         .find_map(|part| part.strip_suffix(" received"))

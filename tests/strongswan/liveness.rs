@@ -13,8 +13,12 @@ const REQUEST: &str = "sending DPD request";
 fn watched(site: &mut Site) {
     // strongSwan 6 takes ESP as a sign of life only if it goes the same way as IKE: in UDP.
     let encap = if site.west.cell().root().is_at_least(6, 0) { "yes" } else { "no" };
-    let ike = format!("dpd_delay = 2s\nencap = {encap}");
-    site.load(|connection| connection.ike(&ike).child("net", 1, false, ""));
+    site.load(|connection| {
+        // One end asks: what it hears of the other's questions would be a sign of life, too.
+        let delay_s = if connection.side() == Side::West { 2 } else { 0 };
+        let ike = format!("dpd_delay = {delay_s}s\nencap = {encap}");
+        connection.ike(&ike).child("net", 1, false, "")
+    });
     site.west.initiate("net");
     site.pair.flows(1, false);
 }

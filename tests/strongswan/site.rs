@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use serde_json::Value;
 
 use crate::daemon::charon::Charon;
-use crate::daemon::pair::{Pair, Side, account};
+use crate::daemon::pair::{Pair, Side, account, surroundings};
 use crate::daemon::root::Root;
 use crate::daemon::swanctl::Connection;
 use crate::gateway::Gateway;
@@ -34,7 +34,8 @@ impl Site {
         let result = catch_unwind(AssertUnwindSafe(|| scenario(&mut self)));
         if let Err(panic) = result {
             for (side, charon) in [(Side::West, &mut self.west), (Side::East, &mut self.east)] {
-                let gateway = account(&self.pair.end(side).gateway);
+                let end = self.pair.end(side);
+                let gateway = account(&end.gateway) + &surroundings(end);
                 let log = charon.cell().log_tail(80);
                 println!("=== {} gateway\n{gateway}\n=== {} charon\n{log}", side.id(), side.id());
             }
