@@ -11,7 +11,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -27,6 +28,9 @@ const RUN_DIRECTORY: &str = "/run/peregrine";
 /// How long a gateway may take to be ready. It takes a fraction of a second; a machine that
 /// compiles something at the same time may need longer.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
+/// How long counters may take to agree when nothing is sent: a turn of each worker, and seconds on a
+/// machine that does other things.
+const SETTLE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What went wrong with a gateway.
 #[derive(Debug, thiserror::Error)]
@@ -129,6 +133,19 @@ impl Dut {
     pub fn facts(&self) -> Result<[GatewayFacts; 2], DutError> {
         let [near, far] = &self.gateways;
         Ok([near.facts()?, far.facts()?])
+    }
+
+    /// The same once no packet is under way in either; after [`SETTLE_PATIENCE`] as it is, for the
+    /// accounts to tell.
+    pub fn settled_facts(&self) -> Result<[GatewayFacts; 2], DutError> {
+        let end = Instant::now() + SETTLE_PATIENCE;
+        loop {
+            let facts = self.facts()?;
+            if facts.iter().all(GatewayFacts::is_settled) || Instant::now() > end {
+                return Ok(facts);
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// The answer of the near gateway to `show status`: versions, engine, cores.

@@ -55,6 +55,15 @@ impl GatewayFacts {
         Some(GatewayFacts { name: name.to_owned(), ports: ports?, verdicts: verdicts? })
     }
 
+    /// Whether every packet received has a verdict: nothing is under way, and both answers are of one
+    /// moment. A gateway does not wait long for a worker that the machine keeps from running; it
+    /// answers with what that worker wrote down last.
+    pub fn is_settled(&self) -> bool {
+        let received: u64 = self.ports.iter().map(|port| port.received).sum();
+        let named: u64 = self.verdicts.values().map(|verdict| verdict.packets).sum();
+        received == named
+    }
+
     /// The losses with a count above zero, in words.
     pub fn losses_in_words(&self) -> String {
         let verdicts = self
@@ -122,6 +131,9 @@ mod tests {
             facts.losses_in_words(),
             "gw0: 7 packets received, no_sa 2, p1 rx_ring_full 2, p1 drop_no_socket 1"
         );
+        let mut stale = facts.clone();
+        stale.ports[0].received = 0;
+        assert!(facts.is_settled() && !stale.is_settled());
     }
 
     #[test]

@@ -297,7 +297,7 @@ impl<'a> Rig<'a> {
         Ok(Ledger {
             station: self.station.counters()?,
             links: self.wiring.drops(self.recipe)?,
-            gateways: dut.facts()?.into(),
+            gateways: dut.settled_facts()?.into(),
         })
     }
 
