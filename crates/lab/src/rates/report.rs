@@ -170,6 +170,12 @@ pub fn table(report: &Report) -> String {
         table.add_row(cells);
     }
     text += &format!("{table}\n");
+    text + &lines(report)
+}
+
+/// What the table has no place for.
+fn lines(report: &Report) -> String {
+    let mut text = String::new();
     for cost in &report.costs {
         text += &format!(
             "CPU time of the gateway's control thread, {} SAs, workers {}: {:.1} µs per request\n",
