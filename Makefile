@@ -1,5 +1,5 @@
 # Peregrine. `make demo` shows it at work, `make test` proves it; both install what they need.
-.PHONY: demo test interop bench tidy build setup golden
+.PHONY: demo test kills interop bench tidy build setup golden
 
 # Everything the demonstration writes goes here.
 OUT ?= demo
@@ -20,6 +20,11 @@ test: setup-test
 # printed as a table, and written to target/interop/results.json.
 interop: setup-test
 	cargo test --package peregrine --test interop -- --all
+
+# A hundred times kill -9 under load with 1000 tunnels, and what became of every packet.
+kills: setup-test
+	PEREGRINE_KILLS=100 PEREGRINE_KILL_TUNNELS=1000 \
+		cargo test --release --test journal -- --nocapture killed_again
 
 bench: setup build
 	target/release/peregrine bench path

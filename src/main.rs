@@ -18,6 +18,7 @@ Examples:
   peregrine run --config gw.toml               run a gateway in the foreground
   peregrine exec -- ip xfrm state list         any XFRM program, against the gateway
   peregrine show drops                         what was dropped, and why
+  peregrine upgrade                            replace the gateway's binary, tunnels go on
   peregrine lab run bf3-test1 --tunnels 500    measure two gateways in namespaces
   peregrine bench path                         nanoseconds per packet, without a kernel
   peregrine bench xfrm                         requests per second of the XFRM interface")]
@@ -31,6 +32,7 @@ enum Verb {
     Run(command::run::Run),
     Exec(command::exec::Exec),
     Show(command::show::Show),
+    Upgrade(command::upgrade::Upgrade),
     Lab(command::lab::Lab),
     Bench(command::bench::Bench),
 }
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Verb::Run(verb) => verb.run(),
         Verb::Exec(verb) => verb.run(),
         Verb::Show(verb) => verb.run(),
+        Verb::Upgrade(verb) => verb.run(),
         Verb::Lab(verb) => verb.run(),
         Verb::Bench(verb) => verb.run(),
     };

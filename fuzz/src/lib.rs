@@ -10,6 +10,7 @@
 
 mod config;
 mod frame;
+mod journal;
 mod netlink;
 // The comparison with an independent parser is the one that the property tests use.
 #[path = "../../crates/wire/tests/oracle/compare.rs"]
@@ -17,6 +18,7 @@ mod compare;
 
 pub use config::config;
 pub use frame::frame;
+pub use journal::journal;
 pub use netlink::netlink;
 
 /// A target: given any bytes, it panics if an invariant is broken.
@@ -24,4 +26,4 @@ pub type Target = fn(&[u8]);
 
 /// Every target by name; the name is also that of its main and of its corpus directory.
 pub const TARGETS: &[(&str, Target)] =
-    &[("config", config), ("frame", frame), ("netlink", netlink)];
+    &[("config", config), ("frame", frame), ("journal", journal), ("netlink", netlink)];

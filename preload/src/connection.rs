@@ -19,6 +19,16 @@ const DEFAULT_PATH: &CStr = c"/run/peregrine/default/xfrm.sock";
 /// than this sees the answer late, as it would from a busy kernel.
 const ANSWER_MS_MAX: u64 = 2000;
 
+/// Longest wait for a gateway that has gone: a restart with 50 000 tunnels takes less. A request
+/// that finds it gone is an IKE daemon's, which would have to give a tunnel up.
+pub const RETURN_MS_MAX: u64 = 5000;
+
+/// The same for who asked not to wait, and would go round in circles on a closed connection.
+pub const RETURN_NONBLOCKING_MS_MAX: u64 = 250;
+
+/// Between two looks for it: a restart takes a tenth of a second.
+const RETURN_STEP_MS: c_int = 2;
+
 /// Turns without sleeping while waiting for the server to take a frame: it usually does within a
 /// few tens of microseconds, a sleep costs at least as much.
 const YIELDS_MAX: u32 = 64;
@@ -26,6 +36,16 @@ const YIELDS_MAX: u32 = 64;
 /// Connects. Returns a descriptor that is not in the table yet, or -1 with errno set:
 /// `ECONNREFUSED` for whatever keeps the server out of reach.
 pub fn open(flags: c_int) -> c_int {
+    let fd = try_open(flags);
+    if fd < 0 {
+        report(errno::get());
+        errno::set(libc::ECONNREFUSED);
+    }
+    fd
+}
+
+/// The same without a word, and with the errno of what failed.
+fn try_open(flags: c_int) -> c_int {
     // A connect that must not block fails while the server is busy accepting others.
     let blocking = libc::SOCK_SEQPACKET | (flags & libc::SOCK_CLOEXEC);
     // SAFETY: plain arguments.
@@ -34,8 +54,7 @@ pub fn open(flags: c_int) -> c_int {
         return fd;
     }
     if let Err(reason) = connect(fd) {
-        report(reason);
-        return abandon(fd, libc::ECONNREFUSED);
+        return abandon(fd, reason);
     }
     if flags & libc::SOCK_NONBLOCK != 0 && !set_nonblocking(fd) {
         return abandon(fd, libc::ECONNREFUSED);
@@ -204,19 +223,56 @@ fn untaken(fd: c_int) -> bool {
     status == 0 && bytes > 0
 }
 
-/// Replaces a connection whose server has gone, under the same descriptor. Whether there is a
-/// server again. Copies of the descriptor, and an epoll set that holds it, keep the old one.
-pub fn replace(fd: c_int, slot: &Slot) -> bool {
-    // SAFETY: these commands take no pointer.
-    let (descriptor, status) = unsafe {
-        (
-            next::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()),
-            next::fcntl(fd, libc::F_GETFL, std::ptr::null_mut()),
-        )
-    };
-    let nonblocking = status > 0 && status & libc::O_NONBLOCK != 0;
+/// Whether the program's descriptor must not block.
+pub fn is_nonblocking(fd: c_int) -> bool {
+    // SAFETY: this command takes no pointer.
+    let status = unsafe { next::fcntl(fd, libc::F_GETFL, std::ptr::null_mut()) };
+    status > 0 && status & libc::O_NONBLOCK != 0
+}
+
+/// Whether the server has gone and left nothing to read. Keeps errno.
+pub fn is_dead(fd: c_int) -> bool {
+    let saved = errno::get();
+    let mut byte = 0u8;
+    // SAFETY: one byte.
+    let got =
+        unsafe { next::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+    let dead = got == 0 || got < 0 && errno::get() == libc::ECONNRESET;
+    errno::set(saved);
+    dead
+}
+
+/// A connection, as soon as there is a server, or -1 when that takes too long.
+fn open_when_back(flags: c_int, wait_ms: u64) -> c_int {
+    let deadline = Deadline::after(wait_ms);
+    loop {
+        let fd = try_open(flags);
+        if fd >= 0 {
+            return fd;
+        }
+        if deadline.left_ms() == 0 {
+            report(errno::get());
+            return fd;
+        }
+        pause();
+    }
+}
+
+/// Between two looks for a server that has gone.
+pub fn pause() {
+    // SAFETY: no descriptor is passed; this only sleeps.
+    unsafe { libc::poll(std::ptr::null_mut(), 0, RETURN_STEP_MS) };
+}
+
+/// Replaces a connection whose server has gone, under the same descriptor, waiting a while for the
+/// server to come back. Whether there is one again. The epoll set that holds the descriptor gets the
+/// new one; copies of the descriptor keep the old.
+pub fn replace(fd: c_int, slot: &Slot, wait_ms: u64) -> bool {
+    // SAFETY: this command takes no pointer.
+    let descriptor = unsafe { next::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) };
+    let nonblocking = is_nonblocking(fd);
     let flags = if nonblocking { libc::SOCK_NONBLOCK } else { 0 };
-    let fresh = open(libc::SOCK_CLOEXEC | flags);
+    let fresh = open_when_back(libc::SOCK_CLOEXEC | flags, wait_ms);
     if fresh < 0 {
         return false;
     }
@@ -228,19 +284,30 @@ pub fn replace(fd: c_int, slot: &Slot) -> bool {
     unsafe { next::close(fresh) };
     if replaced {
         introduce(fd, slot);
+        if let Some((set, mut event)) = slot.watched() {
+            // Closing the old connection took it out of the set. Nothing can be done about a failure.
+            // SAFETY: an event that lives until the call returns.
+            unsafe { next::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+        }
     }
     replaced
 }
 
 /// An end to waiting.
-struct Deadline(Instant);
+pub struct Deadline(Instant);
 
 impl Deadline {
     fn start() -> Self {
-        Self(Instant::now() + Duration::from_millis(ANSWER_MS_MAX))
+        Self::after(ANSWER_MS_MAX)
     }
 
-    fn left_ms(&self) -> c_int {
+    /// So many milliseconds from now.
+    pub fn after(milliseconds: u64) -> Self {
+        Self(Instant::now() + Duration::from_millis(milliseconds))
+    }
+
+    /// Milliseconds until then, rounded up.
+    pub fn left_ms(&self) -> c_int {
         let left = self.0.saturating_duration_since(Instant::now());
         left.as_micros().div_ceil(1000) as c_int
     }

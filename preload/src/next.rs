@@ -119,6 +119,8 @@ next! {
         as unsafe extern "C-unwind" fn(c_int, c_int, ...) -> c_int;
     c"fcntl64" fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int,
         as unsafe extern "C-unwind" fn(c_int, c_int, ...) -> c_int;
+    c"epoll_ctl" epoll_ctl(
+        set: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int;
     c"close" close(fd: c_int) -> c_int;
     c"close_range" close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
 }

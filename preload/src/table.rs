@@ -8,13 +8,13 @@
 //! closes and copies its own descriptors, but shares its parent's memory: from there nothing
 //! changes the table.
 
-use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use libc::c_int;
+use libc::{c_int, epoll_event};
 
 /// Descriptors that can be XFRM sockets. Debian gives services 524 288 at most, daemons that speak
 /// XFRM use some hundreds and the kernel hands out the lowest; beyond this `socket` fails with
-/// `EMFILE`. A slot takes 12 bytes of zero pages that exist when touched.
+/// `EMFILE`. A slot takes 32 bytes of zero pages that exist when touched.
 pub const DESCRIPTORS_MAX: usize = 65_536;
 
 const OPEN: u8 = 1;
@@ -28,6 +28,10 @@ pub struct Slot {
     state: AtomicU8,
     port: AtomicU32,
     groups: AtomicU32,
+    /// The epoll set that waits for it, plus 1; what for, and what that set calls it.
+    set: AtomicI32,
+    events: AtomicU32,
+    data: AtomicU64,
 }
 
 /// An option of a netlink socket that changes what it receives.
@@ -53,7 +57,34 @@ impl NetlinkOption {
 
 impl Slot {
     const fn empty() -> Self {
-        Self { state: AtomicU8::new(0), port: AtomicU32::new(0), groups: AtomicU32::new(0) }
+        Self {
+            state: AtomicU8::new(0),
+            port: AtomicU32::new(0),
+            groups: AtomicU32::new(0),
+            set: AtomicI32::new(0),
+            events: AtomicU32::new(0),
+            data: AtomicU64::new(0),
+        }
+    }
+
+    /// An epoll set waits for it from now on.
+    pub fn watch(&self, set: c_int, event: epoll_event) {
+        self.events.store(event.events, Ordering::Release);
+        self.data.store(event.u64, Ordering::Release);
+        self.set.store(set + 1, Ordering::Release);
+    }
+
+    /// A set does not wait for it any more.
+    pub fn unwatch(&self, set: c_int) {
+        let _ = self.set.compare_exchange(set + 1, 0, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// The set that waits for it, and what for.
+    pub fn watched(&self) -> Option<(c_int, epoll_event)> {
+        let set = self.set.load(Ordering::Acquire).checked_sub(1).filter(|set| *set >= 0)?;
+        let (events, data) =
+            (self.events.load(Ordering::Acquire), self.data.load(Ordering::Acquire));
+        Some((set, epoll_event { events, u64: data }))
     }
 
     fn has(&self, bit: u8) -> bool {
@@ -158,6 +189,7 @@ fn adopt(fd: c_int, state: u8, port: u32, groups: u32) -> bool {
     }
     slot.port.store(port, Ordering::Release);
     slot.groups.store(groups, Ordering::Release);
+    slot.set.store(0, Ordering::Release);
     slot.state.store(state, Ordering::Release);
     SWEEP_END.fetch_max(index + 1, Ordering::AcqRel);
     true

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -32,7 +33,7 @@
         }                                                                                          \
     } while (0)
 
-enum { DELSA = 0x11, GETSA = 0x12, FLUSHSA = 0x1c, NEWSA = 0x10, HANG_UP = 0x20, LOSE = 0x21 };
+enum { DELSA = 0x11, GETSA = 0x12, FLUSHSA = 0x1c, NEWSA = 0x10, HANG_UP = 0x20, LOSE = 0x21, HANG_UP_ONCE = 0x26 };
 
 static uint32_t last_seq;
 
@@ -359,6 +360,37 @@ static void restart(void) {
     transact(fd);
 }
 
+// A program that waits with epoll goes on waiting for the new connection.
+static void watched(void) {
+    char buffer[64];
+    int fd = bound(0x22), set = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0x1122334455667788};
+    CHECK(set >= 0 && !epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    struct nlmsghdr h = request(HANG_UP, 0);
+    CHECK(send(fd, &h, sizeof(h), 0) == sizeof(h));
+    CHECK(epoll_wait(set, &event, 1, 10000) == 1 && event.data.u64 == 0x1122334455667788);
+    CHECK(recv(fd, buffer, sizeof(buffer), MSG_DONTWAIT) == -1 && errno == ENOBUFS);
+    CHECK(epoll_wait(set, &event, 1, 0) == 0);
+    h = request(GETSA, 0);
+    CHECK(send(fd, &h, sizeof(h), 0) == sizeof(h));
+    event.data.u64 = 0;
+    CHECK(epoll_wait(set, &event, 1, 10000) == 1 && event.data.u64 == 0x1122334455667788);
+    CHECK(answer(fd).nlmsg_type == NEWSA);
+    CHECK(!epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+    h = request(HANG_UP, 0);
+    CHECK(send(fd, &h, sizeof(h), 0) == sizeof(h));
+    transact(fd);
+    CHECK(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL) == -1 && errno == ENOENT);
+}
+
+// The server hangs up instead of answering, once: the program gets its answer all the same.
+static void asked_again(void) {
+    int fd = opened(SOCK_RAW);
+    struct nlmsghdr h = request(HANG_UP_ONCE, NLM_F_ACK);
+    CHECK(send(fd, &h, sizeof(h), 0) == sizeof(h));
+    CHECK(answer(fd).nlmsg_seq == h.nlmsg_seq);
+}
+
 static void lose(void) {
     char buffer[64];
     int fd = bound(1);
@@ -481,7 +513,8 @@ int main(int argc, char **argv) {
                   {"sends", sends},       {"receives", receives}, {"copies", copies},
                   {"children", children}, {"requests", requests}, {"cancel", cancel},
                   {"restart", restart},   {"lose", lose},       {"others", others},
-                  {"threads", threads},   {"several", several}, {"forked", forked}};
+                  {"threads", threads},   {"several", several}, {"forked", forked},
+                  {"watched", watched},   {"asked_again", asked_again}};
     for (int i = 1; i < argc; i++) {
         size_t at = 0;
         while (at < sizeof(checks) / sizeof(checks[0]) && strcmp(checks[at].name, argv[i]))

@@ -265,6 +265,17 @@ fn a_server_that_comes_back_is_told_again() {
 }
 
 #[test]
+fn a_program_that_waits_with_epoll_waits_for_the_new_connection() {
+    probe("watched", "watched");
+}
+
+#[test]
+fn a_server_that_went_before_it_answered_is_asked_again() {
+    let server = probe("asked-again", "asked_again");
+    assert_eq!(server.received().into_iter().filter(|frame| frame.kind == 0x26).count(), 2);
+}
+
+#[test]
 fn lost_events_are_reported_as_netlink_does() {
     probe("lose", "lose");
 }

@@ -7,6 +7,7 @@ pub mod exec;
 pub mod lab;
 pub mod run;
 pub mod show;
+pub mod upgrade;
 
 /// The command line, the configuration or the machine is not fit for what was asked: exit code 2.
 #[derive(Debug, thiserror::Error)]

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use control::config::{Config, EngineChoice};
 use control::gateway::{Gateway, GatewayError};
+use control::journal::FORMAT;
 use control::signal::StopSignals;
 
 use super::Unfit;
@@ -45,6 +46,9 @@ pub struct Run {
     /// Check the configuration against this machine, and stop
     #[arg(long, requires = "config")]
     check: bool,
+    /// With --check: whether a journal of this format can be taken up
+    #[arg(long, requires = "check", hide = true, value_name = "NUMBER")]
+    journal_format: Option<u32>,
 }
 
 impl Run {
@@ -62,6 +66,13 @@ impl Run {
             _ => {}
         }
         if self.check {
+            if let Some(format) = self.journal_format.filter(|format| *format != FORMAT) {
+                return Err(Unfit(format!(
+                    "the journal has format {format} and this peregrine knows format {FORMAT}: its \
+                     SAs would end; stop the gateway, start the new one and rekey every tunnel"
+                ))
+                .into());
+            }
             let machine = control::config::Machine::probe().map_err(unfit)?;
             config.check(&machine).map_err(unfit)?;
             println!("{}: fit for this machine", path.display());

@@ -60,6 +60,7 @@ impl Show {
             Reply::Routes(routes) => print(route_table(&routes), "no route is known"),
             Reply::Neighbours(list) => print(neighbour_table(&list), "no neighbour is known"),
             Reply::Status(status) => print_status(&status),
+            Reply::Upgrade(path) => println!("{path} takes over"),
             Reply::Error(sentence) => anyhow::bail!("{sentence}"),
         }
         Ok(ExitCode::SUCCESS)
@@ -77,6 +78,7 @@ fn json(reply: &Reply) -> anyhow::Result<String> {
         Reply::Routes(list) => serde_json::to_string_pretty(list)?,
         Reply::Neighbours(list) => serde_json::to_string_pretty(list)?,
         Reply::Status(status) => serde_json::to_string_pretty(status)?,
+        Reply::Upgrade(path) => serde_json::to_string_pretty(path)?,
         Reply::Error(sentence) => anyhow::bail!("{sentence}"),
     })
 }
@@ -344,6 +346,26 @@ fn print_drops(drops: &[api::DropCount], all: bool) {
     print(counts, "no packet has been received yet");
 }
 
+/// What an earlier run left, if it left anything.
+fn print_restored(restored: &api::Restored) {
+    if restored.sas + restored.policies + restored.lost != 0 {
+        println!(
+            "restored   {} SAs and {} policies in {:.1} ms, the whole start {:.1} ms",
+            grouped(restored.sas),
+            grouped(restored.policies),
+            restored.tables_us as f64 / 1000.0,
+            restored.ready_us as f64 / 1000.0
+        );
+    }
+    if restored.lost != 0 {
+        println!("lost       {} SAs and policies of an earlier run", grouped(restored.lost));
+    }
+    if let Some(problem) = &restored.problem {
+        let rest = restored.set_aside.as_deref().unwrap_or("nowhere");
+        println!("set aside  {rest}: a part of an earlier run's journal, because {problem}");
+    }
+}
+
 fn print_status(status: &api::Status) {
     let cores: Vec<String> = status.cores.iter().map(u32::to_string).collect();
     let open = status.received_packets - status.accounted_packets.min(status.received_packets);
@@ -360,4 +382,6 @@ fn print_status(status: &api::Status) {
         grouped(status.accounted_packets)
     );
     println!("if killed  {}", status.guard);
+    println!("journal    {}", status.journal);
+    print_restored(&status.restored);
 }

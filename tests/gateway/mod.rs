@@ -66,7 +66,7 @@ impl Gateway {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let config = directory.path().join("gateway.toml");
         let text = format!(
-            "name = \"{name}\"\ncores = {cores:?}\n{lines}\n[control]\nstate_dir = {:?}\n{ports}",
+            "name = \"{name}\"\ncores = {cores:?}\ncontrol.state_dir = {:?}\n{lines}\n{ports}",
             directory.path().join("state")
         );
         std::fs::write(&config, text).expect("the configuration is written");
@@ -152,7 +152,9 @@ impl Drop for Gateway {
     /// A gateway that was killed left its run directory for the next one, which does not come.
     fn drop(&mut self) {
         self.process.stop();
-        let _ = std::fs::remove_dir_all(PathBuf::from("/run/peregrine").join(&self.name));
+        for above in ["/run/peregrine", "/dev/shm/peregrine"] {
+            let _ = std::fs::remove_dir_all(PathBuf::from(above).join(&self.name));
+        }
     }
 }
 

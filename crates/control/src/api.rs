@@ -7,17 +7,20 @@
 //!
 //! [`Server`] belongs into the control thread's poll loop and asks a [`Facts`] for what it replies;
 //! [`ask`] is the client. The socket answers questions and changes nothing: there is no request
-//! that configures, and no reply has a key in it.
+//! that configures, and no reply has a key in it. The one exception is `{"upgrade":{}}`, which has
+//! another binary take over.
 
 mod client;
 mod server;
+mod status;
 mod types;
 
-pub use client::{Answer, AskError, ask};
+pub use client::{Answer, AskError, ask, upgrade};
 pub use server::{CLIENTS_MAX, Server};
+pub use status::{Restored, Status, Upgrade};
 pub use types::{
     DropCount, Envelope, Facts, Loss, Neighbour, Policy, Port, Reply, Request, Route, SCHEMA, Sa,
-    SaErrors, Show, Status, Template, Worker,
+    SaErrors, Show, Template, Worker,
 };
 
 #[cfg(test)]

@@ -197,12 +197,28 @@ pub struct Control {
     /// The directory above the instance's own state directory (what must outlive a reboot).
     #[serde(default = "default_state_dir")]
     pub state_dir: PathBuf,
+    /// Whether SAs and policies outlive the process, in a journal that holds keys.
+    #[serde(default = "default_journal")]
+    pub journal: bool,
+    /// The directory above the instance's journal; by default the run directory if it is in memory,
+    /// else `/dev/shm`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal_dir: Option<PathBuf>,
 }
 
 impl Default for Control {
     fn default() -> Self {
-        Self { run_dir: default_run_dir(), state_dir: default_state_dir() }
+        Self {
+            run_dir: default_run_dir(),
+            state_dir: default_state_dir(),
+            journal: default_journal(),
+            journal_dir: None,
+        }
     }
+}
+
+fn default_journal() -> bool {
+    true
 }
 
 fn default_name() -> String {
@@ -310,8 +326,10 @@ impl Config {
 
     fn validate_names(&self) -> Result<(), ConfigError> {
         check_name("name", &self.name)?;
-        for (key, dir) in
-            [("run_dir", &self.control.run_dir), ("state_dir", &self.control.state_dir)]
+        let Control { run_dir, state_dir, journal_dir, .. } = &self.control;
+        for (key, dir) in [("run_dir", run_dir), ("state_dir", state_dir)]
+            .into_iter()
+            .chain(journal_dir.as_ref().map(|dir| ("journal_dir", dir)))
         {
             if !dir.is_absolute() {
                 return Err(ConfigError::RelativeDir { key, dir: dir.clone() });

@@ -16,15 +16,18 @@ mod encapsulation;
 mod facts;
 mod forwarding;
 mod guard;
+mod lasting;
 mod network;
 mod ports;
 mod slots;
 mod tables;
 mod translate;
+mod upgrade;
 mod workers;
 
 use std::io;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -43,13 +46,14 @@ use self::backstop::Backstop;
 use self::facts::Rates;
 use self::forwarding::Forwarding;
 use self::guard::Guard;
+use self::lasting::{Lasting, Recalled, claim_epochs};
 use self::network::{Network, Stale};
 use self::ports::Ports;
 use self::tables::Tables;
 use self::workers::{Workers, WorkersError};
 use crate::api;
 use crate::config::{Config, ConfigError, Machine};
-use crate::instance::{Epoch, Instance, InstanceError};
+use crate::instance::{Instance, InstanceError};
 use crate::route_feed::{FeedError, RouteFeed};
 use crate::signal::StopSignals;
 use crate::xfrm::{Backend, Clients, Delivery, Flow, Mapping, SaId, Server, Settings, SocketError};
@@ -126,6 +130,9 @@ pub struct Gateway {
     epoch: u16,
     clock: Clock,
     server: Server,
+    restored: api::Restored,
+    successor: Option<PathBuf>,
+    upgrade_refused: Option<String>,
     clients: Clients,
     api: api::Server,
     rates: Rates,
@@ -147,6 +154,7 @@ pub struct Gateway {
 impl Gateway {
     /// Starts a gateway. On an error the machine is as it was.
     pub fn start(config: Config) -> Result<Gateway, GatewayError> {
+        let began = Instant::now();
         // 1. See that it can work here, changing nothing.
         let machine = Machine::probe()?;
         config.check(&machine)?;
@@ -161,6 +169,8 @@ impl Gateway {
         let (guard, left) =
             Guard::open(instance.directory(), backstop).map_err(system("open the guard's file"))?;
         let (nonces, epoch) = claim_epochs(&config)?;
+        // At once: an epoch that the journal does not know of makes it another run's.
+        let lasting = Lasting::open(&config, &instance, epoch);
         // 3. What the kernel knows.
         let feed = RouteFeed::open()?;
         let clock = Clock::start();
@@ -169,12 +179,12 @@ impl Gateway {
         let mut view = View::default();
         network.fill(feed.kernel(), &mut view);
         ports.follow_addresses(feed.kernel())?;
-        if !left.is_empty() {
-            warn!(flows = left.len(), "an earlier run was not stopped: what it protected is held");
-        }
         let fresh = left.is_empty();
         let tables = Tables::new(engine, nonces.clone(), clock, guard, &left, &mut view)
             .with_cores(&config.cores);
+        let settings = Settings { cpus: crate::cpu::possible(), ..Settings::default() };
+        let Recalled { server, tables, journal, mut restored } =
+            lasting.recall(Server::new(settings), tables, &mut view)?;
         // 4. Sockets for programs, then workers, then packets.
         let clients = Clients::bind(&instance.xfrm_socket())?;
         let api = api::Server::bind(&instance.control_socket())
@@ -191,11 +201,16 @@ impl Gateway {
             return Err(error.into());
         }
         let now = Instant::now();
+        restored.ready_us = now.duration_since(began).as_micros() as u64;
+        restored.outage_us = upgrade::outage_us(&clock);
         Ok(Gateway {
             started: now,
             refreshed: now,
             expired_at: 0,
-            server: Server::new(Settings { cpus: crate::cpu::possible(), ..Settings::default() }),
+            server,
+            restored,
+            successor: None,
+            upgrade_refused: None,
             rates: Rates::default(),
             config,
             engine,
@@ -205,7 +220,7 @@ impl Gateway {
             api,
             feed,
             network,
-            forwarding: Forwarding::new(tables, ports, view, publisher),
+            forwarding: Forwarding::new(tables, ports, view, publisher, journal),
             nonces,
             epoch_overdue: false,
             events,
@@ -248,8 +263,11 @@ impl Gateway {
             self.apply_network(&changes);
             self.hear_workers(now);
             self.answer_questions()?;
+            if let Some(binary) = self.successor.take() {
+                self.give_way(&binary)?;
+            }
             self.refresh_neighbours();
-            self.forwarding.reclaim();
+            self.forwarding.turn(&self.server);
             self.replenish_nonces();
             self.workers.check()?;
             if let Some(error) = self.forwarding.take_failure() {
@@ -263,7 +281,7 @@ impl Gateway {
     pub fn stop(mut self) -> Result<(), GatewayError> {
         self.forwarding.ports.detach();
         self.workers.stop();
-        self.forwarding.tables.end().map_err(system("remove the guard's file"))?;
+        self.forwarding.end().map_err(system("remove the guard's file and the journal"))?;
         Ok(())
     }
 
@@ -297,9 +315,8 @@ impl Gateway {
 
     /// Brings into force what a timer or the data plane changed, and tells who listens.
     fn announce(&mut self, deliveries: Vec<Delivery>) {
-        let changes = self.server.take_changes();
         // What failed is kept, and ends the gateway in this very turn.
-        let _ = changes.is_empty() || self.forwarding.commit(changes);
+        let _ = !self.server.has_changes() || self.forwarding.commit(&mut self.server);
         self.clients.deliver(deliveries, &self.server, &self.forwarding);
     }
 
@@ -381,6 +398,7 @@ impl Gateway {
             error!(%error, blocks, "no new epoch: once its IVs are used up, no SA seals any more");
         }
         self.epoch_overdue = result.is_err();
+        self.forwarding.set_epoch(self.nonces.epoch());
     }
 
     fn answer_questions(&mut self) -> Result<(), GatewayError> {
@@ -396,22 +414,13 @@ impl Gateway {
             ports: &self.forwarding.ports,
             workers: &self.workers,
             rates: &mut self.rates,
+            restored: &self.restored,
+            successor: &mut self.successor,
+            upgrade_refused: &mut self.upgrade_refused,
+            journal: self.forwarding.journal(),
         };
         self.api.serve(&mut facts, Instant::now()).map_err(system("serve the control socket"))
     }
-}
-
-/// The IVs of this run, each epoch stored before it is used, and the first epoch.
-fn claim_epochs(config: &Config) -> Result<(std::sync::Arc<NonceSpace>, u16), GatewayError> {
-    let (directory, name) = (config.control.state_dir.clone(), config.name.clone());
-    let first = Epoch::claim(&directory, &name)?;
-    let mut next = Some(first);
-    let claim = move || match next.take() {
-        Some(epoch) => Ok(epoch.get()),
-        None => Epoch::claim(&directory, &name).map(Epoch::get).map_err(io::Error::other),
-    };
-    let nonces = NonceSpace::new(claim).map_err(system("claim an epoch"))?;
-    Ok((nonces, first.get()))
 }
 
 /// How long an ACQUIRE may stay unanswered, as the IKE daemon or the operator set it in this network

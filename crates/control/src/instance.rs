@@ -253,7 +253,7 @@ pub fn choose(run_dir: &Path, name: Option<&str>) -> Result<Running, InstanceErr
 }
 
 /// Makes a directory that only this user can look into, or checks that it is one.
-fn make_private(path: &Path) -> Result<(), InstanceError> {
+pub(crate) fn make_private(path: &Path) -> Result<(), InstanceError> {
     let made = DirBuilder::new().mode(0o700).create(path);
     if let Err(error) = made
         && error.kind() != io::ErrorKind::AlreadyExists

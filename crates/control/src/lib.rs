@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`config`] | TOML text to a checked configuration |
 //! | [`instance`] | run directory, lock, epoch of one instance |
+//! | [`journal`] | SAs and policies in a file that outlives the process |
 //! | [`route_feed`] | the kernel's links, addresses, routes and neighbours, live |
 //! | [`api`] | the socket behind `peregrine show` |
 //! | [`gateway`] | everything assembled, and the loop that keeps it |
@@ -21,6 +22,7 @@ pub mod config;
 pub mod cpu;
 pub mod gateway;
 pub mod instance;
+pub mod journal;
 pub mod route_feed;
 pub mod signal;
 pub mod xfrm;

@@ -79,11 +79,18 @@ pub struct Place {
     pub tag: u64,
 }
 
-/// One SA's words. Dropping it gives the place back.
-pub struct Entry {
+/// One SA's words: what a packet needs of an entry, without a look at who owns it.
+#[derive(Clone, Copy)]
+pub(crate) struct Words {
     head: &'static [AtomicU64; HEAD_WORDS],
     ring: &'static [AtomicU64],
+}
+
+/// One SA's entry. Dropping it gives the place back, so nobody may use its words longer.
+pub struct Entry {
+    words: Words,
     place: Place,
+    lasts: bool,
     ledger: Ledger,
 }
 
@@ -150,10 +157,10 @@ impl Ledger {
         let place = Place { cell, tag: state.next_tag };
         state.next_tag += 1;
         state.in_use += 1;
-        let words = state.words(cell, class);
+        let (words, lasts) = (state.words(cell, class), state.region.is_some());
         drop(state);
-        let entry = self.entry(words, place, window).ok_or(io::ErrorKind::OutOfMemory)?;
-        entry.head[word::TAG].store(place.tag, Relaxed);
+        let entry = self.entry(words, place, lasts, window).ok_or(io::ErrorKind::OutOfMemory)?;
+        entry.words.head[word::TAG].store(place.tag, Relaxed);
         Ok(entry)
     }
 
@@ -177,7 +184,7 @@ impl Ledger {
         known.found[at] |= bit;
         state.in_use += 1;
         drop(state);
-        self.entry(words, place, window)
+        self.entry(words, place, true, window)
     }
 
     /// Zeroes and frees everything that was not found. Once, before the first [`Ledger::take`].
@@ -215,10 +222,16 @@ impl Ledger {
         self.lock().in_use
     }
 
-    fn entry(&self, words: &'static [AtomicU64], place: Place, window: u32) -> Option<Entry> {
+    fn entry(
+        &self,
+        words: &'static [AtomicU64],
+        place: Place,
+        lasts: bool,
+        window: u32,
+    ) -> Option<Entry> {
         let (head, rest) = words.split_first_chunk::<HEAD_WORDS>()?;
         let ring = rest.get(..ring_words(window))?;
-        Some(Entry { head, ring, place, ledger: self.clone() })
+        Some(Entry { words: Words { head, ring }, place, lasts, ledger: self.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -299,11 +312,18 @@ impl Entry {
         MEMORY.take(window)
     }
 
-    /// Where it is.
-    pub fn place(&self) -> Place {
-        self.place
+    /// Where it is, for the next process; `None` if it ends with this one.
+    pub fn place(&self) -> Option<Place> {
+        self.lasts.then_some(self.place)
     }
 
+    /// Its words.
+    pub(crate) fn words(&self) -> Words {
+        self.words
+    }
+}
+
+impl Words {
     /// The last sequence number sent.
     #[inline]
     pub(crate) fn sent(&self) -> &'static AtomicU64 {
@@ -376,7 +396,7 @@ impl Entry {
     }
 
     /// Goes on with the counters of the entry whose place this one takes.
-    pub(crate) fn count_on(&self, old: &Entry) {
+    pub(crate) fn count_on(&self, old: Words) {
         for index in (word::PACKETS..=word::ADDED).chain(word::ERRORS..word::ERRORS + 4) {
             self.head[index].store(old.head[index].load(Relaxed), Relaxed);
         }

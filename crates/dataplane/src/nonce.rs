@@ -99,6 +99,11 @@ impl NonceSpace {
         Ok(())
     }
 
+    /// The current epoch.
+    pub fn epoch(&self) -> u16 {
+        (self.current.load(Relaxed) >> 32) as u16
+    }
+
     /// Blocks left in the current epoch.
     pub fn blocks_left(&self) -> u64 {
         BLOCKS_PER_EPOCH - taken(self.current.load(Relaxed))

@@ -14,7 +14,7 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use crate::ledger::Entry;
+use crate::ledger::Words;
 
 /// The widest window, in packets. 4096 is the kernel's own limit (`XFRMA_REPLAY_ESN_VAL_MAX`).
 pub const WINDOW_MAX: u32 = 4096;
@@ -46,6 +46,7 @@ pub(crate) const fn ring_words(window: u32) -> usize {
 }
 
 /// The window of one SA, in the words of its entry.
+#[derive(Clone, Copy)]
 pub struct Replay {
     /// The highest number accepted, the right edge of the window.
     top: &'static AtomicU64,
@@ -58,15 +59,15 @@ pub struct Replay {
 impl Replay {
     /// A window of `window` packets (0 switches the check off, values above [`WINDOW_MAX`] are
     /// lowered to it) that goes on as its entry is: with what an earlier process received.
-    pub(crate) fn resumed(entry: &Entry, window: u32, extended: bool) -> Replay {
+    pub(crate) fn resumed(words: Words, window: u32, extended: bool) -> Replay {
         let window = window.min(WINDOW_MAX);
-        Replay { top: entry.top(), words: entry.ring(), window, extended }
+        Replay { top: words.top(), words: words.ring(), window, extended }
     }
 
     /// The same in an entry that is new. Everything up to and including `top` counts as received
     /// before.
-    pub(crate) fn begun(entry: &Entry, window: u32, extended: bool, top: u64) -> Replay {
-        let replay = Replay::resumed(entry, window, extended);
+    pub(crate) fn begun(words: Words, window: u32, extended: bool, top: u64) -> Replay {
+        let replay = Replay::resumed(words, window, extended);
         replay.top.store(top, Relaxed);
         if replay.window != 0 {
             replay.mark_up_to(top);
@@ -77,13 +78,13 @@ impl Replay {
     /// As [`Replay::begun`], but of the numbers in the window only those count as received before
     /// that a bitmap laid out as [`Replay::bitmap`] says.
     pub(crate) fn begun_with(
-        entry: &Entry,
+        words: Words,
         window: u32,
         extended: bool,
         top: u64,
         received: &[u32],
     ) -> Replay {
-        let replay = Replay::begun(entry, window, extended, top);
+        let replay = Replay::begun(words, window, extended, top);
         for back in 0..u64::from(replay.window).min(top) {
             let position = (top - back - 1) % u64::from(replay.window);
             let word = received.get((position / 32) as usize).copied().unwrap_or(0);
@@ -264,11 +265,12 @@ fn age(word: u64, epoch: u32) -> Age {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::Entry;
 
     /// A window in an entry of its own, which stays for the test's life.
     fn begun(window: u32, extended: bool, top: u64) -> Replay {
         let entry = Entry::in_memory(window).unwrap();
-        let replay = Replay::begun(&entry, window, extended, top);
+        let replay = Replay::begun(entry.words(), window, extended, top);
         std::mem::forget(entry);
         replay
     }
@@ -277,11 +279,11 @@ mod tests {
     fn a_window_is_resumed_as_it_was_left() {
         for window in [0, 1, 32, 64, 480, 481, 1024, WINDOW_MAX] {
             let entry = Entry::in_memory(window).unwrap();
-            let before = Replay::begun(&entry, window, false, 70);
+            let before = Replay::begun(entry.words(), window, false, 70);
             for sequence in [75, 71, 6000, 5999, 3000, 6100] {
                 let _ = before.check(sequence).and_then(|sequence| before.commit(sequence));
             }
-            let after = Replay::resumed(&entry, window, false);
+            let after = Replay::resumed(entry.words(), window, false);
             assert_eq!((after.top(), after.bitmap()), (6100, before.bitmap()), "{window}");
             for sequence in 1..7000 {
                 assert_eq!(after.check(sequence), before.check(sequence), "{window} {sequence}");
@@ -292,11 +294,11 @@ mod tests {
     #[test]
     fn a_process_that_dies_between_bit_and_top_accepts_nothing_twice() {
         let entry = Entry::in_memory(64).unwrap();
-        let before = Replay::begun(&entry, 64, true, 100);
+        let before = Replay::begun(entry.words(), 64, true, 100);
         // The kill hits `commit` after its compare-and-swap: 150 has its bit, the top is at 100 still.
         before.commit(150).unwrap();
-        entry.top().store(100, Relaxed);
-        let after = Replay::resumed(&entry, 64, true);
+        entry.words().top().store(100, Relaxed);
+        let after = Replay::resumed(entry.words(), 64, true);
         assert_eq!(after.check(150), Err(Refusal::Duplicate));
         assert_eq!(receive(&after, 151), Ok(151));
         assert_eq!(after.check(150), Err(Refusal::Duplicate));
@@ -312,13 +314,13 @@ mod tests {
         }
         let entry = Entry::in_memory(64).unwrap();
         let (top, bitmap) = (before.top(), before.bitmap());
-        let after = Replay::begun_with(&entry, 64, true, top, &bitmap);
+        let after = Replay::begun_with(entry.words(), 64, true, top, &bitmap);
         assert_eq!((after.top(), after.bitmap()), (before.top(), before.bitmap()));
         for sequence in 30..130 {
             assert_eq!(after.check(sequence), before.check(sequence), "{sequence}");
         }
         let entry = Entry::in_memory(64).unwrap();
-        let empty = Replay::begun_with(&entry, 64, false, 100, &[]);
+        let empty = Replay::begun_with(entry.words(), 64, false, 100, &[]);
         assert_eq!(empty.bitmap(), [0, 0]);
         assert_eq!(empty.check(100), Ok(100));
         assert!(empty.check(36).is_err(), "left of the window");

@@ -20,7 +20,7 @@ use wire::{ipv4, ipv6, protocol};
 use crate::alarm::Alarm;
 use crate::counters::UsageSnapshot;
 use crate::encapsulation::UdpEncapsulation;
-use crate::ledger::{Entry, ErrorKind, Ledger, Place};
+use crate::ledger::{Entry, ErrorKind, Ledger, Place, Words};
 use crate::nonce::{IvCounter, NonceSpace};
 use crate::replay::{Replay, WINDOW_MAX};
 use crate::selector::Selector;
@@ -145,15 +145,14 @@ pub(crate) enum OuterTemplate {
 /// The part of an SA that packets change.
 struct Runtime {
     ivs: IvCounter,
-    replay: Replay,
     entry: Entry,
     /// When control was last told that packets come from elsewhere.
     announced_ns: AtomicU64,
 }
 
 impl Runtime {
-    fn new(replay: Replay, entry: Entry) -> Runtime {
-        Runtime { ivs: IvCounter::unarmed(), replay, entry, announced_ns: AtomicU64::new(0) }
+    fn new(entry: Entry) -> Runtime {
+        Runtime { ivs: IvCounter::unarmed(), entry, announced_ns: AtomicU64::new(0) }
     }
 }
 
@@ -163,6 +162,9 @@ pub struct Sa {
     outer: OuterTemplate,
     sequence_max: u64,
     alarm: Option<Box<Alarm>>,
+    /// The entry's words and the window in them: beside the settings, a look less for each packet.
+    words: Words,
+    replay: Replay,
     runtime: Arc<Runtime>,
 }
 
@@ -205,16 +207,16 @@ impl Sa {
     /// An SA that goes on where an earlier process left it: numbers, window, counters and the time
     /// of its addition are the entry's, whatever the settings say.
     pub fn resume(config: SaConfig, entry: Entry) -> Result<Sa, SaError> {
-        let replay = Replay::resumed(&entry, config.replay_window, config.extended_sequence);
-        Sa::assemble(config, Arc::new(Runtime::new(replay, entry)))
+        Sa::assemble(config, Arc::new(Runtime::new(entry)))
     }
 
     fn begin(config: SaConfig, entry: io::Result<Entry>) -> Result<Sa, SaError> {
         let entry = entry.map_err(|error| SaError::Ledger(error.to_string()))?;
-        entry.sent().store(config.sent, Relaxed);
-        entry.set_added_ns(config.added_ns);
-        let replay = begun_window(&config, &entry);
-        Sa::assemble(config, Arc::new(Runtime::new(replay, entry)))
+        let words = entry.words();
+        words.sent().store(config.sent, Relaxed);
+        words.set_added_ns(config.added_ns);
+        begin_window(&config, words);
+        Sa::assemble(config, Arc::new(Runtime::new(entry)))
     }
 
     /// A replacement with other settings that goes on with this one's numbers, window and counters.
@@ -246,14 +248,14 @@ impl Sa {
             let key = current.key.clone();
             *current = SaConfig { key, ..config };
         })?;
-        moved.runtime.entry.sent().fetch_max(sent, Relaxed);
-        moved.runtime.replay.unite(received, &bitmap);
+        moved.words.sent().fetch_max(sent, Relaxed);
+        moved.replay.unite(received, &bitmap);
         Ok(moved)
     }
 
     /// This new SA, going on with the counters of the one whose place it takes.
     pub fn counting_on(self, old: &Sa) -> Sa {
-        self.runtime.entry.count_on(&old.runtime.entry);
+        self.words.count_on(old.words);
         self
     }
 
@@ -280,7 +282,9 @@ impl Sa {
             return Err(SaError::Window(config.replay_window));
         }
         let sequence_max = if config.extended_sequence { u64::MAX } else { u32::MAX.into() };
-        Ok(Sa { config, outer, sequence_max, alarm: None, runtime })
+        let words = runtime.entry.words();
+        let replay = Replay::resumed(words, config.replay_window, config.extended_sequence);
+        Ok(Sa { config, outer, sequence_max, alarm: None, words, replay, runtime })
     }
 
     /// Gives the SA initialization vectors, so that it may seal. Once per runtime; again is free.
@@ -302,11 +306,11 @@ impl Sa {
     /// The replay window.
     #[inline]
     pub fn replay(&self) -> &Replay {
-        &self.runtime.replay
+        &self.replay
     }
 
-    /// Where its runtime is.
-    pub fn place(&self) -> Place {
+    /// Where its runtime is, for the next process; `None` if it ends with this one.
+    pub fn place(&self) -> Option<Place> {
         self.runtime.entry.place()
     }
 
@@ -328,7 +332,7 @@ impl Sa {
     /// the sequence stops at its end for good (RFC 4303 §3.3.3: no sender lets it cycle).
     #[inline]
     pub fn take_numbers(&self) -> Result<(u64, u64), SealRefusal> {
-        let counter = self.runtime.entry.sent();
+        let counter = self.words.sent();
         let mut sent = counter.load(Relaxed);
         // Not `fetch_add`, which past the end would wrap around after enough refused packets.
         let sequence = loop {
@@ -350,27 +354,26 @@ impl Sa {
         let limits = &self.config.limits;
         // Most SAs have no such limit; they need not read the counters.
         *limits != HardLimits::NONE
-            && (self.runtime.entry.packets() >= limits.packets
-                || self.runtime.entry.bytes() >= limits.bytes)
+            && (self.words.packets() >= limits.packets || self.words.bytes() >= limits.bytes)
     }
 
     /// Counts a packet sealed or opened.
     #[inline]
     pub(crate) fn count(&self, inner_bytes: usize, now_ns: u64) {
-        self.runtime.entry.count(inner_bytes, now_ns);
+        self.words.count(inner_bytes, now_ns);
     }
 
     /// What control calls the SA, if the packet counted last made it reach a limit that control
     /// wants to hear of.
     #[inline]
     pub(crate) fn limit_crossed(&self) -> Option<u64> {
-        let entry = &self.runtime.entry;
+        let entry = self.words;
         self.alarm.as_ref()?.crossed(entry.packets(), entry.bytes())
     }
 
     /// Counts a packet of this SA that died.
     pub(crate) fn count_error(&self, verdict: Verdict) {
-        self.runtime.entry.count_error(match verdict {
+        self.words.count_error(match verdict {
             Verdict::IntegrityFailed => ErrorKind::Integrity,
             Verdict::Replayed => ErrorKind::Replayed,
             Verdict::ReplayOld | Verdict::SequenceZero => ErrorKind::ReplayOld,
@@ -380,7 +383,7 @@ impl Sa {
 
     /// Reads everything that packets change.
     pub fn stats(&self) -> SaStats {
-        let Runtime { entry, replay, .. } = &*self.runtime;
+        let (entry, replay) = (self.words, &self.replay);
         SaStats {
             usage: entry.usage(),
             added_ns: entry.added_ns(),
@@ -395,12 +398,13 @@ impl Sa {
     }
 }
 
-fn begun_window(config: &SaConfig, entry: &Entry) -> Replay {
+/// Sets a new entry's window to what the settings say was received.
+fn begin_window(config: &SaConfig, words: Words) {
     let (window, extended, top) = (config.replay_window, config.extended_sequence, config.received);
     match &config.received_bitmap {
-        Some(bitmap) => Replay::begun_with(entry, window, extended, top, bitmap),
-        None => Replay::begun(entry, window, extended, top),
-    }
+        Some(bitmap) => Replay::begun_with(words, window, extended, top, bitmap),
+        None => Replay::begun(words, window, extended, top),
+    };
 }
 
 impl std::fmt::Debug for Sa {

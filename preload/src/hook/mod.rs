@@ -5,6 +5,7 @@
 
 mod create;
 mod descriptor;
+mod epoll;
 mod name;
 mod option;
 mod receive;

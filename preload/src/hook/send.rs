@@ -2,10 +2,13 @@
 //!
 //! Steps: 1. a socket without a port gets one, as netlink does on the first send; 2. the datagram
 //! goes out without the netlink address; 3. if the server has gone, the connection is replaced and
-//! the datagram sent once more; 4. the call returns when the answer is there.
+//! the datagram sent once more, which may wait: netlink's `send`, too, returns when the kernel has acted; 4. the call returns when the answer is there; 5. a server that goes
+//! before it answers is asked again when it is back: it may have done already what it was asked,
+//! and then says so (`EEXIST`, `ESRCH`), which is better than to leave its program in doubt.
 
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
+use crate::connection::Deadline;
 use crate::frame::Frame;
 use crate::request::{self, Answer};
 use crate::table::Slot;
@@ -142,25 +145,41 @@ unsafe fn transmit(fd: c_int, slot: &Slot, parts: &[iovec], flags: c_int) -> ssi
         slot.bind(port);
         connection::tell(fd, Frame::Bind { port, groups: slot.groups() });
     }
-    // What is readable already, or may come from a group, says nothing about this datagram.
-    let ambiguous = slot.groups() != 0 || connection::is_readable(fd);
-    // SAFETY: the caller's promise.
-    let sent = unsafe {
-        let sent = pass_on(fd, parts, flags);
-        let lost = sent < 0 && is_gone(errno::get()) && connection::replace(fd, slot);
-        if lost { pass_on(fd, parts, flags) } else { sent }
-    };
-    if sent < 0 {
-        if is_gone(errno::get()) {
-            errno::set(libc::ECONNREFUSED);
+    let patience = Deadline::after(connection::RETURN_MS_MAX);
+    let sent = loop {
+        // What is readable already, or may come from a group, says nothing about this datagram.
+        let unread = connection::is_readable(fd) && !connection::is_dead(fd);
+        let ambiguous = slot.groups() != 0 || unread;
+        // SAFETY: the caller's promise.
+        let sent = unsafe { pass_on(fd, parts, flags) };
+        if sent < 0 {
+            if !is_gone(errno::get()) {
+                return sent;
+            }
+            if patience.left_ms() == 0 || !connection::replace(fd, slot, patience.left_ms() as u64)
+            {
+                return errno::fail_len(libc::ECONNREFUSED);
+            }
+            continue;
         }
-        return sent;
-    }
-    // SAFETY: the caller's promise.
-    match unsafe { request::answer(parts) } {
-        Answer::Certain if !ambiguous => connection::await_answer(fd),
-        _ => connection::synchronise(fd),
-    }
+        // SAFETY: the caller's promise.
+        let answer = unsafe { request::answer(parts) };
+        if answer == Answer::Certain && !ambiguous {
+            connection::await_answer(fd);
+        } else {
+            connection::synchronise(fd);
+        }
+        let unanswered = answer == Answer::Certain && !ambiguous && connection::is_dead(fd);
+        if !unanswered || patience.left_ms() == 0 {
+            break sent;
+        }
+        // A process that is killed closes its connections before it ceases to listen: the new
+        // connection, too, may end without an answer.
+        connection::pause();
+        if !connection::replace(fd, slot, patience.left_ms() as u64) {
+            break sent;
+        }
+    };
     errno::set(saved);
     sent
 }

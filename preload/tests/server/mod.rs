@@ -116,6 +116,7 @@ pub fn error(errno: i32) -> Vec<u8> {
 }
 
 const HANG_UP: u16 = 0x20;
+const HANG_UP_ONCE: u16 = 0x26;
 
 fn serve(connection: &OwnedFd, received: &Mutex<Vec<Received>>, script: &Script) {
     let mut port = 0;
@@ -130,7 +131,8 @@ fn serve(connection: &OwnedFd, received: &Mutex<Vec<Received>>, script: &Script)
             if kind == 0xfff0 {
                 port = u32::from_ne_bytes(one[16..20].try_into().unwrap());
             }
-            if kind == HANG_UP {
+            let first = received.lock().unwrap().iter().filter(|one| one.kind == kind).count() == 1;
+            if kind == HANG_UP || kind == HANG_UP_ONCE && first {
                 let _ = rustix::net::shutdown(connection, rustix::net::Shutdown::Both);
                 return;
             }

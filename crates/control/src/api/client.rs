@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::status::Upgrade;
 use super::types::{Envelope, Reply, Request, SCHEMA, Show};
 
 /// How long to wait for an answer: 100 000 SAs take well under a second, and a gateway whose
@@ -70,13 +71,22 @@ pub enum AskError {
 
 /// Asks a gateway by the path of its show socket.
 pub fn ask(path: &Path, show: Show) -> Result<Answer, AskError> {
+    request(path, &Request::Show(show))
+}
+
+/// Has a gateway replaced by another binary.
+pub fn upgrade(path: &Path, wanted: Upgrade) -> Result<Answer, AskError> {
+    request(path, &Request::Upgrade(wanted))
+}
+
+fn request(path: &Path, request: &Request) -> Result<Answer, AskError> {
     let failed = |doing| move |source| AskError::Socket { doing, path: path.to_owned(), source };
     let garbled = |what: String| AskError::Garbled { path: path.to_owned(), what };
     let mut stream = UnixStream::connect(path).map_err(failed("connect to"))?;
     let limits = stream.set_read_timeout(Some(TIMEOUT));
     limits.and_then(|()| stream.set_write_timeout(Some(TIMEOUT))).map_err(failed("prepare"))?;
 
-    let mut request = serde_json::to_vec(&Request { show }).map_err(|e| garbled(e.to_string()))?;
+    let mut request = serde_json::to_vec(request).map_err(|e| garbled(e.to_string()))?;
     request.push(b'\n');
     match stream.write_all(&request) {
         // A server that hangs up early may have said why.

@@ -250,7 +250,10 @@ impl Client {
         };
         let request: Vec<u8> = self.input.drain(..=end).collect();
         match serde_json::from_slice::<Request>(&request) {
-            Ok(Request { show }) => match facts.names(show) {
+            Ok(Request::Upgrade(wanted)) => {
+                line(facts.upgrade(wanted).map_or_else(Reply::Error, Reply::Upgrade))
+            }
+            Ok(Request::Show(show)) => match facts.names(show) {
                 Some(names) if names.len() > PART_ENTRIES => {
                     let names = names.into_iter();
                     self.rest = Some(Rest { show, names, has_begun: false, has_entry: false });

@@ -163,7 +163,14 @@ impl Facts for Fixed {
             received_packets: 10,
             accounted_packets: 10,
             guard: "none".into(),
+            journal: "off".into(),
+            restored: Restored::default(),
+            upgrade_refused: None,
         }
+    }
+    fn upgrade(&mut self, wanted: Upgrade) -> Result<String, String> {
+        let binary = wanted.binary.ok_or("nothing new there")?;
+        Ok(binary.display().to_string())
     }
 }
 

@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::status::{Status, Upgrade};
+
 /// The version of the replies' format.
 pub const SCHEMA: u32 = 1;
 
@@ -79,11 +81,13 @@ impl FromStr for Show {
 }
 
 /// One request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Request {
-    /// What to show.
-    pub show: Show,
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Request {
+    /// Show something.
+    Show(Show),
+    /// Let another binary take over.
+    Upgrade(Upgrade),
 }
 
 /// One reply, with the version of its format.
@@ -115,6 +119,8 @@ pub enum Reply {
     Neighbours(Vec<Neighbour>),
     /// The instance.
     Status(Status),
+    /// The path of the binary that takes over, at once.
+    Upgrade(String),
     /// The request was not understood or cannot be served; one sentence.
     Error(String),
 }
@@ -141,6 +147,12 @@ pub trait Facts {
     fn neighbours(&mut self) -> Vec<Neighbour>;
     /// The instance.
     fn status(&mut self) -> Status;
+
+    /// Whether another binary can take over; it does when this was answered.
+    ///
+    /// # Errors
+    /// Why not, in a sentence.
+    fn upgrade(&mut self, wanted: Upgrade) -> Result<String, String>;
 
     /// The names of the entries of a reply that may be long, and is therefore made in parts.
     fn names(&mut self, show: Show) -> Option<Vec<u64>> {
@@ -408,39 +420,4 @@ pub struct Neighbour {
     pub state: String,
     /// Packets may be sent to it.
     pub usable: bool,
-}
-
-/// The instance.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
-    /// Its name.
-    pub name: String,
-    /// The program's version.
-    pub version: String,
-    /// Its process.
-    pub pid: u32,
-    /// Seconds since it started.
-    pub uptime_s: u64,
-    /// The epoch in its nonces.
-    pub epoch: u16,
-    /// Who does the cryptography, with version.
-    pub engine: String,
-    /// The cores with workers.
-    pub cores: Vec<u32>,
-    /// Ports served.
-    pub ports: u32,
-    /// SAs installed.
-    pub sas: u64,
-    /// Policies installed.
-    pub policies: u64,
-    /// Routes followed.
-    pub routes: u64,
-    /// Neighbours known.
-    pub neighbours: u64,
-    /// Packets received by all workers.
-    pub received_packets: u64,
-    /// Packets whose end has been counted; equals `received_packets` but for those under way.
-    pub accounted_packets: u64,
-    /// What stands in for the gateway when it dies, in words.
-    pub guard: String,
 }

@@ -1,5 +1,6 @@
 //! What `peregrine show` is told: the gateway's state in the words of `api`.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use crypto::Engine;
@@ -11,11 +12,14 @@ use xsk::CounterKind;
 use super::network::Network;
 use super::ports::{PortProgram, Ports};
 use super::tables::{InstalledPolicy, InstalledSa, Tables};
+use super::upgrade;
 use super::workers::Workers;
+use crate::api;
 use crate::api::{
     DropCount, Facts, Loss, Neighbour, Policy, Port, Route, Sa, SaErrors, Status, Template, Worker,
 };
 use crate::config::Config;
+use crate::journal::Health;
 use crate::route_feed::{Kernel, Route as KernelRoute};
 use crate::xfrm::{PolicyId, SaId};
 
@@ -50,6 +54,14 @@ pub struct View<'a> {
     pub workers: &'a Workers,
     /// Earlier counts.
     pub rates: &'a mut Rates,
+    /// What an earlier run left.
+    pub restored: &'a api::Restored,
+    /// How the journal is.
+    pub journal: Option<Health>,
+    /// The binary that is to take over, once that was answered.
+    pub successor: &'a mut Option<PathBuf>,
+    /// Why the last one did not.
+    pub upgrade_refused: &'a mut Option<String>,
 }
 
 impl View<'_> {
@@ -325,6 +337,39 @@ impl Facts for View<'_> {
             guard: "the XDP programs stay and drop what is for the workers, and the kernel blocks \
                     what is protected"
                 .to_owned(),
+            journal: self.journal_words(),
+            restored: self.restored.clone(),
+            upgrade_refused: self.upgrade_refused.clone(),
+        }
+    }
+
+    fn upgrade(&mut self, wanted: api::Upgrade) -> Result<String, String> {
+        if !self.journal.as_ref().is_some_and(|health| health.broken.is_none()) {
+            let journal = self.journal_words();
+            return Err(format!("there is no journal that SAs could go on from: {journal}"));
+        }
+        let same = |error| format!("the kernel does not say where this binary is: {error}");
+        let binary = wanted.binary.map_or_else(|| upgrade::same_path().map_err(same), Ok)?;
+        upgrade::check(&binary)?;
+        let path = binary.display().to_string();
+        *self.upgrade_refused = None;
+        *self.successor = Some(binary);
+        Ok(path)
+    }
+}
+
+impl View<'_> {
+    /// What becomes of SAs and policies when the gateway dies.
+    fn journal_words(&self) -> String {
+        match (&self.journal, &self.restored.off) {
+            (Some(Health { broken: Some(reason), .. }), _) => {
+                format!("broken ({reason}): what is installed ends with this process")
+            }
+            (Some(health), _) => {
+                format!("{} ({} KiB)", health.directory.display(), health.bytes.div_ceil(1024))
+            }
+            (None, Some(reason)) => format!("off: {reason}"),
+            (None, None) => "off".to_owned(),
         }
     }
 }

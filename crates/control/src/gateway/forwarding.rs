@@ -13,8 +13,9 @@ use tracing::warn;
 
 use super::ports::Ports;
 use super::tables::Tables;
+use crate::journal::{Health, Journal};
 use crate::route_feed::Kernel;
-use crate::xfrm::{Backend, Change, Counters, PolicyCounters, PolicyId, SaCounters, SaId};
+use crate::xfrm::{Backend, Counters, PolicyCounters, PolicyId, SaCounters, SaId, Server};
 
 /// How long after a change the tables are settled: ten times a second at most, which costs some ten
 /// microseconds each, and soon enough that what settling saves packets is saved.
@@ -31,13 +32,39 @@ pub struct Forwarding {
     publisher: Publisher,
     /// When the first change came that no settling followed yet.
     unsettled: Option<Instant>,
+    /// Where changes are written down; `None`: they end with the process.
+    journal: Option<Journal>,
     failure: Option<io::Error>,
 }
 
 impl Forwarding {
     /// Begins with a view that was given to the publisher already.
-    pub fn new(tables: Tables, ports: Ports, view: View, publisher: Publisher) -> Forwarding {
-        Forwarding { tables, ports, view, publisher, unsettled: None, failure: None }
+    pub fn new(
+        tables: Tables,
+        ports: Ports,
+        view: View,
+        publisher: Publisher,
+        journal: Option<Journal>,
+    ) -> Forwarding {
+        Forwarding { tables, ports, view, publisher, unsettled: None, journal, failure: None }
+    }
+
+    /// How the journal is.
+    pub fn journal(&self) -> Option<Health> {
+        self.journal.as_ref().map(Journal::health)
+    }
+
+    /// The epoch of IVs that was claimed last.
+    pub fn set_epoch(&mut self, epoch: u16) {
+        if let Some(journal) = &mut self.journal {
+            journal.set_epoch(epoch);
+        }
+    }
+
+    /// Ends the guard and the journal: the gateway stops cleanly.
+    pub fn end(self) -> io::Result<()> {
+        self.tables.end()?;
+        self.journal.map_or(Ok(()), Journal::end)
     }
 
     /// The view that was published last.
@@ -71,12 +98,20 @@ impl Forwarding {
         }
     }
 
-    /// Frees views that no worker holds any more, and settles the one that they do hold.
-    pub fn reclaim(&mut self) {
+    /// Frees views that no worker holds any more, and with the last of them the places of SAs that
+    /// are gone, as the journal knows since they went. Settles the view that workers do hold, and goes
+    /// on with the journal, if there is something to do.
+    pub fn turn(&mut self, server: &Server) {
         self.publisher.reclaim();
         if self.unsettled.is_some_and(|since| since.elapsed() >= SETTLE_AFTER) {
             self.update(View::settle);
             self.unsettled = None;
+        }
+        if self.failure.is_none() {
+            self.tables.reclaim();
+            if let Some(journal) = &mut self.journal {
+                journal.turn(server, &self.tables);
+            }
         }
     }
 
@@ -99,13 +134,21 @@ impl Forwarding {
 }
 
 impl Backend for Forwarding {
-    fn commit(&mut self, changes: Vec<Change>) -> bool {
+    fn commit(&mut self, server: &mut Server) -> bool {
         if self.failure.is_some() {
             return false;
         }
+        let changes = server.take_changes();
         match self.tables.apply(&changes, &mut self.view) {
             Ok(()) => {
-                self.publish();
+                // Before it is in force: no packet may leave by what the next process would not know.
+                match &mut self.journal {
+                    Some(journal) => journal.commit(server, &self.tables),
+                    None => server.forget_touched(),
+                }
+                if !changes.is_empty() {
+                    self.publish();
+                }
                 true
             }
             Err(error) => {
@@ -131,11 +174,15 @@ mod tests {
     use super::*;
     use crate::gateway::backstop::Backstop;
     use crate::gateway::guard::Guard;
-    use crate::xfrm::Defaults;
+    use crate::xfrm::{Client, Settings};
     use crypto::Engine;
     use dataplane::clock::Clock;
     use dataplane::nonce::NonceSpace;
+    use wire::xfrm::Builder;
+    use wire::xfrm::netlink::{Header, NLM_F_REQUEST};
     use wire::xfrm::number::default_action::{ACCEPT, BLOCK};
+    use wire::xfrm::number::msg;
+    use wire::xfrm::policy::UserpolicyDefault;
 
     #[test]
     fn what_failed_half_way_is_never_published() {
@@ -146,15 +193,23 @@ mod tests {
         let tables = Tables::new(Engine::AwsLc, nonces, Clock::start(), guard, &left, &mut view);
         let publisher = Publisher::new(view.clone());
         let mut reader = publisher.reader();
-        let mut forwarding = Forwarding::new(tables, Ports::default(), view, publisher);
-        let defaults = |output| {
-            vec![Change::DefaultsChanged(Defaults { input: ACCEPT, forward: ACCEPT, output })]
+        let mut forwarding = Forwarding::new(tables, Ports::default(), view, publisher, None);
+        let mut server = Server::new(Settings::default());
+        let mut set = |output, forwarding: &mut Forwarding| {
+            let wanted = UserpolicyDefault { input: ACCEPT, forward: ACCEPT, output };
+            let header =
+                Header { kind: msg::SETDEFAULT, flags: NLM_F_REQUEST, ..Header::default() };
+            let mut bytes = Vec::new();
+            Builder::new(&mut bytes, header).fixed(&wanted).finish();
+            server.handle(&Client::default(), &bytes, 1, &());
+            assert!(server.has_changes());
+            forwarding.commit(&mut server)
         };
         // The guard has no directory to write to any more.
         drop(directory);
-        assert!(!forwarding.commit(defaults(BLOCK)));
+        assert!(!set(BLOCK, &mut forwarding));
         forwarding.update(|_| true);
-        assert!(!forwarding.commit(defaults(ACCEPT)));
+        assert!(!set(ACCEPT, &mut forwarding));
         assert_eq!(reader.enter().generation, 0);
         assert!(forwarding.take_failure().is_some());
     }

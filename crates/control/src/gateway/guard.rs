@@ -9,7 +9,8 @@
 //!
 //! The file is a log of lines, `+` or `-`, a direction and a selector. It appears with the first
 //! such policy, so that a start that fails leaves nothing. It holds no keys and no SAs, and does not
-//! bring policies back: that is the journal's work, not the guard's.
+//! bring policies back: that is the journal's work, not the guard's. Where the journal is lost or not
+//! whole, the guard holds.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -94,6 +95,11 @@ impl Guard {
             }
             None => Ok(false),
         }
+    }
+
+    /// What an earlier run left, and no policy of this one has protected yet.
+    pub fn unprotected(&self) -> Vec<Held> {
+        self.held.iter().filter(|(_, count)| **count == 0).map(|(held, _)| *held).collect()
     }
 
     /// Ends the protection: the gateway stops cleanly.

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use crypto::Engine;
 use dataplane::clock::Clock;
+use dataplane::ledger::{Entry, Ledger};
 use dataplane::nonce::NonceSpace;
 use dataplane::policy::{Action, Direction, Policy, PolicyConfig};
 use dataplane::prefix::Family;
@@ -34,9 +35,7 @@ use super::encapsulation::EncapsulationPorts;
 use super::guard::{Guard, Held};
 use super::slots::{Offer, SlotKey, Slots};
 use super::translate::{self, Wanted};
-use crate::xfrm::{
-    Change, Counters, Defaults, PolicyCounters, PolicyId, PolicyRecord, SaCounters, SaId, SaRecord,
-};
+use crate::xfrm::{Change, Defaults, PolicyId, PolicyRecord, SaId, SaRecord};
 
 /// An SA in force.
 pub struct InstalledSa {
@@ -84,6 +83,10 @@ pub struct Tables {
     cpus: Cpus,
     /// The index of the policy that blocks what an earlier run left, until that is taken back.
     left: HashMap<Held, u32>,
+    /// Where SAs' numbers are; `None`: in memory.
+    ledger: Option<Ledger>,
+    /// Numbers of an earlier process, for SAs that are about to be installed again.
+    resumed: HashMap<SaId, Entry>,
     sas: BTreeMap<SaId, InstalledSa>,
     policies: BTreeMap<PolicyId, InstalledPolicy>,
     by_index: HashMap<u32, PolicyId>,
@@ -114,6 +117,8 @@ impl Tables {
             guard,
             cpus: Cpus::new(&[0]),
             left,
+            ledger: None,
+            resumed: HashMap::new(),
             sas: BTreeMap::new(),
             policies: BTreeMap::new(),
             by_index: HashMap::new(),
@@ -191,10 +196,10 @@ impl Tables {
     /// Other sequence numbers and another window for an SA, whose counters go on: its limits in bytes
     /// and packets do not begin anew.
     fn renumber_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
-        let Some(known) = self.sas.get(&record.id) else { return self.install_sa(record, view) };
-        let dying = known.dying;
-        match translate::sa(record, self.engine, &self.clock) {
-            Ok(sa) => self.put_sa(sa.counting_on(&known.sa), record, dying, view),
+        let known = self.sas.get(&record.id).map(|known| (known.sa.clone(), known.dying));
+        let Some((known, dying)) = known else { return self.install_sa(record, view) };
+        match self.build(record) {
+            Ok(sa) => self.put_sa(sa.counting_on(&known), record, dying, view),
             Err(reason) => {
                 error!(spi = record.parameters.spi(), %reason, "an SA was not renumbered");
                 Ok(())
@@ -404,24 +409,6 @@ fn armed(
     Ok(Some(installed.sa.clone()))
 }
 
-impl Counters for Tables {
-    fn sa(&self, id: SaId) -> Option<SaCounters> {
-        let InstalledSa { sa, before: (packets, bytes), .. } = self.sas.get(&id)?;
-        let counters = translate::counters(sa, &self.clock);
-        Some(SaCounters {
-            packets: counters.packets.saturating_sub(*packets),
-            bytes: counters.bytes.saturating_sub(*bytes),
-            ..counters
-        })
-    }
-
-    fn policy(&self, id: PolicyId) -> Option<PolicyCounters> {
-        let policy = self.policies.get(&id)?.policy.as_ref()?;
-        let use_time = self.clock.unix_seconds(policy.usage().last_use_ns).unwrap_or(0);
-        Some(PolicyCounters { use_time })
-    }
-}
-
 /// What of a policy the guard holds: every selector that packets must not pass in clear.
 fn held(record: &PolicyRecord) -> Option<Held> {
     let wanted = translate::wanted(record);
@@ -447,6 +434,7 @@ fn guard_policy(index: u32, (direction, selector): Held) -> PolicyConfig {
     }
 }
 
+mod keeping;
 mod moving;
 #[cfg(test)]
 mod tests;

@@ -9,12 +9,14 @@ use crypto::{Engine, Key};
 use dataplane::alarm::Alarm;
 use dataplane::clock::Clock;
 use dataplane::encapsulation::UdpEncapsulation;
+use dataplane::ledger::{Entry, Ledger};
 use dataplane::policy::{Action, Direction, PolicyConfig, Template};
 use dataplane::prefix::{Family, Prefix};
-use dataplane::sa::{HardLimits, Mode, Sa, SaConfig, SaFlags};
+use dataplane::sa::{HardLimits, Mode, Sa, SaConfig, SaError, SaFlags};
 use dataplane::selector::{PortMatch, Selector};
 use dataplane::spd::DefaultAction;
 use std::sync::Arc;
+use tracing::warn;
 use wire::xfrm::address::{Be16, Selector as WireSelector, family_of};
 use wire::xfrm::number::{
     AF_INET, AF_INET6, IPPROTO_ESP, action, default_action, direction, mode, policy_flag,
@@ -66,15 +68,23 @@ pub fn wire_selector(selector: &Selector) -> WireSelector {
     }
 }
 
-/// A new SA, with its key expanded; the reason when the data plane cannot have it.
-pub fn sa(record: &SaRecord, engine: Engine, clock: &Clock) -> Result<Sa, String> {
+/// Where an SA's numbers are.
+pub enum Home<'a> {
+    /// In a new entry: of the ledger, if there is one, else in memory.
+    New(Option<&'a Ledger>),
+    /// Where an earlier process left them.
+    Left(Entry),
+}
+
+/// An SA, with its key expanded; the reason when the data plane cannot have it.
+pub fn sa(record: &SaRecord, engine: Engine, clock: &Clock, home: Home<'_>) -> Result<Sa, String> {
     let material = record.aead.key.expose();
     let (key, salt) = material.split_last_chunk::<SALT_LEN>().ok_or("the key has no salt")?;
     let key = Key::new(engine, key).map_err(|error| error.to_string())?;
     let parameters = &record.parameters;
     let info = &parameters.info;
     let flag = |bit: u8| info.flags & bit != 0;
-    Sa::new(SaConfig {
+    let config = SaConfig {
         spi: parameters.spi(),
         mode: mode(info.mode).ok_or("the mode is not carried")?,
         source: parameters.source(),
@@ -97,8 +107,19 @@ pub fn sa(record: &SaRecord, engine: Engine, clock: &Clock) -> Result<Sa, String
         received: record.replay.input_sequence(),
         received_bitmap: Some(by_number(record)),
         added_ns: clock.now_ns(),
-    })
-    .map_err(|error| error.to_string())
+    };
+    let sa = match home {
+        Home::Left(entry) => Sa::resume(config, entry),
+        Home::New(None) => Sa::new(config),
+        Home::New(Some(ledger)) => match Sa::new_in(config.clone(), ledger) {
+            Err(SaError::Ledger(reason)) => {
+                warn!(spi = config.spi, %reason, "an SA will end with this process");
+                Sa::new(config)
+            }
+            other => other,
+        },
+    };
+    sa.map_err(|error| error.to_string())
 }
 
 /// Its UDP ports (RFC 3948).

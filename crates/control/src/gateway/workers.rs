@@ -59,7 +59,7 @@ struct Running {
     core: usize,
     counters: Arc<Counters>,
     board: Arc<PortBoard>,
-    thread: Option<JoinHandle<io::Result<()>>>,
+    thread: Option<JoinHandle<(Worker, io::Result<()>)>>,
 }
 
 /// All workers.
@@ -117,13 +117,17 @@ impl Workers {
 
     /// Starts the threads.
     pub fn run(&mut self) -> Result<(), WorkersError> {
+        self.stop.store(false, Relaxed);
         for mut worker in self.idle.drain(..) {
             let core = worker.cpu().unwrap_or_default();
             let (counters, board) = (worker.counters(), worker.board());
             let stop = self.stop.clone();
             let thread = thread::Builder::new()
                 .name(format!("worker{}", worker.id()))
-                .spawn(move || worker.run(&stop))
+                .spawn(move || {
+                    let result = worker.run(&stop);
+                    (worker, result)
+                })
                 .map_err(|source| WorkersError::Thread { core, source })?;
             self.running.push(Running { core, counters, board, thread: Some(thread) });
         }
@@ -156,7 +160,7 @@ impl Workers {
                 continue;
             }
             let reason = match worker.thread.take().map(JoinHandle::join) {
-                Some(Ok(Err(error))) => error.to_string(),
+                Some(Ok((_, Err(error)))) => error.to_string(),
                 Some(Err(_)) => "it panicked".to_owned(),
                 _ => "nobody told it to".to_owned(),
             };
@@ -165,14 +169,13 @@ impl Workers {
         Ok(())
     }
 
-    /// Stops the threads once what is under way has left.
+    /// Stops the threads once what is under way has left. [`Workers::run`] has them go on.
     pub fn stop(&mut self) {
         self.stop.store(true, Relaxed);
-        for worker in &mut self.running {
-            if let Some(thread) = worker.thread.take()
-                && !matches!(thread.join(), Ok(Ok(())))
-            {
-                tracing::warn!(core = worker.core, "a worker did not end well");
+        for worker in self.running.drain(..) {
+            match worker.thread.map(JoinHandle::join) {
+                Some(Ok((worker, Ok(())))) => self.idle.push(worker),
+                _ => tracing::warn!(core = worker.core, "a worker did not end well"),
             }
         }
     }

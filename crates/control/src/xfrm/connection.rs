@@ -157,8 +157,7 @@ impl Connection {
 
     /// Brings into force what was asked for, and sends the answers.
     fn settle(&mut self, server: &mut Server, backend: &mut dyn Backend) -> Result<(), Ended> {
-        let changes = server.take_changes();
-        if !changes.is_empty() && !backend.commit(changes) {
+        if server.has_changes() && !backend.commit(server) {
             return Err(Ended);
         }
         self.flush(server, &*backend)

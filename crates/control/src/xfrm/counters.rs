@@ -4,7 +4,7 @@ use wire::xfrm::replay::Stats;
 
 use super::policy::PolicyId;
 use super::sa::SaId;
-use super::server::Change;
+use super::server::Server;
 
 /// Live figures of one SA.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,15 +44,18 @@ pub trait Counters {
 
 /// The data plane: who brings changes into force.
 pub trait Backend: Counters {
-    /// Brings changes into force, before the program that asked for them is answered. False if it
-    /// cannot: the program gets no answer, and its connection ends.
+    /// Takes what changed in the server, brings it into force and writes it down, before the program
+    /// that asked for it is answered. False if it cannot: the program gets no answer, and its
+    /// connection ends.
     #[must_use]
-    fn commit(&mut self, changes: Vec<Change>) -> bool;
+    fn commit(&mut self, server: &mut Server) -> bool;
 }
 
 /// No data plane: every change is in force as soon as it is known.
 impl Backend for () {
-    fn commit(&mut self, _: Vec<Change>) -> bool {
+    fn commit(&mut self, server: &mut Server) -> bool {
+        server.take_changes();
+        server.forget_touched();
         true
     }
 }

@@ -87,7 +87,7 @@ impl Server {
 
     fn check_traffic(&mut self, id: SaId, counters: &dyn Counters, out: &mut Vec<Delivery>) {
         let Some(live) = counters.sa(id).filter(|live| live.packets != 0) else { return };
-        let Some(sa) = self.sad.get_mut(id) else { return };
+        let Some(sa) = self.sad.get(id) else { return };
         let usage = sa.usage(Some(&live));
         let limits = sa.parameters().info.lft;
         if usage.bytes >= limits.hard_byte_limit || usage.packets >= limits.hard_packet_limit {
@@ -97,7 +97,9 @@ impl Server {
         let soft =
             usage.bytes >= limits.soft_byte_limit || usage.packets >= limits.soft_packet_limit;
         if soft && !sa.dying {
-            sa.dying = true;
+            if let Some(sa) = self.sad.get_mut(id) {
+                sa.dying = true;
+            }
             self.changes.push(Change::SaDying(id));
             self.announce_expiry(id, false, 0, counters, out);
         }

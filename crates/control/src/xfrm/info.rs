@@ -35,6 +35,21 @@ impl Default for Thresholds {
     }
 }
 
+impl Thresholds {
+    /// For the journal.
+    pub(super) fn to_bytes(self) -> [u8; 4] {
+        [self.v4.lbits, self.v4.rbits, self.v6.lbits, self.v6.rbits]
+    }
+
+    /// From the journal.
+    pub(super) fn from_bytes([v4_left, v4_right, v6_left, v6_right]: [u8; 4]) -> Self {
+        Self {
+            v4: SpdHashThreshold { lbits: v4_left, rbits: v4_right },
+            v6: SpdHashThreshold { lbits: v6_left, rbits: v6_right },
+        }
+    }
+}
+
 fn reply_header(request: &Request<'_>, kind: u16) -> Header {
     let (seq, pid) = (request.header().seq, request.client.port);
     Header { kind, seq, pid, ..Header::default() }
@@ -101,6 +116,7 @@ impl Server {
         }
         self.thresholds.v4 = v4.unwrap_or(self.thresholds.v4);
         self.thresholds.v6 = v6.unwrap_or(self.thresholds.v6);
+        self.marks_touched = true;
         Ok(())
     }
 
@@ -121,6 +137,7 @@ impl Server {
             output: choose(wanted.output, self.defaults.output),
         };
         self.changes.push(Change::DefaultsChanged(self.defaults));
+        self.marks_touched = true;
         let header = Header { kind: msg::GETDEFAULT, ..Header::default() };
         self.emit(out, group::POLICY, || self.defaults_message(header));
         Ok(())

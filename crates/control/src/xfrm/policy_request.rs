@@ -246,7 +246,10 @@ fn check(info: &UserpolicyInfo) -> Result<(), Failure> {
 }
 
 /// Checks a policy in the kernel's order and builds it; id and order come with insertion.
-fn construct(info: &UserpolicyInfo, request: &Request<'_>) -> Result<PolicyRecord, Failure> {
+pub(super) fn construct(
+    info: &UserpolicyInfo,
+    request: &Request<'_>,
+) -> Result<PolicyRecord, Failure> {
     check(info)?;
     check_security_context(&request.attributes)?;
     let kind = kind_of(&request.attributes)?;

@@ -66,7 +66,11 @@ impl Server {
     }
 
     /// Looks algorithms and modes up, in the kernel's order, and builds the SA.
-    fn construct_sa(&self, given: UsersaInfo, request: &Request<'_>) -> Result<Sa, Failure> {
+    pub(super) fn construct_sa(
+        &self,
+        given: UsersaInfo,
+        request: &Request<'_>,
+    ) -> Result<Sa, Failure> {
         let attributes = &request.attributes;
         let aead = algorithm::aead(attributes)?;
         algorithm::find_auth(attributes)?;
@@ -95,19 +99,7 @@ impl Server {
         if info.sel.family == AF_UNSPEC && info.flags & sa_flag::AF_UNSPEC == 0 {
             info.sel.family = info.family;
         }
-        let parameters = SaParameters {
-            info,
-            mark: request.mark().sanitized(),
-            output_mark: output_mark(attributes),
-            if_id: request.number(attr::IF_ID),
-            extra_flags: request.number(attr::SA_EXTRA_FLAGS),
-            tfc_padding: request.number(attr::TFCPAD),
-            direction: attributes.read(attr::SA_DIR).and_then(Direction::from_wire),
-            cpu,
-            care_of: attributes.read(attr::COADDR),
-            encapsulation: attributes.read(attr::ENCAP),
-            mapping_max_age_s: request.number(attr::MTIMER_THRESH),
-        };
+        let parameters = parameters(info, request);
         let body = match aead {
             Some(aead) => {
                 let id = self.sad.next_id();
@@ -340,6 +332,24 @@ impl Server {
             self.remove_sa(id);
         }
         Ok(())
+    }
+}
+
+/// What a request says about an SA beside its algorithms and numbers.
+pub(super) fn parameters(info: UsersaInfo, request: &Request<'_>) -> SaParameters {
+    let attributes = &request.attributes;
+    SaParameters {
+        info,
+        mark: request.mark().sanitized(),
+        output_mark: output_mark(attributes),
+        if_id: request.number(attr::IF_ID),
+        extra_flags: request.number(attr::SA_EXTRA_FLAGS),
+        tfc_padding: request.number(attr::TFCPAD),
+        direction: attributes.read(attr::SA_DIR).and_then(Direction::from_wire),
+        cpu: attributes.read(attr::SA_PCPU),
+        care_of: attributes.read(attr::COADDR),
+        encapsulation: attributes.read(attr::ENCAP),
+        mapping_max_age_s: request.number(attr::MTIMER_THRESH),
     }
 }
 

@@ -13,6 +13,9 @@ pub struct Bytes(Zeroizing<Vec<u8>>);
 /// building one never moves key bytes and leaves a copy behind.
 const REPLY_CAPACITY: usize = 2048;
 
+/// Room that is kept when it is not needed any more.
+const REUSED_MAX: usize = 1 << 20;
+
 impl Bytes {
     /// Empty, with room for any single reply.
     pub(super) fn for_reply() -> Self {
@@ -24,8 +27,33 @@ impl Bytes {
         Self(Zeroizing::new(Vec::with_capacity(capacity)))
     }
 
+    /// Empty, to be used over and over: its room stays, and what was in it is wiped.
+    pub fn reusable(capacity: usize) -> Self {
+        Self::with_capacity(capacity)
+    }
+
+    /// Wipes it and makes it empty.
+    pub fn clear(&mut self) {
+        // `zeroize` wipes byte by byte what was never used, too.
+        self.0.fill(0);
+        self.0.clear();
+        if self.0.capacity() > REUSED_MAX {
+            self.0 = Zeroizing::new(Vec::with_capacity(REPLY_CAPACITY));
+        }
+    }
+
+    /// Room for `more` bytes, without leaving a copy of what is there.
+    pub(crate) fn reserve(&mut self, more: usize) {
+        let wanted = self.0.len() + more;
+        if wanted > self.0.capacity() {
+            let mut larger = Zeroizing::new(Vec::with_capacity(wanted.next_power_of_two()));
+            larger.extend_from_slice(&self.0);
+            self.0 = larger;
+        }
+    }
+
     /// To append to.
-    pub(super) fn vec(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn vec(&mut self) -> &mut Vec<u8> {
         &mut self.0
     }
 }

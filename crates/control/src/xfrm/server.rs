@@ -104,7 +104,10 @@ pub struct Server {
     pub(super) thresholds: Thresholds,
     pub(super) changes: Vec<Change>,
     pub(super) random: Random,
-    acquires: u32,
+    /// ACQUIREs numbered so far.
+    pub(super) acquires: u32,
+    /// Something changed that is neither an SA nor a policy, and the journal does not know.
+    pub(super) marks_touched: bool,
     listeners: u32,
 }
 
@@ -120,6 +123,7 @@ impl Server {
             changes: Vec::new(),
             random: Random::new(settings.seed),
             acquires: 0,
+            marks_touched: false,
             listeners: u32::MAX,
         }
     }

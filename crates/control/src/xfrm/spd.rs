@@ -57,6 +57,8 @@ pub(super) struct Spd {
     /// Sizes that the kernel's hash tables would have, minus one: by direction, and by index.
     masks: [u32; direction::MAX as usize],
     index_mask: u32,
+    /// Policies that came, went or changed since the last [`Spd::take_touched`].
+    touched: Vec<u64>,
 }
 
 impl Default for Spd {
@@ -71,6 +73,7 @@ impl Default for Spd {
             counts: [0; direction::MAX as usize],
             masks: [BUCKETS_MIN - 1; direction::MAX as usize],
             index_mask: BUCKETS_MIN - 1,
+            touched: Vec::new(),
         }
     }
 }
@@ -113,10 +116,7 @@ impl Spd {
             record.index = self.free_index(record.direction, record.index);
         }
         let record = Arc::new(record);
-        self.by_key.insert(PolicyKey::of(&record), id);
-        self.by_index.insert(record.index, id);
-        let policy = Policy { record: Arc::clone(&record), add_time: now, deadline: None };
-        self.by_id.insert(id, policy);
+        self.link(Policy { record: Arc::clone(&record), add_time: now, deadline: None });
         self.count(record.direction, replaced.is_none());
         (record, replaced.map(|old| old.record.id))
     }
@@ -128,12 +128,65 @@ impl Spd {
         templates: Vec<UserTmpl>,
     ) -> Option<Arc<PolicyRecord>> {
         let policy = self.by_id.get_mut(&id.0)?;
+        self.touched.push(id.0);
         Arc::make_mut(&mut policy.record).templates = templates;
         Some(Arc::clone(&policy.record))
     }
 
+    /// Adds a policy under the name and the index that it had before. False if another has them.
+    pub(super) fn restore(&mut self, policy: Policy) -> bool {
+        let record = &policy.record;
+        let id = record.id.0;
+        let taken = self.by_id.contains_key(&id)
+            || self.by_index.contains_key(&record.index)
+            || self.by_key.contains_key(&PolicyKey::of(record));
+        if !taken {
+            let direction = record.direction;
+            self.next_id = self.next_id.max(id + 1);
+            self.link(policy);
+            self.count(direction, true);
+        }
+        !taken
+    }
+
+    fn link(&mut self, policy: Policy) {
+        let id = policy.record.id.0;
+        self.touched.push(id);
+        self.by_key.insert(PolicyKey::of(&policy.record), id);
+        self.by_index.insert(policy.record.index, id);
+        if let Some(deadline) = policy.deadline {
+            self.deadlines.insert((deadline, id));
+        }
+        self.by_id.insert(id, policy);
+    }
+
+    /// What the next policy is named and numbered by.
+    pub(super) fn next(&self) -> (u64, u32) {
+        (self.next_id, self.next_index)
+    }
+
+    /// Sets what [`Spd::next`] says, which never goes back.
+    pub(super) fn skip_to(&mut self, (next_id, next_index): (u64, u32)) {
+        self.next_id = self.next_id.max(next_id);
+        self.next_index = next_index;
+    }
+
+    /// Whether anything came, went or changed.
+    pub(super) fn is_touched(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
+    /// What came, went or changed since the last call, each once, in order.
+    pub(super) fn take_touched(&mut self) -> Vec<u64> {
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        touched
+    }
+
     pub(super) fn remove(&mut self, id: PolicyId) -> Option<Policy> {
         let policy = self.by_id.remove(&id.0)?;
+        self.touched.push(id.0);
         self.by_key.remove(&PolicyKey::of(&policy.record));
         self.by_index.remove(&policy.record.index);
         if let Some(deadline) = policy.deadline {
@@ -156,6 +209,7 @@ impl Spd {
 
     pub(super) fn set_deadline(&mut self, id: PolicyId, deadline: Option<u64>) {
         let Some(policy) = self.by_id.get_mut(&id.0) else { return };
+        self.touched.push(id.0);
         if let Some(old) = policy.deadline {
             self.deadlines.remove(&(old, id.0));
         }

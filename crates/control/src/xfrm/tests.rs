@@ -11,6 +11,7 @@ mod properties;
 mod protocol;
 mod replies;
 mod reservations;
+mod restore;
 mod sas;
 mod scale;
 mod timers;

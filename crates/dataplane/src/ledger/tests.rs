@@ -17,14 +17,14 @@ fn kill(entries: impl IntoIterator<Item = Entry>) {
 }
 
 fn fill(entry: &Entry, value: u64) {
-    for word in entry.head[1..].iter().chain(entry.ring) {
+    for word in entry.words.head[1..].iter().chain(entry.words.ring) {
         assert_eq!(word.load(Relaxed), 0, "an entry is taken with zeros");
         word.store(value, Relaxed);
     }
 }
 
 fn holds(entry: &Entry, value: u64) -> bool {
-    entry.head[1..].iter().chain(entry.ring).all(|word| word.load(Relaxed) == value)
+    entry.words.head[1..].iter().chain(entry.words.ring).all(|word| word.load(Relaxed) == value)
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn an_entry_is_found_again_as_it_was_left_and_what_is_not_found_is_zeroed() {
     let ledger = open(&path, 1 << 48);
     let entries: Vec<Entry> = windows.map(|window| ledger.take(window).unwrap()).into();
     entries.iter().enumerate().for_each(|(n, entry)| fill(entry, 1 + n as u64));
-    let places: Vec<Place> = entries.iter().map(Entry::place).collect();
+    let places: Vec<Place> = entries.iter().map(|entry| entry.place).collect();
     kill(entries);
 
     // The last one's record was lost, and so were those of the classes of 1024 and 2048.
@@ -49,11 +49,11 @@ fn an_entry_is_found_again_as_it_was_left_and_what_is_not_found_is_zeroed() {
     ledger.sweep();
     assert_eq!(ledger.in_use(), found.len());
 
-    let mut cells: HashSet<u32> = found.iter().map(|(_, entry)| entry.place().cell).collect();
+    let mut cells: HashSet<u32> = found.iter().map(|(_, entry)| entry.place.cell).collect();
     for window in windows {
         let entry = ledger.take(window).unwrap();
-        assert!(holds(&entry, 0) && cells.insert(entry.place().cell));
-        assert!(!places.contains(&entry.place()), "no tag is used twice");
+        assert!(holds(&entry, 0) && cells.insert(entry.place.cell));
+        assert!(!places.contains(&entry.place), "no tag is used twice");
         kill([entry]);
     }
     let size = std::fs::metadata(&path).unwrap().len();
@@ -66,11 +66,11 @@ fn a_record_of_an_entry_that_has_gone_finds_nothing() {
     let path = directory.path().join("ledger");
     let ledger = open(&path, 7);
     let entry = ledger.take(64).unwrap();
-    let place = entry.place();
+    let place = entry.place;
     drop(entry);
     ledger.reclaim();
     let successor = ledger.take(64).unwrap();
-    assert_eq!(successor.place().cell, place.cell);
+    assert_eq!(successor.place.cell, place.cell);
     kill([successor]);
 
     let ledger = open(&path, 100);
@@ -97,10 +97,10 @@ fn what_is_given_back_waits_until_the_record_of_it_is_gone() {
     let ledger = open(&path, 1);
     let entry = ledger.take(64).unwrap();
     fill(&entry, 9);
-    let place = entry.place();
+    let place = entry.place;
     drop(entry);
     let other = ledger.take(64).unwrap();
-    assert_ne!(other.place().cell, place.cell);
+    assert_ne!(other.place.cell, place.cell);
     kill([other]);
     // Killed before the record says that it is gone: it is there.
     let found = open(&path, 1 << 48).find(place, 64).unwrap();
@@ -113,7 +113,7 @@ fn memory_is_used_again_and_aligned() {
     let ledger = Ledger::in_memory();
     for _ in 0..3 * CHUNK_CELLS {
         let entry = ledger.take(64).unwrap();
-        assert_eq!(std::ptr::from_ref(entry.head) as usize % 128, 0);
+        assert_eq!(std::ptr::from_ref(entry.words.head) as usize % 128, 0);
         fill(&entry, 3);
     }
     assert_eq!(ledger.in_use(), 0);
@@ -142,7 +142,7 @@ proptest! {
                     let entry = ledger.take(window).unwrap();
                     fill(&entry, u64::from(choice) + 1);
                     let value = (window, u64::from(choice) + 1, entry);
-                    prop_assert!(twin.insert(value.2.place(), value).is_none());
+                    prop_assert!(twin.insert(value.2.place, value).is_none());
                 }
                 2 => {
                     let chosen = twin.keys().nth(usize::from(choice) % twin.len().max(1)).copied();

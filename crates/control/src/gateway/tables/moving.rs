@@ -9,7 +9,6 @@ use dataplane::view::View;
 use tracing::error;
 
 use super::super::departed::{self, Predecessor};
-use super::super::translate;
 use super::Tables;
 use crate::xfrm::SaRecord;
 
@@ -27,7 +26,7 @@ impl Tables {
             Some(Predecessor::Gone(sa)) => Some(sa),
             None => None,
         };
-        let sa = translate::sa(record, self.engine, &self.clock).and_then(|sa| match &old {
+        let sa = self.build(record).and_then(|sa| match &old {
             Some(old) => departed::moved(old, &sa).map_err(|error| error.to_string()),
             None => Ok(sa),
         });

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use super::*;
 use crate::gateway::backstop::Backstop;
-use crate::xfrm::{Client, Server, Settings};
+use crate::xfrm::{Client, Counters, Server, Settings};
 use dataplane::transport::Ends;
 use wire::xfrm::Builder;
 use wire::xfrm::address::{Be32, Selector as WireSelector};

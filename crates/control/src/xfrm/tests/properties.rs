@@ -14,7 +14,7 @@ use super::super::{Change, Delivery};
 use super::bench::*;
 
 /// A request whose shape is right and whose values are anything.
-fn soup() -> impl Strategy<Value = Request> {
+pub(super) fn soup() -> impl Strategy<Value = Request> {
     let attribute = (0..=attr::MAX + 1, vec(any::<u8>(), 0..120));
     let kind = msg::BASE..=msg::MAX;
     (kind, any::<u16>(), vec(any::<u8>(), 300), vec(attribute, 0..6)).prop_map(
@@ -27,7 +27,7 @@ fn soup() -> impl Strategy<Value = Request> {
 }
 
 /// A good request with one thing changed.
-fn nearly_good() -> impl Strategy<Value = Vec<u8>> {
+pub(super) fn nearly_good() -> impl Strategy<Value = Vec<u8>> {
     let good = prop_oneof![
         (0u32..4).prop_map(new_sa),
         (0u32..4).prop_map(update_sa),

@@ -1,0 +1,133 @@
+//! Another binary in the place of this one, while its tunnels go on.
+//!
+//! 1. the new binary is asked whether it takes this configuration on this machine, and this journal;
+//! 2. the workers stop, and what is under way leaves; the XDP programs stay and drop;
+//! 3. the process becomes the new binary (`execve`): the same process for whoever watches over it,
+//!    every descriptor closed, nothing of its memory left;
+//! 4. that one starts as after a crash, from journal and ledger, and counts from step 2 how long no
+//!    packet was served.
+//!
+//! Until step 3 has happened everything can be taken back. Afterwards a start that fails fails
+//! closed, as after a crash. This module does not fetch binaries.
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use dataplane::clock::Clock;
+use tracing::{error, info};
+
+use super::{Gateway, GatewayError};
+use crate::journal::FORMAT;
+
+/// When the last process stopped serving, on the clock that both share.
+const STOPPED_NS: &str = "PEREGRINE_STOPPED_NS";
+
+/// How long the new binary may look at the configuration and the machine; it takes a tenth of a
+/// second. Requests wait meanwhile, packets do not.
+const CHECK: Duration = Duration::from_secs(5);
+
+/// Between two looks at it.
+const CHECK_STEP: Duration = Duration::from_millis(2);
+
+/// What the new binary may say that is passed on.
+const WORDS_MAX: u64 = 2000;
+
+/// The binary that this process was started from, as it is at that path now.
+///
+/// # Errors
+/// The kernel does not say.
+pub fn same_path() -> io::Result<PathBuf> {
+    // What was replaced is shown with this behind its name.
+    const DELETED: &[u8] = b" (deleted)";
+    let path = std::env::current_exe()?;
+    let bytes = path.as_os_str().as_bytes();
+    Ok(match bytes.strip_suffix(DELETED) {
+        Some(path) => PathBuf::from(OsString::from_vec(path.to_vec())),
+        None => path,
+    })
+}
+
+/// Asks a binary whether it can take over; the reason if not.
+pub fn check(binary: &Path) -> Result<(), String> {
+    let mut command = Command::new(binary);
+    command.args(std::env::args_os().skip(1));
+    command.args(["--check", "--journal-format", &FORMAT.to_string()]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let name = binary.display();
+    let mut child = command.spawn().map_err(|error| format!("{name} does not run: {error}"))?;
+    let end = Instant::now() + CHECK;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(Some(status)) => {
+                let mut words = String::new();
+                if let Some(errors) = child.stderr.take() {
+                    let _ = errors.take(WORDS_MAX).read_to_string(&mut words);
+                }
+                return Err(format!("{name} will not take over ({status}): {}", words.trim()));
+            }
+            Ok(None) if Instant::now() < end => std::thread::sleep(CHECK_STEP),
+            Ok(None) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("{name} said nothing for {} s", CHECK.as_secs()));
+            }
+            Err(error) => return Err(format!("{name} cannot be watched: {error}")),
+        }
+    }
+}
+
+impl Gateway {
+    /// Lets another binary take over. If it cannot be run this one goes on.
+    pub(super) fn give_way(&mut self, binary: &Path) -> Result<(), GatewayError> {
+        info!(binary = %binary.display(), "another binary takes over");
+        let stopped_ns = self.clock.now_ns();
+        self.workers.stop();
+        let error = become_it(binary, stopped_ns);
+        self.workers.run()?;
+        let refused = format!("{} could not be run: {error}", binary.display());
+        error!(%refused, "no other binary took over");
+        self.upgrade_refused = Some(refused);
+        Ok(())
+    }
+}
+
+/// Becomes the binary, with the arguments of this process. Returns only why it could not.
+fn become_it(binary: &Path, stopped_ns: u64) -> io::Error {
+    let mut command = Command::new(binary);
+    command.args(std::env::args_os().skip(1)).env(STOPPED_NS, stopped_ns.to_string()).exec()
+}
+
+/// Microseconds since the process stopped serving whose place this one took, if there is one.
+pub fn outage_us(clock: &Clock) -> Option<u64> {
+    let stopped_ns: u64 = std::env::var(STOPPED_NS).ok()?.parse().ok()?;
+    Some(clock.now_ns().checked_sub(stopped_ns)? / 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_binary_that_refuses_is_believed_and_quoted() {
+        assert_eq!(check(Path::new("/bin/true")), Ok(()));
+        let refusal = check(Path::new("/bin/ls")).unwrap_err();
+        assert!(refusal.contains("will not take over") && refusal.contains("--"), "{refusal}");
+        assert!(check(Path::new("/nonexistent")).unwrap_err().contains("does not run"));
+    }
+
+    #[test]
+    fn without_a_name_it_is_the_binary_that_runs() {
+        assert_eq!(same_path().unwrap(), std::env::current_exe().unwrap());
+    }
+
+    #[test]
+    fn a_start_that_is_no_upgrade_has_no_outage() {
+        assert_eq!(outage_us(&Clock::start()), None);
+    }
+}

@@ -1,0 +1,287 @@
+//! The journal: SAs and policies, so that they outlive the process.
+//!
+//! ```text
+//! DIR/            0700, in memory (tmpfs): gone after a reboot, never on a disk
+//!     journal     0600   what is installed, with keys: a log of entries (`xfrm::record`) in frames
+//!     journal.new 0600   the same written anew, while that is under way
+//!     ledger      0600   sequence numbers, replay windows and counters (`dataplane::ledger`); locked
+//!     journal.bad-TIME   what could not be read, for a person to look at
+//! ```
+//!
+//! An answer to a program stands for a frame that is written: one `write(2)`, no more, as memory
+//! does not lose what it took. When half of the journal is garbage it is written anew beside the old
+//! one, some entries with every change, so that no request waits for all of it.
+//!
+//! A journal that cannot be written (no space) is removed rather than left behind to tell what is no
+//! longer true: the gateway goes on without, says so, and tries again. After a crash the guard
+//! (`gateway/guard.rs`) then holds what was protected, as it does for whatever this cannot bring back.
+
+pub mod frame;
+mod store;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+
+pub use frame::{BootId, FORMAT, Problem};
+pub use store::{Left, boot_id, choose_directory, open_ledger};
+
+use crate::xfrm::{Bytes, Entries, Places, Server, Walk};
+
+/// Entries beyond two for each thing that is there before the journal is written anew.
+const SLACK_ENTRIES: usize = 10_000;
+
+/// Entries that are written anew with each change, or each turn of an idle gateway: some 50 µs. More
+/// make single requests slower, fewer let the old journal grow while 100 000 SAs come.
+const STEP_ENTRIES: usize = 64;
+
+/// How long a journal that could not be written is not tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Bytes kept for frames; a handshake's changes take 4 KiB.
+const BUFFER_BYTES: usize = 16 << 10;
+
+/// A log that is open for writing.
+struct Log {
+    file: File,
+    entries: usize,
+    bytes: u64,
+}
+
+/// The journal of a running gateway.
+pub struct Journal {
+    directory: PathBuf,
+    boot: BootId,
+    /// The last that this process claimed.
+    epoch: u16,
+    /// `None`: nothing was written yet, or it could not be.
+    log: Option<Log>,
+    /// Why there is none.
+    broken: Option<(String, Instant)>,
+    anew: Option<(Log, Walk)>,
+    buffer: Bytes,
+}
+
+/// How a journal is, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// Where.
+    pub directory: PathBuf,
+    /// Bytes written.
+    pub bytes: u64,
+    /// Why what is installed now would not outlive the process.
+    pub broken: Option<String>,
+}
+
+impl Journal {
+    /// Takes up the journal in a directory of this instance's own, with what an earlier process left.
+    /// `epoch` is the one that this process has claimed.
+    ///
+    /// # Errors
+    /// The directory or a file in it cannot be used.
+    pub fn open(directory: &Path, boot: BootId, epoch: u16) -> io::Result<(Journal, Left)> {
+        let left = Left::read(directory, boot, epoch)?;
+        let log = match left.good_len() {
+            0 => None,
+            bytes => {
+                let file = File::options().append(true).open(directory.join(store::JOURNAL))?;
+                Some(Log { file, entries: 0, bytes: bytes as u64 })
+            }
+        };
+        let mut journal = Journal {
+            directory: directory.to_owned(),
+            boot,
+            epoch,
+            log,
+            broken: None,
+            anew: None,
+            buffer: Bytes::reusable(BUFFER_BYTES),
+        };
+        if journal.log.is_some() {
+            journal.write_epoch();
+        }
+        Ok((journal, left))
+    }
+
+    /// Another epoch was claimed.
+    pub fn set_epoch(&mut self, epoch: u16) {
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            self.write_epoch();
+        }
+    }
+
+    fn write_epoch(&mut self) {
+        self.begin_frame();
+        Entries::write_epoch(&mut self.buffer, self.epoch);
+        frame::finish(self.buffer.vec());
+        // Without a file yet, its header will have the epoch.
+        if (self.log.is_some() || self.anew.is_some())
+            && let Err(error) = self.write(1)
+        {
+            self.give_up(&error);
+        }
+        self.buffer.clear();
+    }
+
+    /// Says how many entries the log has that was taken up, for the sake of its size.
+    pub fn count(&mut self, entries: usize) {
+        if let Some(log) = &mut self.log {
+            log.entries += entries;
+        }
+    }
+
+    /// Writes down what changed since the last call. When this returns it outlives the process.
+    pub fn commit(&mut self, server: &mut Server, places: &dyn Places) {
+        self.begin_frame();
+        let entries = server.write_touched(places, &mut self.buffer);
+        if entries == 0 {
+            return;
+        }
+        frame::finish(self.buffer.vec());
+        if let Err(error) = self.write(entries) {
+            self.give_up(&error);
+        }
+        self.write_anew(server, places);
+        self.buffer.clear();
+    }
+
+    /// Goes on with what is under way, while nothing else is to be done.
+    pub fn turn(&mut self, server: &Server, places: &dyn Places) {
+        if self.anew.is_some() || self.broken.is_some() {
+            self.write_anew(server, places);
+            self.buffer.clear();
+        }
+    }
+
+    /// How it is.
+    pub fn health(&self) -> Health {
+        Health {
+            directory: self.directory.clone(),
+            bytes: self.log.as_ref().map_or(0, |log| log.bytes),
+            broken: self.broken.as_ref().map(|(reason, _)| reason.clone()),
+        }
+    }
+
+    /// Removes it: the gateway stops cleanly.
+    pub fn end(self) -> io::Result<()> {
+        store::remove(&self.directory)
+    }
+
+    fn begin_frame(&mut self) {
+        self.buffer.clear();
+        self.buffer.vec().extend_from_slice(&[0; frame::FRAME_HEAD_LEN]);
+    }
+
+    /// Writes the frame in the buffer to every log there is.
+    fn write(&mut self, entries: usize) -> io::Result<()> {
+        if let Some((log, _)) = &mut self.anew
+            && let Err(error) = log.append(&self.buffer, entries)
+        {
+            self.anew = None;
+            warn!(%error, "the journal is not written anew");
+        }
+        if self.broken.is_some() {
+            return Ok(());
+        }
+        if self.log.is_none() {
+            self.log =
+                Some(Log::create(&self.directory.join(store::JOURNAL), self.boot, self.epoch)?);
+        }
+        self.log.as_mut().map_or(Ok(()), |log| log.append(&self.buffer, entries))
+    }
+
+    fn give_up(&mut self, error: &io::Error) {
+        self.log = None;
+        let removed = store::remove_journal(&self.directory);
+        warn!(%error, ?removed, "no journal: what is installed now ends with this process");
+        self.broken = Some((error.to_string(), Instant::now()));
+    }
+
+    /// Begins to write the journal anew if it is time to, and writes some of it.
+    fn write_anew(&mut self, server: &Server, places: &dyn Places) {
+        if self.anew.is_none() {
+            let (sas, policies) = server.sizes();
+            let live = sas + policies;
+            let due = match (&self.broken, &self.log) {
+                (Some((_, when)), _) => when.elapsed() > RETRY,
+                (None, Some(log)) => log.entries > 2 * live + SLACK_ENTRIES,
+                (None, None) => false,
+            };
+            if !due {
+                return;
+            }
+            match Log::create(&self.directory.join(store::JOURNAL_NEW), self.boot, self.epoch) {
+                Ok(log) => self.anew = Some((log, Walk::default())),
+                Err(error) => return self.put_off(&error),
+            }
+        }
+        if let Err(error) = self.step(server, places) {
+            self.anew = None;
+            self.put_off(&error);
+        }
+    }
+
+    fn step(&mut self, server: &Server, places: &dyn Places) -> io::Result<()> {
+        self.begin_frame();
+        let Some((log, walk)) = &mut self.anew else { return Ok(()) };
+        let entries = server.write_some(walk, STEP_ENTRIES, places, &mut self.buffer);
+        frame::finish(self.buffer.vec());
+        if entries != 0 {
+            return log.append(&self.buffer, entries);
+        }
+        // Everything is in it, and everything that changed meanwhile.
+        std::fs::rename(
+            self.directory.join(store::JOURNAL_NEW),
+            self.directory.join(store::JOURNAL),
+        )?;
+        self.log = self.anew.take().map(|(log, _)| log);
+        if self.broken.take().is_some() {
+            info!("the journal is written again");
+        }
+        Ok(())
+    }
+
+    fn put_off(&mut self, error: &io::Error) {
+        if let Some((reason, when)) = &mut self.broken {
+            *reason = error.to_string();
+            *when = Instant::now();
+        } else if let Some(log) = &mut self.log {
+            // The old one is as true as ever; it grows for a while.
+            log.entries = 0;
+        }
+    }
+}
+
+impl Drop for Journal {
+    /// A start that fails leaves nothing behind, if there was nothing to take up.
+    fn drop(&mut self) {
+        if self.log.is_none() && self.broken.is_none() {
+            store::remove_unused(&self.directory);
+        }
+    }
+}
+
+impl Log {
+    /// A new file with nothing but a header.
+    fn create(path: &Path, boot: BootId, epoch: u16) -> io::Result<Log> {
+        store::remove_if_there(path)?;
+        let mut file = store::private().create_new(true).append(true).open(path)?;
+        let header = frame::header(boot, epoch);
+        file.write_all(header.as_ref())?;
+        Ok(Log { file, entries: 0, bytes: header.as_ref().len() as u64 })
+    }
+
+    fn append(&mut self, frame: &[u8], entries: usize) -> io::Result<()> {
+        self.file.write_all(frame)?;
+        self.entries += entries;
+        self.bytes += frame.len() as u64;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
