@@ -290,7 +290,7 @@ fn what_comes_in_must_have_come_the_right_way() {
         ("black0", from("53.0.0.1"), "forwarded"),
         ("black0", through("0x102", &from("53.0.0.1")), "policy_mismatch"),
         // For the host itself, to which opened packets have no path yet.
-        ("black0", through("0x102", &BACK.replace("16.0.0.1", "10.0.0.254")), "host_unreached"),
+        ("black0", through("0x102", &BACK.replace("16.0.0.1", "10.0.0.254")), "host_opened"),
         ("black0", through("0x202", &BACK.replace("16.0.0.1", "10.0.0.254")), "policy_mismatch"),
         // Inner packets that are none.
         ("black0", through("0x102", &format!("edit({BACK}, 10, 'dead')")), "inner_malformed"),

@@ -381,6 +381,19 @@ fn print_status(status: &api::Status) {
         grouped(status.received_packets),
         grouped(status.accounted_packets)
     );
+    match &status.host {
+        Some(host) => println!(
+            "host       {} (MTU {}), {} routes in table {}, {} packets in, {} out, {} lost",
+            host.device,
+            host.mtu_bytes,
+            grouped(host.routes),
+            host.table,
+            grouped(host.tx_packets),
+            grouped(host.rx_packets),
+            grouped(host.lost_packets)
+        ),
+        None => println!("host       its own traffic takes no tunnel"),
+    }
     println!("if killed  {}", status.guard);
     println!("journal    {}", status.journal);
     print_restored(&status.restored);

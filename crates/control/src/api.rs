@@ -11,11 +11,13 @@
 //! another binary take over.
 
 mod client;
+mod host;
 mod server;
 mod status;
 mod types;
 
 pub use client::{Answer, AskError, ask, upgrade};
+pub use host::HostDevice;
 pub use server::{CLIENTS_MAX, Server};
 pub use status::{Restored, Status, Upgrade};
 pub use types::{

@@ -7,7 +7,9 @@
 //!
 //! This module does not apply a configuration, and it changes nothing on the machine.
 
+mod control;
 mod error;
+mod host;
 mod machine;
 mod probe;
 
@@ -16,7 +18,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub use control::Control;
 pub use error::ConfigError;
+pub use host::HostConfig;
 pub use machine::{Capability, Interface, Machine};
 
 /// The largest configuration file read, in bytes. A gateway with every option and 64 ports needs
@@ -91,6 +95,9 @@ pub struct Config {
     /// The interfaces that the gateway serves.
     #[serde(rename = "port", default)]
     pub ports: Vec<PortConfig>,
+    /// How the host's own packets go through tunnels.
+    #[serde(default)]
+    pub host: HostConfig,
     /// Where the instance keeps its sockets and its state.
     #[serde(default)]
     pub control: Control,
@@ -187,36 +194,6 @@ impl Sizes {
     }
 }
 
-/// Where the instance keeps its sockets and its state.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Control {
-    /// The directory above the instance's own run directory (sockets, pid).
-    #[serde(default = "default_run_dir")]
-    pub run_dir: PathBuf,
-    /// The directory above the instance's own state directory (what must outlive a reboot).
-    #[serde(default = "default_state_dir")]
-    pub state_dir: PathBuf,
-    /// Whether SAs and policies outlive the process, in a journal that holds keys.
-    #[serde(default = "default_journal")]
-    pub journal: bool,
-    /// The directory above the instance's journal; by default the run directory if it is in memory,
-    /// else `/dev/shm`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub journal_dir: Option<PathBuf>,
-}
-
-impl Default for Control {
-    fn default() -> Self {
-        Self {
-            run_dir: default_run_dir(),
-            state_dir: default_state_dir(),
-            journal: default_journal(),
-            journal_dir: None,
-        }
-    }
-}
-
 fn default_journal() -> bool {
     true
 }
@@ -235,14 +212,6 @@ fn default_spin_us() -> u32 {
 
 fn default_frame_size() -> u32 {
     2048
-}
-
-fn default_run_dir() -> PathBuf {
-    PathBuf::from(crate::instance::RUN_DIR)
-}
-
-fn default_state_dir() -> PathBuf {
-    PathBuf::from(crate::instance::STATE_DIR)
 }
 
 impl Config {
@@ -277,6 +246,10 @@ impl Config {
         self.validate_names()?;
         self.validate_cores()?;
         self.validate_ports()?;
+        self.host.validate()?;
+        if let Some(device) = &self.host.device {
+            check_interface(device)?;
+        }
         self.validate_memory()
     }
 
@@ -373,7 +346,7 @@ impl Config {
             if let Some(name) = &port.name {
                 check_name("port name", name)?;
             }
-            check_interface(port)?;
+            check_interface(&port.interface)?;
             let label = port.label();
             if let Some(first) = by_interface.insert(&port.interface, label) {
                 return Err(ConfigError::DuplicateInterface {
@@ -418,8 +391,7 @@ pub(crate) fn check_name(key: &'static str, found: &str) -> Result<(), ConfigErr
 }
 
 /// The kernel's own rule for interface names (`dev_valid_name`).
-fn check_interface(port: &PortConfig) -> Result<(), ConfigError> {
-    let name = port.interface.as_str();
+fn check_interface(name: &str) -> Result<(), ConfigError> {
     let bad_char = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
     let bad = name.is_empty() || matches!(name, "." | "..") || name.contains(bad_char);
     if bad || name.len() > INTERFACE_BYTES_MAX {

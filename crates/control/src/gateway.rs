@@ -16,7 +16,9 @@ mod encapsulation;
 mod facts;
 mod forwarding;
 mod guard;
+mod host;
 mod lasting;
+mod launch;
 mod network;
 mod ports;
 mod slots;
@@ -47,6 +49,7 @@ use self::facts::Rates;
 use self::forwarding::Forwarding;
 use self::guard::Guard;
 use self::lasting::{Lasting, Recalled, claim_epochs};
+use self::launch::Launch;
 use self::network::{Network, Stale};
 use self::ports::Ports;
 use self::tables::Tables;
@@ -178,6 +181,7 @@ impl Gateway {
         let network = Network::new(ports.ifindexes().collect());
         let mut view = View::default();
         network.fill(feed.kernel(), &mut view);
+        view.host = config.host.enable.then_some(config.ports.len() as u16);
         ports.follow_addresses(feed.kernel())?;
         let fresh = left.is_empty();
         let tables = Tables::new(engine, nonces.clone(), clock, guard, &left, &mut view)
@@ -186,23 +190,21 @@ impl Gateway {
         let Recalled { server, tables, journal, mut restored } =
             lasting.recall(Server::new(settings), tables, &mut view)?;
         // 4. Sockets for programs, then workers, then packets.
-        let clients = Clients::bind(&instance.xfrm_socket())?;
-        let api = api::Server::bind(&instance.control_socket())
-            .map_err(system("listen on the control socket"))?;
+        let (clients, api) = listen(&instance)?;
         let publisher = Publisher::new(view.clone());
         let (sender, events) = event::channel();
-        let mut workers = Workers::open(&config, &sizes, &mut ports, &publisher, &sender, clock)?;
-        workers.run()?;
-        if let Err(error) = ports.attach(&config) {
-            if fresh {
-                ports.detach();
-            }
-            workers.stop();
-            return Err(error.into());
-        }
-        let now = Instant::now();
-        restored.ready_us = now.duration_since(began).as_micros() as u64;
-        restored.outage_us = upgrade::outage_us(&clock);
+        let launch = Launch {
+            config: &config,
+            sizes: &sizes,
+            publisher: &publisher,
+            events: &sender,
+            clock,
+            kernel: feed.kernel(),
+            fresh,
+        };
+        let (workers, host) = launch.go(&mut ports)?;
+        let forwarding = Forwarding::new(tables, ports, view, publisher, journal).with_host(host);
+        let now = time_start(&mut restored, began, &clock);
         Ok(Gateway {
             started: now,
             refreshed: now,
@@ -220,7 +222,7 @@ impl Gateway {
             api,
             feed,
             network,
-            forwarding: Forwarding::new(tables, ports, view, publisher, journal),
+            forwarding,
             nonces,
             epoch_overdue: false,
             events,
@@ -250,6 +252,11 @@ impl Gateway {
         while signals.take() == 0 {
             self.wait(signals)?;
             let now = unix_seconds();
+            // News of the kernel. First: an IKE daemon that installs a virtual IP and then the policy
+            // for it shall find the address known.
+            changes.clear();
+            self.feed.poll(&mut changes)?;
+            self.apply_network(&changes);
             // Requests of IKE daemons and `ip xfrm`, each in force before it is answered.
             self.clients.on_ready(&mut self.server, &mut self.forwarding, now);
             let heard = self.server.is_heard(group::ACQUIRE);
@@ -257,10 +264,6 @@ impl Gateway {
                 .update(|view| std::mem::replace(&mut view.acquire_is_heard, heard) != heard);
             self.expire(now);
             self.forwarding.end_departures();
-            // News of the kernel.
-            changes.clear();
-            self.feed.poll(&mut changes)?;
-            self.apply_network(&changes);
             self.hear_workers(now);
             self.answer_questions()?;
             if let Some(binary) = self.successor.take() {
@@ -280,6 +283,9 @@ impl Gateway {
     /// Gives the machine back: the kernel forwards again, nothing is left behind.
     pub fn stop(mut self) -> Result<(), GatewayError> {
         self.forwarding.ports.detach();
+        if let Some(host) = self.forwarding.host.take() {
+            host.end().map_err(system("give the host's traffic back to the kernel"))?;
+        }
         self.workers.stop();
         self.forwarding.end().map_err(system("remove the guard's file and the journal"))?;
         Ok(())
@@ -333,7 +339,7 @@ impl Gateway {
             self.forwarding.follow_addresses(self.feed.kernel());
         }
         if stale.ports {
-            self.forwarding.ports.follow_links(self.feed.kernel());
+            self.forwarding.follow_links(self.feed.kernel());
         }
     }
 
@@ -409,6 +415,7 @@ impl Gateway {
             epoch: self.epoch,
             clock: self.clock,
             tables: &self.forwarding.tables,
+            host: self.forwarding.host.as_ref(),
             kernel: self.feed.kernel(),
             network: &self.network,
             ports: &self.forwarding.ports,
@@ -428,6 +435,22 @@ impl Gateway {
 fn acquire_expires_s() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/sys/net/core/xfrm_acq_expires").ok()?;
     text.trim().parse().ok()
+}
+
+/// The sockets of IKE daemons and of `peregrine show`.
+fn listen(instance: &Instance) -> Result<(Clients, api::Server), GatewayError> {
+    let clients = Clients::bind(&instance.xfrm_socket())?;
+    let api = api::Server::bind(&instance.control_socket())
+        .map_err(system("listen on the control socket"))?;
+    Ok((clients, api))
+}
+
+/// Notes how long the start took, and how long packets waited for it. The time now.
+fn time_start(restored: &mut api::Restored, began: Instant, clock: &Clock) -> Instant {
+    let now = Instant::now();
+    restored.ready_us = now.duration_since(began).as_micros() as u64;
+    restored.outage_us = upgrade::outage_us(clock);
+    now
 }
 
 fn unix_seconds() -> u64 {

@@ -1,5 +1,6 @@
 //! The instance itself: how it is, what an earlier run left, and what is to take over.
 
+use super::host::HostDevice;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,9 @@ pub struct Status {
     pub accounted_packets: u64,
     /// What stands in for the gateway when it dies, in words.
     pub guard: String,
+    /// The way of the host's own traffic; `None` when that is the kernel's alone.
+    #[serde(default)]
+    pub host: Option<Box<HostDevice>>,
     /// Where SAs and policies outlive the process, in words; or why they do not.
     #[serde(default)]
     pub journal: String,

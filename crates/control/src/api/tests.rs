@@ -166,6 +166,7 @@ impl Facts for Fixed {
             journal: "off".into(),
             restored: Restored::default(),
             upgrade_refused: None,
+            host: None,
         }
     }
     fn upgrade(&mut self, wanted: Upgrade) -> Result<String, String> {

@@ -9,6 +9,12 @@ use thiserror::Error;
 /// A configuration that cannot be used. `Display` is one sentence for the operator.
 #[derive(Debug, Error)]
 pub enum ConfigError {
+    /// The section `[host]` says something impossible.
+    #[error("[host]: {reason}")]
+    Host {
+        /// What is right.
+        reason: &'static str,
+    },
     /// An error inside a file, so that the sentence names the file.
     #[error("{}: {error}", path.display())]
     InFile {

@@ -47,8 +47,15 @@ fn the_example_is_accepted_and_its_comments_show_the_defaults() {
     assert_eq!(spelt_out.frames, Some(16_384));
     let machine = Machine::default();
     assert_eq!(spelt_out.sizes(&machine).unwrap(), config.sizes(&machine).unwrap());
-    let same =
-        Config { frames: None, ring: None, ports: config.ports.clone(), ..spelt_out.clone() };
+    let spelt_host = spelt_out.host.clone();
+    assert_eq!(spelt_host.device_of("gw0"), config.host.device_of("gw0"));
+    let same = Config {
+        frames: None,
+        ring: None,
+        ports: config.ports.clone(),
+        host: HostConfig { device: None, mtu: None, ..spelt_host },
+        ..spelt_out.clone()
+    };
     assert_eq!(same, config);
     assert_eq!(spelt_out.ports[0].name.as_deref(), Some("red0"));
 }
@@ -323,5 +330,29 @@ proptest! {
     ) {
         let end = (at + cut).min(GOOD.len());
         fuzz(&format!("{}{insert}{}", &GOOD[..at], &GOOD[end..]));
+    }
+}
+
+#[test]
+fn the_hosts_section_is_checked() {
+    let with = |line: &str| {
+        let ports = "[[port]]\ninterface = \"red0\"\n";
+        Config::parse(&format!("{ports}[host]\n{line}\n")).map(|config| config.host)
+    };
+    assert!(!with("enable = false").unwrap().enable);
+    assert_eq!(with("ike_ports = []").unwrap().ike_ports, Vec::<u16>::new());
+    for bad in [
+        "mtu = 1279",
+        "table = 254",
+        "table = 0",
+        "priority = 0",
+        "priority = 32767",
+        "ike_ports = [0]",
+        "device = \"a name\"",
+        "device = \"\"",
+        "unknown = 1",
+    ] {
+        let error = with(bad).unwrap_err().to_string();
+        assert!(!error.contains('\n'), "{bad}: {error}");
     }
 }

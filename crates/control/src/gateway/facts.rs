@@ -9,6 +9,7 @@ use dataplane::policy::Direction;
 use dataplane::verdict::{Outcome, Verdict};
 use xsk::CounterKind;
 
+use super::host::{Host, HostSummary};
 use super::network::Network;
 use super::ports::{PortProgram, Ports};
 use super::tables::{InstalledPolicy, InstalledSa, Tables};
@@ -16,7 +17,8 @@ use super::upgrade;
 use super::workers::Workers;
 use crate::api;
 use crate::api::{
-    DropCount, Facts, Loss, Neighbour, Policy, Port, Route, Sa, SaErrors, Status, Template, Worker,
+    DropCount, Facts, HostDevice, Loss, Neighbour, Policy, Port, Route, Sa, SaErrors, Status,
+    Template, Worker,
 };
 use crate::config::Config;
 use crate::journal::Health;
@@ -44,6 +46,8 @@ pub struct View<'a> {
     pub clock: Clock,
     /// SAs and policies.
     pub tables: &'a Tables,
+    /// The host's own traffic.
+    pub host: Option<&'a Host>,
     /// The kernel's tables.
     pub kernel: &'a Kernel,
     /// Which interface is which port.
@@ -186,6 +190,22 @@ impl View<'_> {
                 .map(|one| loss(one.name, one.packets, one.meaning))
                 .collect(),
         }
+    }
+
+    fn host_device(&self) -> Option<Box<HostDevice>> {
+        let HostSummary { device, mtu, table, routes, blocks } = self.host?.summary();
+        // The device is the last port of every worker.
+        let counters = self.workers.port_counters(self.ports.iter().count() + 1).pop()?;
+        Some(Box::new(HostDevice {
+            device,
+            mtu_bytes: mtu,
+            table,
+            routes: routes as u64,
+            blocks: blocks as u64,
+            rx_packets: counters.rx_packets,
+            tx_packets: counters.tx_packets,
+            lost_packets: counters.lost(),
+        }))
     }
 
     fn one_route(&self, route: &KernelRoute) -> Route {
@@ -340,6 +360,7 @@ impl Facts for View<'_> {
             journal: self.journal_words(),
             restored: self.restored.clone(),
             upgrade_refused: self.upgrade_refused.clone(),
+            host: self.host_device(),
         }
     }
 

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use dataplane::view::{Publisher, View};
 use tracing::warn;
 
+use super::host::Host;
 use super::ports::Ports;
 use super::tables::Tables;
 use crate::journal::{Health, Journal};
 use crate::route_feed::Kernel;
-use crate::xfrm::{Backend, Counters, PolicyCounters, PolicyId, SaCounters, SaId, Server};
+use crate::xfrm::{Backend, Change, Counters, PolicyCounters, PolicyId, SaCounters, SaId, Server};
 
 /// How long after a change the tables are settled: ten times a second at most, which costs some ten
 /// microseconds each, and soon enough that what settling saves packets is saved.
@@ -34,6 +35,8 @@ pub struct Forwarding {
     unsettled: Option<Instant>,
     /// Where changes are written down; `None`: they end with the process.
     journal: Option<Journal>,
+    /// The host's own traffic, unless that is the kernel's.
+    pub host: Option<Host>,
     failure: Option<io::Error>,
 }
 
@@ -46,7 +49,28 @@ impl Forwarding {
         publisher: Publisher,
         journal: Option<Journal>,
     ) -> Forwarding {
-        Forwarding { tables, ports, view, publisher, unsettled: None, journal, failure: None }
+        Forwarding {
+            tables,
+            ports,
+            view,
+            publisher,
+            unsettled: None,
+            journal,
+            host: None,
+            failure: None,
+        }
+    }
+
+    /// With the host's own traffic, led by the policies that are there already.
+    pub fn with_host(mut self, mut host: Option<Host>) -> Forwarding {
+        if let Some(host) = &mut host {
+            let known = self.tables.policies();
+            let installed: Vec<Change> =
+                known.map(|policy| Change::PolicyInstalled(policy.record.clone())).collect();
+            host.follow(&installed);
+        }
+        self.host = host;
+        self
     }
 
     /// How the journal is.
@@ -87,6 +111,18 @@ impl Forwarding {
         }
         self.tables.relocate(&mut self.view);
         self.publish();
+        if let Some(host) = &mut self.host {
+            host.follow_addresses(kernel);
+        }
+    }
+
+    /// The interfaces have changed.
+    pub fn follow_links(&mut self, kernel: &Kernel) {
+        self.ports.follow_links(kernel);
+        let interfaces: Vec<u32> = self.ports.ifindexes().collect();
+        if let Some(host) = &mut self.host {
+            host.follow_ports(&interfaces, kernel);
+        }
     }
 
     /// Takes SAs out of force that were kept while they moved.
@@ -148,6 +184,10 @@ impl Backend for Forwarding {
                 }
                 if !changes.is_empty() {
                     self.publish();
+                    // After the workers know the policy: a packet led to them too early left in clear.
+                    if let Some(host) = &mut self.host {
+                        host.follow(&changes);
+                    }
                 }
                 true
             }

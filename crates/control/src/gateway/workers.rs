@@ -14,7 +14,7 @@ use dataplane::event::Event;
 use dataplane::view::Publisher;
 use dataplane::worker::{Idle, Worker, WorkerParts};
 use thiserror::Error;
-use xsk::{Port, PortCounters, Umem, XdpOptions, XdpPort, XskError};
+use xsk::{Port, PortCounters, TunPort, Umem, XdpOptions, XdpPort, XskError};
 
 use super::ports::Ports;
 use crate::config::{self, Config, Sizes};
@@ -94,6 +94,10 @@ impl Workers {
                 let sockets = XdpPort::open(&port.interface, id, workers, &mut pool, options)?;
                 ports.register(index, &sockets)?;
                 own.push(Port::Xdp(sockets));
+            }
+            if config.host.enable {
+                let device = config.host.device_of(&config.name);
+                own.push(Port::Tun(TunPort::open(&device)?));
             }
             let mut worker = Worker::new(WorkerParts {
                 id,

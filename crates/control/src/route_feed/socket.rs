@@ -56,6 +56,16 @@ impl NetlinkSocket {
         Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM_BYTES_MAX), sequence: 0 })
     }
 
+    /// Has the kernel heed what a dump asks for (one table, say) instead of sending everything.
+    pub(crate) fn be_strict(&self) -> io::Result<()> {
+        self.socket.set_netlink_get_strict_chk(true)
+    }
+
+    /// Sends messages that are whole already, in one datagram. Their sequence numbers are theirs.
+    pub(crate) fn send_batch(&mut self, messages: &[u8]) -> io::Result<()> {
+        self.socket.send_to(messages, &SocketAddr::new(0, 0), 0).map(drop)
+    }
+
     /// Makes the receive buffer small, so that a test can overrun it.
     #[cfg(test)]
     pub(crate) fn shrink_receive_buffer(&self, bytes: usize) {

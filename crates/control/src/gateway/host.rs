@@ -1,0 +1,404 @@
+//! The host's own traffic: what leads it to the data plane, and what keeps it from going past.
+//!
+//! ```text
+//!   socket ─► rules ─┬─ from an IKE port, or an address that no policy covers ─► the kernel's routes
+//!                    └─ else our table ─┬─ a protected destination ─► device ─► data plane
+//!                                       └─ any other ─► the kernel's routes
+//! ```
+//!
+//! The device is a TUN of the instance, a queue for each worker (`xsk::TunPort`). A table of the
+//! instance has a route to it for every destination of a policy that packets of this host can meet
+//! (`model`), written in batches (`rtnetlink`); policies of the kernel keep such packets from leaving
+//! in clear by another way (`shield`). All of that outlives a gateway that is killed, so that the
+//! host's packets die where they would go, and the next run takes it over. A clean stop removes it.
+//!
+//! What happens to a packet the data plane decides; this module only sees that it gets there. It
+//! writes nothing that `route_feed` follows.
+
+mod codec;
+mod model;
+mod rtnetlink;
+mod shield;
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use dataplane::prefix::{Family, Prefix};
+use tracing::warn;
+
+use self::codec::{Act, OUR_PROTOCOL, Of, Route, Rule, Way};
+use self::model::{Model, News};
+use self::rtnetlink::Writer;
+use self::shield::Shield;
+use super::translate;
+use crate::config::HostConfig;
+use crate::route_feed::Kernel;
+use crate::xfrm::Change;
+
+/// The metric of our routes: programs that read all tables, as charon does to find the way to a peer,
+/// prefer any other route for the same prefix.
+const METRIC: u32 = 32_000;
+/// The metric of what holds a destination should somebody remove the device.
+const METRIC_HELD: u32 = 64_000;
+/// What a tunnel adds at most: IPv6 and UDP headers.
+const OUTER_BYTES_MAX: u32 = 40 + 8;
+/// IPv6 does not work below (RFC 8200 §5).
+const MTU_MIN: u32 = 1280;
+
+/// Everything that leads the host's packets to the data plane.
+pub struct Host {
+    config: HostConfig,
+    device: String,
+    index: u32,
+    mtu: u32,
+    writer: Writer,
+    shield: Shield,
+    model: Model,
+    /// Destinations routed to the device, by this run or an earlier one.
+    routes: HashMap<Prefix, Option<IpAddr>>,
+    rules: HashSet<Rule>,
+    /// Destinations of an earlier run that no policy of this one has claimed yet.
+    left: HashSet<Prefix>,
+    /// The addresses that the earlier run led past the table. As long as something is left, no others
+    /// are: which of them the missing policies cover is not known.
+    exempt_before: HashSet<IpAddr>,
+}
+
+/// What `show` says of it.
+#[derive(Clone, Debug)]
+pub struct HostSummary {
+    /// The device.
+    pub device: String,
+    /// Its MTU.
+    pub mtu: u32,
+    /// The routing table.
+    pub table: u32,
+    /// Routes to the device.
+    pub routes: usize,
+    /// Blocks in the kernel.
+    pub blocks: usize,
+}
+
+impl Host {
+    /// Sets up the device, whose queues are open, and takes over what an earlier run left.
+    ///
+    /// # Errors
+    /// The kernel refuses something, or the table is in use.
+    pub fn open(
+        config: &HostConfig,
+        instance: &str,
+        ports: &[u32],
+        kernel: &Kernel,
+    ) -> io::Result<Host> {
+        let device = config.device_of(instance);
+        settle_device(&device)?;
+        let mut writer = Writer::open()?;
+        let index = writer.index_of(&device)?;
+        let mtu = mtu_of(config, ports, kernel);
+        writer.set_link(index, mtu)?;
+        let mut host = Host {
+            config: config.clone(),
+            device,
+            index,
+            mtu,
+            writer,
+            shield: Shield::open(ports.to_vec(), &config.ike_ports)?,
+            model: Model::default(),
+            routes: HashMap::new(),
+            rules: HashSet::new(),
+            left: HashSet::new(),
+            exempt_before: HashSet::new(),
+        };
+        host.adopt()?;
+        host.model.set_locals(kernel.addresses().map(|one| one.address));
+        host.model.take_news();
+        host.write_rules()?;
+        Ok(host)
+    }
+
+    /// What it is, for people.
+    pub fn summary(&self) -> HostSummary {
+        HostSummary {
+            device: self.device.clone(),
+            mtu: self.mtu,
+            table: self.config.table,
+            routes: self.routes.len(),
+            blocks: self.shield.len(),
+        }
+    }
+
+    /// Follows policies, which the workers know already. What the kernel refuses is told and not
+    /// followed: no tunnel depends on it.
+    pub fn follow(&mut self, changes: &[Change]) {
+        for change in changes {
+            match change {
+                Change::PolicyInstalled(record) => {
+                    let wanted = translate::wanted(record);
+                    match translate::policy(record, wanted, None) {
+                        Some(policy) => self.model.install(record.id, &policy),
+                        None => self.model.remove(record.id),
+                    }
+                }
+                Change::PolicyRemoved(id) => self.model.remove(*id),
+                _ => {}
+            }
+        }
+        self.write();
+    }
+
+    /// Follows the host's addresses.
+    pub fn follow_addresses(&mut self, kernel: &Kernel) {
+        let addresses: HashSet<IpAddr> = kernel.addresses().map(|one| one.address).collect();
+        // The kernel has removed the routes that prefer an address which is gone.
+        let prefers_gone = |source: &mut Option<IpAddr>| {
+            source.take_if(|address| !addresses.contains(address)).is_some()
+        };
+        let table = self.config.table;
+        for (prefix, source) in &mut self.routes {
+            if prefers_gone(source) {
+                let way = Way::Device(self.index, None);
+                let _ = self.writer.add_route(table, &our_route(*prefix, way));
+            }
+        }
+        self.model.set_locals(addresses.into_iter());
+        self.write();
+    }
+
+    /// Follows the ports' interfaces.
+    pub fn follow_ports(&mut self, ports: &[u32], kernel: &Kernel) {
+        let mtu = mtu_of(&self.config, ports, kernel);
+        if mtu != self.mtu {
+            self.mtu = mtu;
+            self.tell("set the device's MTU", |host| host.writer.set_link(host.index, mtu));
+        }
+        let model = &self.model;
+        let result = self.shield.set_ports(ports.to_vec(), model.blocked());
+        self.tell("block clear packets", |_| result);
+    }
+
+    /// Gives everything back.
+    pub fn end(mut self) -> io::Result<()> {
+        for rule in rules_in_order(&self.rules).into_iter().rev() {
+            self.writer.delete_rule(&rule)?;
+        }
+        let table = self.config.table;
+        for prefix in std::mem::take(&mut self.routes).into_keys() {
+            self.remove_route(prefix)?;
+        }
+        self.writer.delete_route(table, &multicast())?;
+        self.writer.flush()?;
+        self.shield.end()?;
+        self.writer.delete_link(self.index)
+    }
+
+    /// Takes over the routes and rules of an earlier run, which hold what it protected.
+    fn adopt(&mut self) -> io::Result<()> {
+        let table = self.config.table;
+        for route in self.writer.routes(table)? {
+            let to_us = matches!(route.way, Way::Device(index, _) if index == self.index);
+            match route.way {
+                _ if route.protocol != OUR_PROTOCOL => return Err(in_use(table)),
+                Way::Device(_, source) if to_us => {
+                    self.routes.insert(route.prefix, source);
+                }
+                Way::Device(..) => return Err(in_use(table)),
+                Way::Blackhole => {
+                    self.routes.entry(route.prefix).or_insert(None);
+                }
+                Way::Throw => {}
+            }
+        }
+        self.left = self.routes.keys().copied().collect();
+        // The device may have been made anew: what only a blackhole held is led there again.
+        for (prefix, source) in self.routes.clone() {
+            self.put_route(prefix, source)?;
+        }
+        self.writer.add_route(table, &multicast())?;
+        self.writer.flush()?;
+        let places = self.config.priority..self.config.priority + 4;
+        let rules = self.writer.rules()?;
+        self.rules = rules.into_iter().filter(|rule| places.contains(&rule.priority)).collect();
+        let source = |rule: &Rule| match rule.of {
+            Of::Source(address) => Some(address),
+            _ => None,
+        };
+        self.exempt_before = self.rules.iter().filter_map(source).collect();
+        Ok(())
+    }
+
+    /// Brings the kernel in line with the model.
+    fn write(&mut self) {
+        let News { destinations, selectors, exempt } = self.model.take_news();
+        if destinations.is_empty() && selectors.is_empty() && !exempt {
+            return;
+        }
+        for selector in &selectors {
+            let blocked = self.model.blocks(selector);
+            self.tell("block clear packets", |host| host.shield.set(selector, blocked));
+        }
+        let had_left = !self.left.is_empty();
+        self.left.retain(|prefix| !destinations.contains(prefix));
+        let none_left = had_left && self.left.is_empty();
+        self.tell("write routes", |host| {
+            destinations.into_iter().try_for_each(|prefix| host.write_route(prefix))?;
+            host.writer.flush()
+        });
+        if exempt || none_left {
+            self.tell("write rules", Host::write_rules);
+        }
+    }
+
+    fn tell(&mut self, doing: &'static str, what: impl FnOnce(&mut Host) -> io::Result<()>) {
+        if let Err(error) = what(self) {
+            let device = &self.device;
+            warn!(%error, device, "the host's traffic: the kernel refused to {doing}");
+        }
+    }
+
+    fn write_route(&mut self, prefix: Prefix) -> io::Result<()> {
+        match (self.model.route(&prefix), self.routes.get(&prefix)) {
+            (Some(wanted), Some(known)) if wanted == *known => Ok(()),
+            (Some(wanted), _) => {
+                self.routes.insert(prefix, wanted);
+                self.put_route(prefix, wanted)
+            }
+            (None, Some(_)) => {
+                self.routes.remove(&prefix);
+                self.remove_route(prefix)
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
+    fn put_route(&mut self, prefix: Prefix, source: Option<IpAddr>) -> io::Result<()> {
+        let table = self.config.table;
+        self.writer.add_route(table, &our_route(prefix, Way::Device(self.index, source)))?;
+        self.writer.add_route(table, &our_route(prefix, Way::Blackhole))
+    }
+
+    fn remove_route(&mut self, prefix: Prefix) -> io::Result<()> {
+        let table = self.config.table;
+        self.writer.delete_route(table, &our_route(prefix, Way::Device(self.index, None)))?;
+        self.writer.delete_route(table, &our_route(prefix, Way::Blackhole))
+    }
+
+    fn write_rules(&mut self) -> io::Result<()> {
+        let wanted = self.wanted_rules();
+        let (added, removed) = (&wanted - &self.rules, &self.rules - &wanted);
+        // The place to go to first, the way into the table last: nobody is led astray meanwhile.
+        for rule in rules_in_order(&added) {
+            self.writer.add_rule(&rule)?;
+        }
+        for rule in &removed {
+            self.writer.delete_rule(rule)?;
+        }
+        self.rules = wanted;
+        self.writer.flush()
+    }
+
+    fn wanted_rules(&self) -> HashSet<Rule> {
+        let HostConfig { priority, table, .. } = self.config;
+        let end = priority + 3;
+        let mut rules = HashSet::new();
+        for family in [Family::V4, Family::V6] {
+            let rule = |place, of, action| Rule { family, priority: priority + place, of, action };
+            rules.insert(rule(3, Of::Nobody, Act::Nop));
+            rules.insert(rule(2, Of::Host, Act::Lookup(table)));
+            let exempt = self.model.exempt().into_iter();
+            let may_pass = |address: &IpAddr| {
+                Family::of(*address) == family
+                    && (self.left.is_empty() || self.exempt_before.contains(address))
+            };
+            let exempt = exempt.filter(may_pass);
+            rules.extend(exempt.map(|address| rule(1, Of::Source(address), Act::Goto(end))));
+            let ports = self.config.ike_ports.iter();
+            rules.extend(ports.map(|port| rule(0, Of::Port(*port), Act::Goto(end))));
+        }
+        rules
+    }
+}
+
+/// A device that was made and is not needed.
+pub fn remove_device(device: &str) {
+    let removed = Writer::open().and_then(|mut writer| {
+        let index = writer.index_of(device)?;
+        writer.delete_link(index)
+    });
+    if let Err(error) = removed {
+        warn!(%error, device, "the host's device was not removed");
+    }
+}
+
+/// Rules in the order in which they are added; they are removed the other way round.
+fn rules_in_order(rules: &HashSet<Rule>) -> Vec<Rule> {
+    let mut rules: Vec<Rule> = rules.iter().copied().collect();
+    rules.sort_by_key(|rule| match rule.action {
+        Act::Nop => 0,
+        Act::Goto(_) => 1,
+        Act::Lookup(_) => 2,
+    });
+    rules
+}
+
+fn our_route(prefix: Prefix, way: Way) -> Route {
+    let metric = if way == Way::Blackhole { METRIC_HELD } else { METRIC };
+    Route { prefix, metric, way, protocol: OUR_PROTOCOL }
+}
+
+/// IPv4 multicast stays with the kernel, whatever the policies: OSPF and VRRP speak on their link. For
+/// IPv6 the kernel's local table sees to that.
+fn multicast() -> Route {
+    let prefix = Prefix::new([224, 0, 0, 0].into(), 4);
+    our_route(prefix.unwrap_or(Prefix::any(Family::V4)), Way::Throw)
+}
+
+fn in_use(table: u32) -> io::Error {
+    let text = format!(
+        "routing table {table} has routes of others; choose another with `table` in [host]"
+    );
+    io::Error::new(io::ErrorKind::AddrInUse, text)
+}
+
+/// What fits into a tunnel on the port with the smallest MTU.
+fn mtu_of(config: &HostConfig, ports: &[u32], kernel: &Kernel) -> u32 {
+    let smallest = ports.iter().filter_map(|port| Some(kernel.link(*port)?.mtu)).min();
+    let room = smallest.unwrap_or(1500).saturating_sub(OUTER_BYTES_MAX) as usize;
+    let fits = wire::esp::payload_len_max(room) as u32;
+    config.mtu.unwrap_or(fits.max(MTU_MIN))
+}
+
+/// The kernel's settings of a device that has a side without a wire: it trusts what the data plane
+/// writes, makes up no addresses, asks no routers, and forwards nothing from there.
+fn settle_device(device: &str) -> io::Result<()> {
+    let ipv4 = [
+        ("rp_filter", "0"),
+        ("disable_policy", "1"),
+        ("disable_xfrm", "1"),
+        ("forwarding", "0"),
+        ("send_redirects", "0"),
+        ("accept_redirects", "0"),
+    ];
+    // `addr_gen_mode` 1: no link-local address, and so no duplicate address detection.
+    let ipv6 = [
+        ("addr_gen_mode", "1"),
+        ("accept_ra", "0"),
+        ("accept_redirects", "0"),
+        ("disable_policy", "1"),
+        ("forwarding", "0"),
+    ];
+    for (family, settings) in [("ipv4", &ipv4[..]), ("ipv6", &ipv6[..])] {
+        let directory = Path::new("/proc/sys/net").join(family).join("conf").join(device);
+        if family == "ipv6" && !directory.exists() {
+            continue;
+        }
+        for (name, value) in settings {
+            let path = directory.join(name);
+            std::fs::write(&path, value).map_err(|error| {
+                io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+            })?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! The kernel's own refusal to send in clear what the host must send protected.
+//!
+//! The routes to the host's device are what brings its packets to the data plane; a program that binds
+//! its socket to an interface, or a person who removes the device, goes past them. For each selector
+//! that is protected and that an address of the host is in, the kernel is given a policy: direction
+//! `out`, action `block`. For IPv4 it concerns every way out but the device, whose packets meet no
+//! policy (`disable_xfrm`). IPv6 has no such setting: there it names the ports, one policy each, and
+//! meets who bound to one.
+//!
+//! Two kinds of packets are let past: IKE, by its source ports, and neighbour discovery, without which
+//! no peer on the link could be reached. Policies outlive a gateway that is killed, and are known again
+//! by their priority. A clean stop removes them.
+
+use std::collections::HashSet;
+use std::io;
+use std::time::{Duration, Instant};
+
+use dataplane::prefix::Family;
+use dataplane::selector::{PortMatch, Selector};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR};
+use netlink_sys::protocols::NETLINK_XFRM;
+use rustix::io::Errno;
+use wire::protocol;
+use wire::xfrm::lifetime::LifetimeConfig;
+use wire::xfrm::number::{action, direction, msg};
+use wire::xfrm::policy::{UserpolicyId, UserpolicyInfo};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::super::translate;
+use crate::route_feed::socket::{NetlinkSocket, Received, error_of, messages};
+
+/// The priority of a block, by which it is known again. A person's own policies come before.
+const BLOCK_PRIORITY: u32 = 0x5047_0001;
+/// The priority of what is let past.
+const PASS_PRIORITY: u32 = 0x5047_0000;
+/// ICMPv6 types of neighbour discovery (RFC 4861 §4): router and neighbour, solicitation and
+/// advertisement, and redirect.
+const DISCOVERY: std::ops::RangeInclusive<u16> = 133..=137;
+/// How long the first reading may take.
+const DUMP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A policy of ours: its selector and the interface it names (0: all).
+type Block = (Selector, u32);
+
+/// The kernel's policies that keep the host's packets.
+pub struct Shield {
+    /// `None`: the kernel has no XFRM.
+    socket: Option<NetlinkSocket>,
+    /// Interface indexes of the ports.
+    ports: Vec<u32>,
+    ike_ports: Vec<u16>,
+    blocks: HashSet<Block>,
+    /// Whether IKE and neighbour discovery are let past.
+    lets_pass: bool,
+}
+
+impl Shield {
+    /// Takes over what an earlier run left.
+    pub fn open(ports: Vec<u32>, ike_ports: &[u16]) -> io::Result<Shield> {
+        let mut shield = Shield {
+            socket: NetlinkSocket::open(NETLINK_XFRM, 0).ok(),
+            ports,
+            ike_ports: ike_ports.to_vec(),
+            blocks: HashSet::new(),
+            lets_pass: false,
+        };
+        shield.blocks = shield.left()?;
+        Ok(shield)
+    }
+
+    /// How many selectors and interfaces are blocked.
+    pub fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Brings a selector's blocks in line with what is wanted.
+    pub fn set(&mut self, selector: &Selector, blocked: bool) -> io::Result<()> {
+        let wanted: Vec<u32> = match (blocked, selector.source.family()) {
+            (false, _) => Vec::new(),
+            (true, Family::V4) => vec![0],
+            (true, Family::V6) => self.ports.clone(),
+        };
+        if !wanted.is_empty() {
+            self.let_pass()?;
+        }
+        for port in &wanted {
+            if self.blocks.insert((*selector, *port)) {
+                self.add(selector, *port, action::BLOCK, BLOCK_PRIORITY)?;
+            }
+        }
+        let places = self.ports.iter().copied().chain([0]);
+        for place in places.filter(|place| !wanted.contains(place)).collect::<Vec<_>>() {
+            if self.blocks.remove(&(*selector, place)) {
+                self.remove(selector, place)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The ports are these interfaces now. What named others goes.
+    pub fn set_ports<'a>(
+        &mut self,
+        ports: Vec<u32>,
+        blocked: impl Iterator<Item = &'a Selector>,
+    ) -> io::Result<()> {
+        if ports == self.ports {
+            return Ok(());
+        }
+        self.ports = ports;
+        for selector in blocked {
+            self.set(selector, true)?;
+        }
+        let gone = |(_, place): &&Block| *place != 0 && !self.ports.contains(place);
+        for (selector, place) in self.blocks.iter().filter(gone).copied().collect::<Vec<_>>() {
+            self.blocks.remove(&(selector, place));
+            self.remove(&selector, place)?;
+        }
+        Ok(())
+    }
+
+    /// Removes everything.
+    pub fn end(&mut self) -> io::Result<()> {
+        for (selector, place) in std::mem::take(&mut self.blocks) {
+            self.remove(&selector, place)?;
+        }
+        for selector in self.passes() {
+            self.remove(&selector, 0)?;
+        }
+        Ok(())
+    }
+
+    fn let_pass(&mut self) -> io::Result<()> {
+        if !self.lets_pass {
+            for selector in self.passes() {
+                self.add(&selector, 0, action::ALLOW, PASS_PRIORITY)?;
+            }
+            self.lets_pass = true;
+        }
+        Ok(())
+    }
+
+    fn passes(&self) -> Vec<Selector> {
+        let from = |family, protocol, port| Selector {
+            protocol,
+            source_port: PortMatch::exactly(port),
+            ..Selector::any(family)
+        };
+        let ike = |port: &u16| [Family::V4, Family::V6].map(|one| from(one, protocol::UDP, *port));
+        let discovery = DISCOVERY.map(|kind| from(Family::V6, protocol::ICMPV6, kind));
+        self.ike_ports.iter().flat_map(ike).chain(discovery).collect()
+    }
+
+    fn add(&mut self, selector: &Selector, place: u32, act: u8, priority: u32) -> io::Result<()> {
+        let mut sel = translate::wire_selector(selector);
+        sel.ifindex = place as i32;
+        let policy = UserpolicyInfo {
+            sel,
+            lft: LifetimeConfig::UNLIMITED,
+            dir: direction::OUT,
+            action: act,
+            priority,
+            ..UserpolicyInfo::default()
+        };
+        self.request(msg::NEWPOLICY, policy.as_bytes(), Errno::EXIST)
+    }
+
+    fn remove(&mut self, selector: &Selector, place: u32) -> io::Result<()> {
+        let mut sel = translate::wire_selector(selector);
+        sel.ifindex = place as i32;
+        let id = UserpolicyId { sel, dir: direction::OUT, ..UserpolicyId::default() };
+        self.request(msg::DELPOLICY, id.as_bytes(), Errno::NOENT)
+    }
+
+    /// Sends a request that may fail in one way only. Netlink answers before `send` returns.
+    fn request(&mut self, kind: u16, payload: &[u8], harmless: Errno) -> io::Result<()> {
+        let Some(socket) = &mut self.socket else { return Ok(()) };
+        let asked = socket.send(kind, NLM_F_REQUEST | NLM_F_ACK, payload)?;
+        while let Received::Datagram(datagram) = socket.receive()? {
+            let mut answers = messages(datagram)
+                .filter(|one| one.sequence_number() == asked && one.message_type() == NLMSG_ERROR);
+            let Some(answer) = answers.next() else { continue };
+            return match error_of(answer.payload()) {
+                Some(error) if error.raw_os_error() != Some(harmless.raw_os_error()) => Err(error),
+                _ => Ok(()),
+            };
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    /// The blocks that are there already.
+    fn left(&mut self) -> io::Result<HashSet<Block>> {
+        let mut left = HashSet::new();
+        let Some(socket) = &mut self.socket else { return Ok(left) };
+        let asked = socket.send(msg::GETPOLICY, NLM_F_REQUEST | NLM_F_DUMP, &[0; 64])?;
+        let deadline = Instant::now() + DUMP_TIMEOUT;
+        loop {
+            let datagram = match socket.receive()? {
+                Received::Empty => {
+                    socket.wait(deadline)?;
+                    continue;
+                }
+                Received::Overrun => return Err(io::Error::other("too many policies to list")),
+                Received::Datagram(datagram) => datagram,
+            };
+            for message in messages(datagram).filter(|one| one.sequence_number() == asked) {
+                match message.message_type() {
+                    NLMSG_DONE | NLMSG_ERROR => return Ok(left),
+                    _ => left.extend(ours(message.payload())),
+                }
+            }
+        }
+    }
+}
+
+/// The block that a kernel's policy is, if it is one of ours.
+fn ours(payload: &[u8]) -> Option<Block> {
+    let (policy, _) = UserpolicyInfo::read_from_prefix(payload).ok()?;
+    let is_ours = policy.dir == direction::OUT
+        && policy.action == action::BLOCK
+        && policy.priority == BLOCK_PRIORITY;
+    let selector = is_ours.then(|| translate::selector(&policy.sel)).flatten()?;
+    Some((selector, policy.sel.ifindex as u32))
+}

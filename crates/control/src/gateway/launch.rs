@@ -1,0 +1,82 @@
+//! Workers, programs and the host's device, brought up together or not at all.
+
+use std::sync::mpsc::SyncSender;
+
+use dataplane::clock::Clock;
+use dataplane::event::Event;
+use dataplane::view::Publisher;
+
+use super::host::{self, Host};
+use super::ports::Ports;
+use super::workers::Workers;
+use super::{GatewayError, system};
+use crate::config::{Config, Sizes};
+use crate::route_feed::Kernel;
+
+/// What workers are made of, and what is known when they start.
+pub struct Launch<'a> {
+    /// The configuration.
+    pub config: &'a Config,
+    /// Their memory.
+    pub sizes: &'a Sizes,
+    /// Their views.
+    pub publisher: &'a Publisher,
+    /// Where their events go.
+    pub events: &'a SyncSender<Event>,
+    /// Their clock.
+    pub clock: Clock,
+    /// The kernel as it was before.
+    pub kernel: &'a Kernel,
+    /// No earlier run left something protected.
+    pub fresh: bool,
+}
+
+impl Launch<'_> {
+    /// Starts the workers, sets up the host's device and puts the programs on the interfaces, in this
+    /// order: packets come last.
+    ///
+    /// # Errors
+    /// The machine is as it was then; what an earlier run left stays.
+    pub fn go(&self, ports: &mut Ports) -> Result<(Workers, Option<Host>), GatewayError> {
+        let result = self.try_go(ports);
+        let host = &self.config.host;
+        if result.is_err() && host.enable {
+            let device = host.device_of(&self.config.name);
+            if self.kernel.link_named(&device).is_none() {
+                host::remove_device(&device);
+            }
+        }
+        result
+    }
+
+    fn try_go(&self, ports: &mut Ports) -> Result<(Workers, Option<Host>), GatewayError> {
+        let &Launch { config, sizes, publisher, events, clock, fresh, .. } = self;
+        let mut workers = Workers::open(config, sizes, ports, publisher, events, clock)?;
+        workers.run()?;
+        let mut opened = None;
+        let result = self.open_host(ports).and_then(|host| {
+            opened = host;
+            ports.attach(config).map_err(GatewayError::from)
+        });
+        if let Err(error) = result {
+            if fresh {
+                ports.detach();
+                // What was set up a moment ago is taken back; a refusal has been told already.
+                let _ = opened.map(Host::end);
+            }
+            workers.stop();
+            return Err(error);
+        }
+        Ok((workers, opened))
+    }
+
+    fn open_host(&self, ports: &Ports) -> Result<Option<Host>, GatewayError> {
+        if !self.config.host.enable {
+            return Ok(None);
+        }
+        let interfaces: Vec<u32> = ports.ifindexes().collect();
+        Host::open(&self.config.host, &self.config.name, &interfaces, self.kernel)
+            .map(Some)
+            .map_err(system("set up the host's device"))
+    }
+}
