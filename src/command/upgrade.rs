@@ -76,7 +76,7 @@ impl Upgrade {
 
 fn status(socket: &std::path::Path) -> Result<Status, api::AskError> {
     match api::ask(socket, Show::Status)?.reply {
-        Reply::Status(status) => Ok(status),
+        Reply::Status(status) => Ok(*status),
         _ => Err(api::AskError::Refused("no status".to_owned())),
     }
 }

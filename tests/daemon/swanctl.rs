@@ -44,7 +44,7 @@ impl Connection {
     }
 
     /// To or from a peer at whatever address.
-    pub fn from_anywhere(mut self) -> Connection {
+    pub fn anywhere(mut self) -> Connection {
         self.there.clear();
         self
     }

@@ -50,7 +50,7 @@ fn behind_nat(site: &Site, children: fn(Connection) -> Connection) {
     site.pair.translate();
     site.load(|connection| match connection.side() {
         Side::West => children(connection),
-        Side::East => children(connection.from_anywhere()),
+        Side::East => children(connection.anywhere()),
     });
     site.west.initiate("net");
     site.pair.flows(1, false);
@@ -118,7 +118,7 @@ pub fn mobike_moves_the_tunnel(site: &mut Site) {
     site.load(|connection| {
         let connection = match connection.side() {
             Side::West => connection.at_any_address(),
-            Side::East => connection.from_anywhere(),
+            Side::East => connection.anywhere(),
         };
         connection.child("net", 1, false, "")
     });

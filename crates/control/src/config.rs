@@ -14,7 +14,7 @@ mod machine;
 mod probe;
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -192,10 +192,6 @@ impl Sizes {
         let per_worker = u64::from(self.frames) * u64::from(self.frame_size);
         per_worker.saturating_mul(workers as u64)
     }
-}
-
-fn default_journal() -> bool {
-    true
 }
 
 fn default_name() -> String {

@@ -49,7 +49,7 @@ use self::facts::Rates;
 use self::forwarding::Forwarding;
 use self::guard::Guard;
 use self::lasting::{Lasting, Recalled, claim_epochs};
-use self::launch::Launch;
+use self::launch::{Launch, listen, time_start};
 use self::network::{Network, Stale};
 use self::ports::Ports;
 use self::tables::Tables;
@@ -435,22 +435,6 @@ impl Gateway {
 fn acquire_expires_s() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/sys/net/core/xfrm_acq_expires").ok()?;
     text.trim().parse().ok()
-}
-
-/// The sockets of IKE daemons and of `peregrine show`.
-fn listen(instance: &Instance) -> Result<(Clients, api::Server), GatewayError> {
-    let clients = Clients::bind(&instance.xfrm_socket())?;
-    let api = api::Server::bind(&instance.control_socket())
-        .map_err(system("listen on the control socket"))?;
-    Ok((clients, api))
-}
-
-/// Notes how long the start took, and how long packets waited for it. The time now.
-fn time_start(restored: &mut api::Restored, began: Instant, clock: &Clock) -> Instant {
-    let now = Instant::now();
-    restored.ready_us = now.duration_since(began).as_micros() as u64;
-    restored.outage_us = upgrade::outage_us(clock);
-    now
 }
 
 fn unix_seconds() -> u64 {

@@ -118,7 +118,7 @@ pub enum Reply {
     /// The neighbours.
     Neighbours(Vec<Neighbour>),
     /// The instance.
-    Status(Status),
+    Status(Box<Status>),
     /// The path of the binary that takes over, at once.
     Upgrade(String),
     /// The request was not understood or cannot be served; one sentence.
@@ -183,7 +183,7 @@ pub trait Facts {
             Show::Drops => Reply::Drops(self.drops()),
             Show::Routes => Reply::Routes(self.routes()),
             Show::Neighbours => Reply::Neighbours(self.neighbours()),
-            Show::Status => Reply::Status(self.status()),
+            Show::Status => Reply::Status(Box::new(self.status())),
         }
     }
 }

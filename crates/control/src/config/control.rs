@@ -41,3 +41,7 @@ fn default_run_dir() -> PathBuf {
 fn default_state_dir() -> PathBuf {
     PathBuf::from(crate::instance::STATE_DIR)
 }
+
+fn default_journal() -> bool {
+    true
+}

@@ -365,7 +365,7 @@ impl Facts for View<'_> {
     }
 
     fn upgrade(&mut self, wanted: api::Upgrade) -> Result<String, String> {
-        if !self.journal.as_ref().is_some_and(|health| health.broken.is_none()) {
+        if self.journal.as_ref().is_none_or(|health| health.broken.is_some()) {
             let journal = self.journal_words();
             return Err(format!("there is no journal that SAs could go on from: {journal}"));
         }

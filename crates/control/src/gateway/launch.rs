@@ -1,6 +1,7 @@
 //! Workers, programs and the host's device, brought up together or not at all.
 
 use std::sync::mpsc::SyncSender;
+use std::time::Instant;
 
 use dataplane::clock::Clock;
 use dataplane::event::Event;
@@ -9,9 +10,12 @@ use dataplane::view::Publisher;
 use super::host::{self, Host};
 use super::ports::Ports;
 use super::workers::Workers;
-use super::{GatewayError, system};
+use super::{GatewayError, system, upgrade};
+use crate::api;
 use crate::config::{Config, Sizes};
+use crate::instance::Instance;
 use crate::route_feed::Kernel;
+use crate::xfrm::Clients;
 
 /// What workers are made of, and what is known when they start.
 pub struct Launch<'a> {
@@ -79,4 +83,20 @@ impl Launch<'_> {
             .map(Some)
             .map_err(system("set up the host's device"))
     }
+}
+
+/// The sockets of IKE daemons and of `peregrine show`.
+pub fn listen(instance: &Instance) -> Result<(Clients, api::Server), GatewayError> {
+    let clients = Clients::bind(&instance.xfrm_socket())?;
+    let api = api::Server::bind(&instance.control_socket())
+        .map_err(system("listen on the control socket"))?;
+    Ok((clients, api))
+}
+
+/// Notes how long the start took, and how long packets waited for it. The time now.
+pub fn time_start(restored: &mut api::Restored, began: Instant, clock: &Clock) -> Instant {
+    let now = Instant::now();
+    restored.ready_us = now.duration_since(began).as_micros() as u64;
+    restored.outage_us = upgrade::outage_us(clock);
+    now
 }

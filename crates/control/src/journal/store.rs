@@ -65,7 +65,7 @@ fn private_directory(path: &Path) -> Result<PathBuf, String> {
 }
 
 fn is_memory(path: &Path) -> bool {
-    statfs(path).is_ok_and(|found| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(found.f_type as i64)))
+    statfs(path).is_ok_and(|found| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&found.f_type))
 }
 
 /// This boot of the machine.
