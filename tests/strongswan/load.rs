@@ -93,7 +93,7 @@ pub fn hundred_rekeys_under_load(site: &mut Site) {
     for round in 0..REKEYINGS {
         // Each end begins with tunnels of its own: a collision is not what is looked at here.
         let n = 1 + (round % TUNNELS as usize);
-        let charon = if n % 2 == 0 { &site.west } else { &site.east };
+        let charon = if n.is_multiple_of(2) { &site.west } else { &site.east };
         charon.run(&["--rekey", "--child", &format!("net{n}")]);
         while site.west.said(established) < before.0 + round + 1 {
             assert!(Instant::now() < end, "rekeying {round} did not happen");
