@@ -88,6 +88,7 @@ impl View {
             | self.fib.settle()
             | self.neighbours.settle()
             | self.local.settle()
+            | self.transport.settle()
     }
 }
 
