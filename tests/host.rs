@@ -321,7 +321,8 @@ impl Watched {
         let watcher = Namespace::new("hx").expect("a namespace");
         let namespace = west(&watcher);
         watcher.ip_batch(&lines(EAST)).expect("addresses");
-        let gateway = Gateway::start(&namespace, &["black0"], &[0]);
+        // Without a journal: between the restart and the next installation nothing is known.
+        let gateway = Gateway::start_with(&namespace, &["black0"], &[0], "control.journal = false");
         Watched { west: End { namespace, gateway }, watcher }
     }
 
