@@ -320,13 +320,15 @@ impl Host {
     }
 }
 
-/// A device that was made and is not needed.
+/// A device that may have been made, and is not needed.
 pub fn remove_device(device: &str) {
     let removed = Writer::open().and_then(|mut writer| {
         let index = writer.index_of(device)?;
         writer.delete_link(index)
     });
-    if let Err(error) = removed {
+    if let Err(error) = removed
+        && error.raw_os_error() != Some(rustix::io::Errno::NODEV.raw_os_error())
+    {
         warn!(%error, device, "the host's device was not removed");
     }
 }
