@@ -52,6 +52,7 @@ mod socket;
 mod spd;
 #[cfg(test)]
 mod tests;
+mod touched;
 
 pub use client::Client;
 pub use connection::control_frame;

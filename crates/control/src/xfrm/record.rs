@@ -142,21 +142,21 @@ impl Server {
     /// Whether something changed that a journal should know, or the data plane.
     pub fn has_changes(&self) -> bool {
         !self.changes.is_empty()
-            || self.sad.is_touched()
-            || self.spd.is_touched()
+            || !self.sad.touched.is_empty()
+            || !self.spd.touched.is_empty()
             || self.marks_touched
     }
 
     /// Takes note that no journal will know what changed until now.
     pub fn forget_touched(&mut self) {
-        self.sad.take_touched();
-        self.spd.take_touched();
+        self.sad.touched.take();
+        self.spd.touched.take();
         self.marks_touched = false;
     }
 
     /// Appends an entry for all that changed since the last call; how many.
     pub fn write_touched(&mut self, places: &dyn Places, out: &mut Bytes) -> usize {
-        let (sas, policies) = (self.sad.take_touched(), self.spd.take_touched());
+        let (sas, policies) = (self.sad.touched.take(), self.spd.touched.take());
         if sas.is_empty() && policies.is_empty() && !self.marks_touched {
             return 0;
         }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use wire::xfrm::address::{Address, Be32, Mark};
 
 use super::sa::{Body, Sa, SaId, SaParameters, SaRecord};
+use super::touched::Touched;
 
 /// What a packet names an SA by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,8 +77,8 @@ pub(super) struct Sad {
     next_id: u64,
     /// Most SAs at a time so far.
     most: usize,
-    /// SAs that came, went or changed since the last [`Sad::take_touched`]; some of them twice.
-    touched: Vec<u64>,
+    /// What a journal has to hear of.
+    pub(super) touched: Touched,
 }
 
 impl Sad {
@@ -106,7 +107,7 @@ impl Sad {
 
     /// For changes that leave the keys alone.
     pub(super) fn get_mut(&mut self, id: SaId) -> Option<&mut Sa> {
-        self.touched.push(id.0);
+        self.touched.add(id.0);
         self.by_id.get_mut(&id.0)
     }
 
@@ -119,7 +120,7 @@ impl Sad {
     /// Adds an SA under a name that it had before.
     pub(super) fn restore(&mut self, id: SaId, sa: Sa) {
         self.next_id = self.next_id.max(id.0 + 1);
-        self.touched.push(id.0);
+        self.touched.add(id.0);
         self.link(id.0, &sa);
         self.by_id.insert(id.0, sa);
         self.most = self.most.max(self.by_id.len());
@@ -132,25 +133,12 @@ impl Sad {
 
     /// Counts an SA among those that changed.
     pub(super) fn touch(&mut self, id: SaId) {
-        self.touched.push(id.0);
-    }
-
-    /// Whether anything came, went or changed.
-    pub(super) fn is_touched(&self) -> bool {
-        !self.touched.is_empty()
-    }
-
-    /// What came, went or changed since the last call, each once, in order.
-    pub(super) fn take_touched(&mut self) -> Vec<u64> {
-        let mut touched = std::mem::take(&mut self.touched);
-        touched.sort_unstable();
-        touched.dedup();
-        touched
+        self.touched.add(id.0);
     }
 
     pub(super) fn remove(&mut self, id: SaId) -> Option<Sa> {
         let sa = self.by_id.remove(&id.0)?;
-        self.touched.push(id.0);
+        self.touched.add(id.0);
         self.unlink(id.0, &sa);
         Some(sa)
     }
@@ -215,7 +203,7 @@ impl Sad {
 
     pub(super) fn set_deadline(&mut self, id: SaId, deadline: Option<u64>) {
         let Some(sa) = self.by_id.get_mut(&id.0) else { return };
-        self.touched.push(id.0);
+        self.touched.add(id.0);
         if let Some(old) = sa.deadline {
             self.deadlines.remove(&(old, id.0));
         }

@@ -10,6 +10,7 @@ use wire::xfrm::number::direction;
 use wire::xfrm::policy::UserTmpl;
 
 use super::policy::{Policy, PolicyId, PolicyRecord};
+use super::touched::Touched;
 
 /// Hash buckets of the kernel's tables at the start, and at most; shown by GETSPDINFO.
 const BUCKETS_MIN: u32 = 8;
@@ -57,8 +58,8 @@ pub(super) struct Spd {
     /// Sizes that the kernel's hash tables would have, minus one: by direction, and by index.
     masks: [u32; direction::MAX as usize],
     index_mask: u32,
-    /// Policies that came, went or changed since the last [`Spd::take_touched`].
-    touched: Vec<u64>,
+    /// What a journal has to hear of.
+    pub(super) touched: Touched,
 }
 
 impl Default for Spd {
@@ -73,12 +74,16 @@ impl Default for Spd {
             counts: [0; direction::MAX as usize],
             masks: [BUCKETS_MIN - 1; direction::MAX as usize],
             index_mask: BUCKETS_MIN - 1,
-            touched: Vec::new(),
+            touched: Touched::default(),
         }
     }
 }
 
 impl Spd {
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
     pub(super) fn get(&self, id: PolicyId) -> Option<&Policy> {
         self.by_id.get(&id.0)
     }
@@ -128,7 +133,7 @@ impl Spd {
         templates: Vec<UserTmpl>,
     ) -> Option<Arc<PolicyRecord>> {
         let policy = self.by_id.get_mut(&id.0)?;
-        self.touched.push(id.0);
+        self.touched.add(id.0);
         Arc::make_mut(&mut policy.record).templates = templates;
         Some(Arc::clone(&policy.record))
     }
@@ -151,7 +156,7 @@ impl Spd {
 
     fn link(&mut self, policy: Policy) {
         let id = policy.record.id.0;
-        self.touched.push(id);
+        self.touched.add(id);
         self.by_key.insert(PolicyKey::of(&policy.record), id);
         self.by_index.insert(policy.record.index, id);
         if let Some(deadline) = policy.deadline {
@@ -171,22 +176,9 @@ impl Spd {
         self.next_index = next_index;
     }
 
-    /// Whether anything came, went or changed.
-    pub(super) fn is_touched(&self) -> bool {
-        !self.touched.is_empty()
-    }
-
-    /// What came, went or changed since the last call, each once, in order.
-    pub(super) fn take_touched(&mut self) -> Vec<u64> {
-        let mut touched = std::mem::take(&mut self.touched);
-        touched.sort_unstable();
-        touched.dedup();
-        touched
-    }
-
     pub(super) fn remove(&mut self, id: PolicyId) -> Option<Policy> {
         let policy = self.by_id.remove(&id.0)?;
-        self.touched.push(id.0);
+        self.touched.add(id.0);
         self.by_key.remove(&PolicyKey::of(&policy.record));
         self.by_index.remove(&policy.record.index);
         if let Some(deadline) = policy.deadline {
@@ -209,7 +201,7 @@ impl Spd {
 
     pub(super) fn set_deadline(&mut self, id: PolicyId, deadline: Option<u64>) {
         let Some(policy) = self.by_id.get_mut(&id.0) else { return };
-        self.touched.push(id.0);
+        self.touched.add(id.0);
         if let Some(old) = policy.deadline {
             self.deadlines.remove(&(old, id.0));
         }
