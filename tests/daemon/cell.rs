@@ -96,6 +96,20 @@ impl Cell {
         command
     }
 
+    /// Runs a command beside the program, which must succeed; returns what it printed.
+    #[track_caller]
+    pub fn run(&self, program: &str, args: &[&str]) -> String {
+        let out = self.command(program).args(args).output().expect("the command runs");
+        let printed = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(
+            out.status.success(),
+            "{program} {args:?}: {printed}{}\nthe daemon's log:\n{}",
+            String::from_utf8_lossy(&out.stderr),
+            self.log_tail(60)
+        );
+        printed
+    }
+
     /// The running program's process id.
     pub fn pid(&self) -> u32 {
         self.process.as_ref().expect("a running daemon").pid()

@@ -1,6 +1,5 @@
 //! strongSwan's daemon, and the verbs of `swanctl`.
 
-use std::process::Output;
 use std::time::{Duration, Instant};
 
 use lab::topology::Namespace;
@@ -126,23 +125,10 @@ impl Charon {
         self.launch();
     }
 
-    /// Runs `swanctl`.
-    pub fn swanctl(&self, args: &[&str]) -> Output {
-        self.cell.command("swanctl").args(args).output().expect("swanctl runs")
-    }
-
     /// Runs `swanctl`, which must succeed; returns what it printed.
     #[track_caller]
     pub fn run(&self, args: &[&str]) -> String {
-        let out = self.swanctl(args);
-        let printed = String::from_utf8_lossy(&out.stdout).into_owned();
-        assert!(
-            out.status.success(),
-            "swanctl {args:?}: {printed}{}\nits log:\n{}",
-            String::from_utf8_lossy(&out.stderr),
-            self.cell.log_tail(60)
-        );
-        printed
+        self.cell.run("swanctl", args)
     }
 
     /// Makes `configuration` the whole of swanctl.conf and loads it.

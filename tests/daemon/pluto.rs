@@ -1,8 +1,6 @@
 //! libreswan's daemon, and the verbs of `ipsec` and `whack`.
 
 use std::fmt::Write;
-use std::process::Output;
-use std::time::{Duration, Instant};
 
 use lab::topology::Namespace;
 
@@ -11,6 +9,9 @@ use super::charon::PATIENCE;
 use super::pair::Side;
 use super::root::Root;
 use crate::gateway::Gateway;
+
+/// What speaks to it.
+const WHACK: &str = "/usr/libexec/ipsec/whack";
 
 /// A running pluto.
 pub struct Pluto {
@@ -56,14 +57,9 @@ impl Pluto {
         &mut self.cell
     }
 
-    /// What it logged since it was started last.
-    pub fn log(&self) -> String {
-        self.cell.log()
-    }
-
     /// Ends it as its service does: it deletes its SAs.
     pub fn stop(&mut self) -> Option<i32> {
-        let _ = self.whack(&["--shutdown"]);
+        let _ = self.cell.command(WHACK).arg("--shutdown").output();
         self.cell.stop()
     }
 
@@ -78,24 +74,10 @@ impl Pluto {
         self.launch();
     }
 
-    /// Runs `ipsec whack`.
-    pub fn whack(&self, args: &[&str]) -> Output {
-        let mut command = self.cell.command("/usr/libexec/ipsec/whack");
-        command.args(args).output().expect("whack runs")
-    }
-
     /// Runs `ipsec whack`, which must succeed; returns what it printed.
     #[track_caller]
     pub fn run(&self, args: &[&str]) -> String {
-        let out = self.whack(args);
-        let printed = String::from_utf8_lossy(&out.stdout).into_owned();
-        assert!(
-            out.status.success(),
-            "whack {args:?}: {printed}{}\nits log:\n{}",
-            String::from_utf8_lossy(&out.stderr),
-            self.cell.log_tail(60)
-        );
-        printed
+        self.cell.run(WHACK, args)
     }
 
     /// Makes `configuration` the whole of ipsec.conf, and loads every connection named in it.
@@ -103,14 +85,8 @@ impl Pluto {
     pub fn load(&self, configuration: &str) {
         self.cell.write("etc/ipsec.conf", configuration);
         for name in names(configuration) {
-            let mut command = self.cell.command("/usr/libexec/ipsec/addconn");
-            let out = command.args(["--config", "/etc/ipsec.conf", name]).output().expect("runs");
-            assert!(
-                out.status.success(),
-                "addconn {name}: {}{}",
-                String::from_utf8_lossy(&out.stdout),
-                String::from_utf8_lossy(&out.stderr)
-            );
+            let addconn = "/usr/libexec/ipsec/addconn";
+            self.cell.run(addconn, &["--config", "/etc/ipsec.conf", name]);
         }
     }
 
@@ -137,25 +113,6 @@ impl Pluto {
             sum.out_bytes += number(line, "outBytes=");
         }
         sum
-    }
-
-    /// How often its log says `text`.
-    pub fn said(&self, text: &str) -> usize {
-        self.log().matches(text).count()
-    }
-
-    /// Waits until its log says `text` so many times.
-    #[track_caller]
-    pub fn wait_said(&self, text: &str, times: usize) {
-        let end = Instant::now() + PATIENCE;
-        while self.said(text) < times {
-            assert!(
-                Instant::now() < end,
-                "it never said {text:?} {times} times; its log:\n{}",
-                self.cell.log_tail(80)
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
     }
 }
 
