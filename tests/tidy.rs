@@ -25,6 +25,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/xsk/src/frame.rs",
     "crates/xsk/src/region.rs",
     "crates/crypto/src/ipsec_mb.rs",
+    "crates/dataplane/src/cpu.rs",
     "crates/dataplane/src/view.rs",
     "preload/",
 ];

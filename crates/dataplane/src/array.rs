@@ -9,6 +9,8 @@
 
 use std::sync::Arc;
 
+use crate::cpu::prefetch;
+
 /// Elements of a leaf, and children of a branch.
 const WIDTH: usize = 1 << WIDTH_BITS;
 
@@ -33,6 +35,14 @@ impl<T: Clone + Default> Array<T> {
     /// An empty array.
     pub fn new() -> Array<T> {
         Array { root: Node::Empty, levels: 0 }
+    }
+
+    /// Asks for the memory that [`get`](Array::get) will read.
+    #[inline]
+    pub fn prefetch(&self, index: u32) {
+        if let Some(element) = self.get(index) {
+            prefetch(element);
+        }
     }
 
     /// An element that was set, or a neighbour of one.

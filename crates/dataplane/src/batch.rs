@@ -13,6 +13,7 @@ use crate::counters::Counters;
 use crate::event::EventSink;
 use crate::hold::{HOLD_PACKETS, Hold, Stay};
 use crate::sa::Sa;
+use crate::sad;
 use crate::verdict::Verdict;
 use crate::view::View;
 
@@ -85,27 +86,42 @@ impl Slot<'_> {
 #[derive(Default)]
 pub(crate) struct Batch<'v> {
     pub(crate) slots: Vec<Slot<'v>>,
+    /// ESP packets whose SA is being looked for; `classify`'s alone.
+    pub(crate) named: Vec<Named>,
+}
+
+/// The SA that an ESP packet names.
+pub(crate) struct Named {
+    /// The packet's slot.
+    pub(crate) slot: usize,
+    /// The name.
+    pub(crate) key: sad::Key,
+    /// Its hash in this turn's view.
+    pub(crate) hash: u64,
 }
 
 /// The memory of a batch between turns.
 pub(crate) struct BatchMemory {
     slots: Vec<Slot<'static>>,
+    named: Vec<Named>,
 }
 
 impl BatchMemory {
     /// Memory for a full batch.
     pub fn new() -> BatchMemory {
-        BatchMemory { slots: Vec::with_capacity(SLOTS) }
+        BatchMemory { slots: Vec::with_capacity(SLOTS), named: Vec::with_capacity(SLOTS) }
     }
 
     /// Lends the memory to a turn.
     pub(crate) fn begin<'v>(&mut self) -> Batch<'v> {
-        Batch { slots: relabel(std::mem::take(&mut self.slots)) }
+        let named = std::mem::take(&mut self.named);
+        Batch { slots: relabel(std::mem::take(&mut self.slots)), named }
     }
 
     /// Takes the memory back.
     pub(crate) fn end(&mut self, batch: Batch<'_>) {
         self.slots = relabel(batch.slots);
+        self.named = batch.named;
     }
 }
 

@@ -12,23 +12,48 @@ use wire::flow::Fragment;
 use wire::natt::Datagram;
 use wire::{protocol, udp};
 
-use crate::batch::{Batch, Slot};
+use crate::batch::{Batch, Named, Slot};
+use crate::cpu::prefetch;
 use crate::punt::punt;
+use crate::sad;
 use crate::verdict::Verdict;
 use crate::view::View;
 
 /// Finds the SA of every ESP packet for this host, and ends what else is for this host.
+///
+/// 1. Each packet's headers: what is its SA called? Ask for the database's memory there.
+/// 2. By then it has come: look the SAs up, and ask for their memory.
 pub(crate) fn classify<'v>(batch: &mut Batch<'v>, view: &'v View) {
-    for slot in batch.undecided().filter(|slot| !slot.is_hosts(view)) {
-        if let Err(verdict) = classify_one(slot, view) {
-            slot.decide(verdict);
+    let Batch { slots, named } = batch;
+    named.clear();
+    for (index, slot) in slots.iter_mut().enumerate() {
+        if slot.verdict.is_some() || slot.is_hosts(view) {
+            continue;
+        }
+        match name_one(slot, view) {
+            Ok(None) => {}
+            Ok(Some(key)) => {
+                named.push(Named { slot: index, hash: view.sad.prefetch(&key), key });
+            }
+            Err(verdict) => slot.decide(verdict),
+        }
+    }
+    for Named { slot, key, hash } in named {
+        let Some(slot) = slots.get_mut(*slot) else { continue };
+        match view.sad.get_hashed(*hash, key) {
+            Some(sa) => {
+                prefetch(&**sa);
+                slot.inbound = Some(sa);
+            }
+            None => slot.decide(Verdict::NoState),
         }
     }
 }
 
-fn classify_one<'v>(slot: &mut Slot<'v>, view: &'v View) -> Result<(), Verdict> {
+/// What the SA of a packet is called; `None` for one that is not for this host.
+fn name_one(slot: &mut Slot<'_>, view: &View) -> Result<Option<sad::Key>, Verdict> {
     if !is_local(slot.flow.dst, view) {
-        return Ok(());
+        return Ok(None);
     }
     let header_len = usize::from(slot.flow.header_len);
     let payload = slot.frame.bytes().get(header_len..).unwrap_or(&[]);
@@ -44,13 +69,12 @@ fn classify_one<'v>(slot: &mut Slot<'v>, view: &'v View) -> Result<(), Verdict> 
         return Err(Verdict::FragmentEsp);
     }
     let (header, _) = esp::Header::over(esp).map_err(|_| Verdict::EspTruncated)?;
-    let sa = view.sad.get(header.spi(), slot.flow.dst).ok_or(Verdict::NoState)?;
-    slot.inbound = Some(sa);
+    let key = sad::Key::new(header.spi(), slot.flow.dst);
     // Bytes behind the datagram's end are no part of it, as in Linux.
     let end = esp_at + esp.len();
     slot.frame.truncate(end);
     slot.esp_at = esp_at;
-    Ok(())
+    Ok(Some(key))
 }
 
 /// The ESP packet in a datagram (RFC 3948 §2.1). IKE and keepalives are the kernel's: the steering

@@ -6,11 +6,21 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::prefix::address_bits;
 use crate::sa::Sa;
 use crate::table::Table;
 
-/// SPI and outer destination.
-type Key = (u32, IpAddr);
+/// SPI and outer destination, as numbers that hash quickly: family and SPI, then the address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key(u64, u64, u64);
+
+impl Key {
+    #[inline]
+    pub(crate) fn new(spi: u32, destination: IpAddr) -> Key {
+        let (family, bits) = (u64::from(destination.is_ipv6()), address_bits(destination));
+        Key(family << 32 | u64::from(spi), (bits >> 64) as u64, bits as u64)
+    }
+}
 
 /// A version of the inbound SA database. Cloning is cheap; versions share what did not change.
 #[derive(Clone, Default)]
@@ -27,7 +37,19 @@ impl Sad {
     /// The SA that a received packet names.
     #[inline]
     pub fn get(&self, spi: u32, destination: IpAddr) -> Option<&Arc<Sa>> {
-        self.table.get(&(spi, destination))
+        self.table.get(&Key::new(spi, destination))
+    }
+
+    /// Asks for the memory that [`get_hashed`](Sad::get_hashed) will read; the key's hash.
+    #[inline]
+    pub(crate) fn prefetch(&self, key: &Key) -> u64 {
+        self.table.prefetch(key)
+    }
+
+    /// As [`get`](Sad::get), with the hash that [`prefetch`](Sad::prefetch) returned.
+    #[inline]
+    pub(crate) fn get_hashed(&self, hash: u64, key: &Key) -> Option<&Arc<Sa>> {
+        self.table.get_hashed(hash, key)
     }
 
     /// See [`Table::settle`].
@@ -37,12 +59,12 @@ impl Sad {
 
     /// Adds an SA, or replaces the one with its SPI and destination, which is returned.
     pub fn insert(&mut self, sa: Arc<Sa>) -> Option<Arc<Sa>> {
-        self.table.insert((sa.config().spi, sa.config().destination), sa)
+        self.table.insert(Key::new(sa.config().spi, sa.config().destination), sa)
     }
 
     /// Removes an SA.
     pub fn remove(&mut self, spi: u32, destination: IpAddr) -> Option<Arc<Sa>> {
-        self.table.remove(&(spi, destination))
+        self.table.remove(&Key::new(spi, destination))
     }
 
     /// How many SAs there are.

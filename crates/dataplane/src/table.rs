@@ -13,7 +13,8 @@ use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use hashbrown::HashTable;
+
+use crate::cpu::prefetch;
 
 /// Entries per shard at which the number of shards doubles. Copying a shard of this size takes a
 /// microsecond or two; smaller ones spread the entries over more memory, which costs look-ups.
@@ -23,14 +24,26 @@ const SHARD_ENTRIES_MAX: usize = 128;
 /// the shard; a look-up compares sixteen numbers as long as they are there.
 const ASIDE_MAX: usize = 16;
 
-type Shard<K, V> = HashTable<(K, V)>;
+/// Slots of an empty shard.
+const SLOTS_MIN: usize = 2;
+
+type Slot<K, V> = Option<(K, V)>;
+
+/// Entries in the order of their hashes, each as near behind its own slot as there was room (linear
+/// probing). One in four slots is free at least, so that a search ends soon, mostly within one
+/// cache line, and reads nothing else.
+#[derive(Clone)]
+struct Shard<K, V> {
+    slots: Arc<[Slot<K, V>]>,
+    len: usize,
+}
 
 /// A copy-on-write hash table in shards.
 #[derive(Clone)]
 pub struct Table<K, V> {
-    shards: Arc<Vec<Arc<Shard<K, V>>>>,
+    shards: Arc<Vec<Shard<K, V>>>,
     /// Shards that count instead of those in the array, by their index there.
-    aside: Vec<(usize, Arc<Shard<K, V>>)>,
+    aside: Vec<(usize, Shard<K, V>)>,
     len: usize,
     hasher: RandomState,
 }
@@ -39,7 +52,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
     /// An empty table.
     pub fn new() -> Table<K, V> {
         Table {
-            shards: Arc::new(vec![Arc::default()]),
+            shards: Arc::new(vec![Shard::new()]),
             aside: Vec::new(),
             len: 0,
             hasher: RandomState::default(),
@@ -59,21 +72,38 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
     /// The value of a key.
     #[inline]
     pub fn get(&self, key: &K) -> Option<&V> {
-        let hash = self.hasher.hash_one(key);
-        self.shard(shard_of(hash, self.shards.len()))
-            .find(hash, |entry| entry.0 == *key)
-            .map(|entry| &entry.1)
+        self.get_hashed(self.hash(key), key)
+    }
+
+    /// Asks for the memory that [`get_hashed`](Table::get_hashed) will read, and returns the key's
+    /// hash for it.
+    #[inline]
+    pub fn prefetch(&self, key: &K) -> u64 {
+        let hash = self.hash(key);
+        let slots = &self.shard(shard_of(hash, self.shards.len())).slots;
+        if let Some(slot) = slots.get(hash as usize & (slots.len() - 1)) {
+            prefetch(slot);
+        }
+        hash
+    }
+
+    /// The value of a key whose hash [`prefetch`](Table::prefetch) of this very version returned.
+    #[inline]
+    pub fn get_hashed(&self, hash: u64, key: &K) -> Option<&V> {
+        let shard = self.shard(shard_of(hash, self.shards.len()));
+        shard.find(hash, key).and_then(|at| shard.slots[at].as_ref()).map(|(_, value)| value)
     }
 
     /// Sets the value of a key; the value it had before.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let hash = self.hasher.hash_one(&key);
+        let hash = self.hash(&key);
         let hasher = self.hasher.clone();
         let shard = self.shard_mut(hash);
-        if let Some(entry) = shard.find_mut(hash, |entry| entry.0 == key) {
-            return Some(std::mem::replace(&mut entry.1, value));
+        if let Some(at) = shard.find(hash, &key) {
+            let slot = &mut Arc::make_mut(&mut shard.slots)[at];
+            return slot.replace((key, value)).map(|(_, value)| value);
         }
-        shard.insert_unique(hash, (key, value), |entry| hasher.hash_one(&entry.0));
+        shard.insert_new(hash, (key, value), |key| hasher.hash_one(key));
         self.len += 1;
         if self.len > self.shards.len() * SHARD_ENTRIES_MAX {
             self.double();
@@ -83,27 +113,27 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
 
     /// Removes a key; the value it had.
     pub fn remove(&mut self, key: &K) -> Option<V> {
-        self.get(key)?;
-        let hash = self.hasher.hash_one(key);
-        let shard = self.shard_mut(hash);
-        let entry = shard.find_entry(hash, |entry| entry.0 == *key).ok()?;
-        let ((_, value), _) = entry.remove();
+        let hash = self.hash(key);
+        self.get_hashed(hash, key)?;
+        let hasher = self.hasher.clone();
+        let removed = self.shard_mut(hash).remove(hash, key, |key| hasher.hash_one(key))?;
         self.len -= 1;
-        Some(value)
+        Some(removed)
     }
 
     /// The value of a key for change in place, copying its shard if an older version shares it.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        self.get(key)?;
-        let hash = self.hasher.hash_one(key);
+        let hash = self.hash(key);
+        self.get_hashed(hash, key)?;
         let shard = self.shard_mut(hash);
-        shard.find_mut(hash, |entry| entry.0 == *key).map(|entry| &mut entry.1)
+        let at = shard.find(hash, key)?;
+        Arc::make_mut(&mut shard.slots)[at].as_mut().map(|(_, value)| value)
     }
 
     /// Every entry, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         let shards = (0..self.shards.len()).map(|index| self.shard(index));
-        shards.flat_map(|shard| shard.iter()).map(|(key, value)| (key, value))
+        shards.flat_map(|shard| shard.slots.iter().flatten()).map(|(key, value)| (key, value))
     }
 
     /// Puts what lies beside the array into it. Whether there was anything.
@@ -119,9 +149,14 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
     }
 
     #[inline]
+    fn hash(&self, key: &K) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    #[inline]
     fn shard(&self, index: usize) -> &Shard<K, V> {
         let aside = self.aside.iter().find(|(place, _)| *place == index);
-        aside.map_or(&*self.shards[index], |(_, shard)| &**shard)
+        aside.map_or(&self.shards[index], |(_, shard)| shard)
     }
 
     fn shard_mut(&mut self, hash: u64) -> &mut Shard<K, V> {
@@ -129,13 +164,13 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
         let known = self.aside.iter().position(|(place, _)| *place == index);
         let shared = Arc::get_mut(&mut self.shards).is_none();
         if known.is_none() && shared && self.aside.len() < ASIDE_MAX {
-            self.aside.push((index, Arc::clone(&self.shards[index])));
+            self.aside.push((index, self.shards[index].clone()));
         } else if known.is_none() {
             self.settle();
-            return Arc::make_mut(&mut Arc::make_mut(&mut self.shards)[index]);
+            return &mut Arc::make_mut(&mut self.shards)[index];
         }
         let place = known.unwrap_or(self.aside.len() - 1);
-        Arc::make_mut(&mut self.aside[place].1)
+        &mut self.aside[place].1
     }
 
     fn double(&mut self) {
@@ -143,15 +178,76 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
         let mut shards: Vec<Shard<K, V>> = (0..count).map(|_| Shard::new()).collect();
         for (key, value) in self.iter() {
             let hash = self.hasher.hash_one(key);
-            shards[shard_of(hash, count)].insert_unique(
-                hash,
-                (key.clone(), value.clone()),
-                |entry| self.hasher.hash_one(&entry.0),
-            );
+            let shard = &mut shards[shard_of(hash, count)];
+            shard.insert_new(hash, (key.clone(), value.clone()), |key| self.hasher.hash_one(key));
         }
-        self.shards = Arc::new(shards.into_iter().map(Arc::new).collect());
+        self.shards = Arc::new(shards);
         self.aside.clear();
     }
+}
+
+impl<K: Eq + Clone, V: Clone> Shard<K, V> {
+    fn new() -> Shard<K, V> {
+        Shard { slots: std::iter::repeat_n(None, SLOTS_MIN).collect(), len: 0 }
+    }
+
+    /// Where a key is.
+    #[inline]
+    fn find(&self, hash: u64, key: &K) -> Option<usize> {
+        let mask = self.slots.len() - 1;
+        let mut at = hash as usize & mask;
+        // Ends at a free slot, of which there is always one.
+        while let Some(Some((found, _))) = self.slots.get(at) {
+            if found == key {
+                return Some(at);
+            }
+            at = (at + 1) & mask;
+        }
+        None
+    }
+
+    /// Adds a key that is not there.
+    fn insert_new(&mut self, hash: u64, entry: (K, V), hash_of: impl Fn(&K) -> u64) {
+        if (self.len + 1) * 4 > self.slots.len() * 3 {
+            let mut wider: Vec<Slot<K, V>> = vec![None; self.slots.len() * 2];
+            for entry in self.slots.iter().flatten() {
+                put(&mut wider, hash_of(&entry.0), entry.clone());
+            }
+            self.slots = wider.into();
+        }
+        put(Arc::make_mut(&mut self.slots), hash, entry);
+        self.len += 1;
+    }
+
+    /// Removes a key, and moves up those behind it that would lie nearer to their own slots.
+    fn remove(&mut self, hash: u64, key: &K, hash_of: impl Fn(&K) -> u64) -> Option<V> {
+        let mut hole = self.find(hash, key)?;
+        let slots = Arc::make_mut(&mut self.slots);
+        let mask = slots.len() - 1;
+        let (_, removed) = slots[hole].take()?;
+        let mut at = hole;
+        loop {
+            at = (at + 1) & mask;
+            let Some((key, _)) = &slots[at] else { break };
+            let from_home = at.wrapping_sub(hash_of(key) as usize) & mask;
+            if from_home >= at.wrapping_sub(hole) & mask {
+                slots.swap(hole, at);
+                hole = at;
+            }
+        }
+        self.len -= 1;
+        Some(removed)
+    }
+}
+
+/// Puts an entry into the first free slot from its own on.
+fn put<K, V>(slots: &mut [Slot<K, V>], hash: u64, entry: (K, V)) {
+    let mask = slots.len() - 1;
+    let mut at = hash as usize & mask;
+    while slots[at].is_some() {
+        at = (at + 1) & mask;
+    }
+    slots[at] = Some(entry);
 }
 
 impl<K: Hash + Eq + Clone, V: Clone> Default for Table<K, V> {
@@ -161,7 +257,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Default for Table<K, V> {
 }
 
 /// The shard of a hash. `count` is a power of two. Bits 32 and up choose the shard, because the
-/// table inside uses the lowest bits for its bucket and the highest seven for its tags.
+/// lowest choose the slot in it.
 #[inline]
 fn shard_of(hash: u64, count: usize) -> usize {
     (hash >> 32) as usize & (count - 1)
@@ -242,7 +338,9 @@ mod tests {
         let before = table.clone();
         table.insert(7, 8);
         let copied = |table: &Table<u32, u32>| {
-            let differs = |index: &usize| !std::ptr::eq(before.shard(*index), table.shard(*index));
+            let differs = |index: &usize| {
+                !Arc::ptr_eq(&before.shard(*index).slots, &table.shard(*index).slots)
+            };
             (0..before.shards.len()).filter(differs).count()
         };
         assert_eq!(copied(&table), 1);

@@ -23,6 +23,7 @@ use crate::event::{Event, EventSink};
 use crate::hold::Hold;
 use crate::hop::hop;
 use crate::inspect::inspect;
+use crate::laps::{Laps, Stage};
 use crate::open::open;
 use crate::parse::parse;
 use crate::receive::receive;
@@ -176,6 +177,12 @@ impl Worker {
 
     /// One turn: a batch of packets, from the ports to the ports. The number received.
     pub fn turn(&mut self) -> usize {
+        self.turn_timed(&mut ())
+    }
+
+    /// The same, and `laps` is told when each stage is over.
+    pub fn turn_timed(&mut self, laps: &mut impl Laps) -> usize {
+        laps.begin();
         let (ports, pool) = (&mut self.ports[..], &mut self.pool);
         self.now_ns = self.clock.now_ns();
         let now_ns = self.now_ns;
@@ -190,17 +197,26 @@ impl Worker {
         let batch = &mut self.batch.begin();
 
         let received = receive(batch, ports, pool, &mut self.inbox, turn);
+        laps.lap(Stage::Receive);
         // After receiving: what was sent when a policy was already in force meets that policy.
         let view = self.reader.enter();
         parse(batch, view);
+        laps.lap(Stage::Parse);
         classify(batch, view);
+        laps.lap(Stage::Classify);
         open(batch, turn);
+        laps.lap(Stage::Decrypt);
         inspect(batch, view, turn);
+        laps.lap(Stage::Inspect);
         hop(batch, view);
         turn.hold.turn(batch, view, now_ns, pool, turn.counters);
+        laps.lap(Stage::Hop);
         seal(batch, view, turn);
+        laps.lap(Stage::Encrypt);
         route(batch, view, turn);
+        laps.lap(Stage::Route);
         send(batch, ports, &mut self.queues, pool, turn);
+        laps.lap(Stage::Send);
 
         self.batch.end(std::mem::take(batch));
         self.counters.count_turn(received);

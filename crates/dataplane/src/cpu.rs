@@ -1,0 +1,53 @@
+//! What only the processor itself can do: fetch memory ahead of its use, and count cycles.
+//!
+//! A batch visits many packets' table entries, SAs and keys, each somewhere else in memory. Asked for
+//! one pass ahead, the lines of all of them come at the same time instead of one after another.
+//! Nothing is read here, and a reference is the only proof that is taken of an address.
+
+#![allow(unsafe_code)]
+
+/// Bytes of a cache line.
+pub const LINE: usize = 64;
+
+/// Asks for the line in which a value begins.
+#[inline(always)]
+pub fn prefetch<T: ?Sized>(value: &T) {
+    prefetch_at((&raw const *value).cast(), 0);
+}
+
+/// Asks for every line of a value that begins where a line does.
+#[inline(always)]
+pub fn prefetch_all<T: ?Sized>(value: &T) {
+    let start: *const u8 = (&raw const *value).cast();
+    for offset in (0..size_of_val(value)).step_by(LINE) {
+        prefetch_at(start, offset);
+    }
+}
+
+#[inline(always)]
+fn prefetch_at(start: *const u8, offset: usize) {
+    let line = start.wrapping_add(offset);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch has no effect but on the cache, whatever the address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
+/// The processor's cycle counter: on x86_64 that of the time stamp, which ticks at one rate whatever
+/// the core does; elsewhere nanoseconds. Only differences on one core mean something.
+#[inline(always)]
+pub fn cycles() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86_64 processor has the instruction, and it touches no memory.
+    unsafe {
+        std::arch::x86_64::_rdtsc()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    }
+}
