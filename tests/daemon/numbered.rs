@@ -1,10 +1,10 @@
 //! Numbered packets through the tunnels, both ways, each of them counted where it arrives.
 //!
-//! A flow is one UDP conversation between the inner networks of one number; each side sends the
-//! numbers 0, 1, 2, … in order at a steady pace. The report says which numbers never came and which
-//! came twice. It measures no speed.
+//! A flow is one UDP conversation between two addresses; each side sends the numbers 0, 1, 2, … in
+//! order at a steady pace. The report says which numbers never came and which came twice. It
+//! measures no speed.
 
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -28,10 +28,18 @@ pub struct Direction {
     pub sent: u64,
     /// Packets that came at least once.
     pub arrived: u64,
-    /// (flow, number) of those that never came.
-    pub lost: Vec<(u8, u64)>,
+    /// (flow, number) of those that never came; flows count from 0.
+    pub lost: Vec<(usize, u64)>,
     /// (flow, number) of those that came more than once.
-    pub twice: Vec<(u8, u64)>,
+    pub twice: Vec<(usize, u64)>,
+}
+
+/// Where one side of all flows is, and its address in each of them.
+pub struct Place<'a> {
+    /// The namespace that sends and receives.
+    pub namespace: &'a Namespace,
+    /// An address of that namespace for each flow, none of them twice.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// Traffic that runs until it is finished.
@@ -41,29 +49,40 @@ pub struct Numbered {
     senders: Vec<JoinHandle<Vec<u64>>>,
     receivers: Vec<JoinHandle<Vec<Vec<u8>>>>,
     arrived: [Arc<AtomicU64>; 2],
-    flows: Vec<u8>,
 }
 
 impl Numbered {
     /// Starts both directions of the IPv4 networks `flows`, each flow with `pps` packets a second
     /// each way.
     pub fn start(pair: &Pair, flows: &[u8], pps: u32) -> Numbered {
+        let place = |side: Side| Place {
+            namespace: &pair.end(side).host,
+            addresses: flows.iter().map(|n| address(&side.host(*n, false))).collect(),
+        };
+        Numbered::between([place(Side::West), place(Side::East)], pps)
+    }
+
+    /// Starts both directions between the west place and the east one, address by address.
+    pub fn between(places: [Place<'_>; 2], pps: u32) -> Numbered {
         let stop = Arc::new(AtomicBool::new(false));
         let quiet = Arc::new(AtomicBool::new(false));
         let arrived = [Arc::default(), Arc::default()];
+        let [west, east] = &places;
         let mut receivers = Vec::new();
-        for (side, arrived) in [Side::East, Side::West].into_iter().zip(&arrived) {
-            let socket = receiver(&pair.end(side).host);
-            let (quiet, arrived, flows) = (quiet.clone(), Arc::clone(arrived), flows.to_vec());
-            receivers.push(std::thread::spawn(move || receive(&socket, &flows, &quiet, &arrived)));
+        for ((here, there), arrived) in [(east, west), (west, east)].into_iter().zip(&arrived) {
+            let socket = receiver(here);
+            let (quiet, arrived) = (quiet.clone(), Arc::clone(arrived));
+            let from = there.addresses.clone();
+            receivers.push(std::thread::spawn(move || receive(&socket, &from, &quiet, &arrived)));
         }
         let mut senders = Vec::new();
-        for side in [Side::West, Side::East] {
-            let sockets = flows.iter().map(|n| sender(&pair.end(side).host, side, *n)).collect();
+        for (here, there) in [(west, east), (east, west)] {
+            let ends = here.addresses.iter().zip(&there.addresses);
+            let sockets = ends.map(|(own, far)| sender(here.namespace, *own, *far)).collect();
             let stop = stop.clone();
             senders.push(std::thread::spawn(move || send(sockets, pps, &stop)));
         }
-        Numbered { stop, quiet, senders, receivers, arrived, flows: flows.to_vec() }
+        Numbered { stop, quiet, senders, receivers, arrived }
     }
 
     /// Packets that came so far, west to east and east to west.
@@ -93,7 +112,7 @@ impl Numbered {
         self.quiet.store(true, Ordering::Relaxed);
         let seen: Vec<Vec<Vec<u8>>> =
             self.receivers.drain(..).map(|thread| thread.join().expect("a receiver")).collect();
-        std::array::from_fn(|at| count(&self.flows, &sent[at], &seen[at]))
+        std::array::from_fn(|at| count(&sent[at], &seen[at]))
     }
 }
 
@@ -107,17 +126,17 @@ impl Drop for Numbered {
     }
 }
 
-fn count(flows: &[u8], sent: &[u64], seen: &[Vec<u8>]) -> Direction {
+fn count(sent: &[u64], seen: &[Vec<u8>]) -> Direction {
     let mut direction = Direction::default();
-    for ((flow, sent), seen) in flows.iter().zip(sent).zip(seen) {
+    for (flow, (sent, seen)) in sent.iter().zip(seen).enumerate() {
         direction.sent += sent;
         for number in 0..*sent {
             match seen.get(number as usize).copied().unwrap_or(0) {
-                0 => direction.lost.push((*flow, number)),
+                0 => direction.lost.push((flow, number)),
                 times => {
                     direction.arrived += 1;
                     if times > 1 {
-                        direction.twice.push((*flow, number));
+                        direction.twice.push((flow, number));
                     }
                 }
             }
@@ -126,22 +145,28 @@ fn count(flows: &[u8], sent: &[u64], seen: &[Vec<u8>]) -> Direction {
     direction
 }
 
-fn receiver(host: &Namespace) -> UdpSocket {
-    let bind = || UdpSocket::bind(("0.0.0.0", PORT)).expect("a socket");
-    let socket = host.scope(bind).expect("the namespace");
+fn address(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn receiver(place: &Place<'_>) -> UdpSocket {
+    // Bound to `::` it receives IPv4 as well.
+    let any = if place.addresses.iter().any(IpAddr::is_ipv6) { "::" } else { "0.0.0.0" };
+    let bind = || UdpSocket::bind((any, PORT)).expect("a socket");
+    let socket = place.namespace.scope(bind).expect("the namespace");
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER).expect("a buffer");
     socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
     socket
 }
 
-fn sender(host: &Namespace, side: Side, n: u8) -> UdpSocket {
+fn sender(namespace: &Namespace, own: IpAddr, far: IpAddr) -> UdpSocket {
     let open = || {
         // Not the receiver's port: this socket's queue would swallow what is for the receiver.
-        let socket = UdpSocket::bind((side.host(n, false), PORT + 1)).expect("a socket");
-        socket.connect((side.other().host(n, false), PORT)).expect("a way");
+        let socket = UdpSocket::bind((own, PORT + 1)).expect("a socket");
+        socket.connect((far, PORT)).expect("a way");
         socket
     };
-    host.scope(open).expect("the namespace")
+    namespace.scope(open).expect("the namespace")
 }
 
 fn send(sockets: Vec<UdpSocket>, pps: u32, stop: &AtomicBool) -> Vec<u64> {
@@ -168,7 +193,7 @@ fn send(sockets: Vec<UdpSocket>, pps: u32, stop: &AtomicBool) -> Vec<u64> {
 
 fn receive(
     socket: &UdpSocket,
-    flows: &[u8],
+    flows: &[IpAddr],
     quiet: &AtomicBool,
     arrived: &AtomicU64,
 ) -> Vec<Vec<u8>> {
@@ -176,8 +201,8 @@ fn receive(
     let mut packet = [0; 2048];
     while !quiet.load(Ordering::Relaxed) {
         let Ok((_, from)) = socket.recv_from(&mut packet) else { continue };
-        let std::net::IpAddr::V4(from) = from.ip() else { continue };
-        let Some(at) = flows.iter().position(|flow| *flow == from.octets()[2]) else { continue };
+        let from = from.ip().to_canonical();
+        let Some(at) = flows.iter().position(|flow| *flow == from) else { continue };
         let number = u64::from_be_bytes(packet[..8].try_into().expect("eight bytes")) as usize;
         let seen: &mut Vec<u8> = &mut seen[at];
         if seen.len() <= number {

@@ -147,6 +147,27 @@ impl Pair {
         ping(&self.end(from).host, &line)
     }
 
+    /// Echo requests that a gateway itself sends, from the address that its routes choose; how many
+    /// were answered.
+    pub fn own_pings(&self, from: Side, to: &str, count: u32) -> u32 {
+        let line = format!("-n -q -i 0.02 -W 1 -c {count} {to}");
+        ping(&self.end(from).namespace, &line)
+    }
+
+    /// Pings from a namespace until an answer comes.
+    #[track_caller]
+    pub fn reaches(&self, from: &Namespace, line: &str) {
+        let end = Instant::now() + PATIENCE;
+        while ping(from, &format!("-n -q -c 1 -W 1 {line}")) == 0 {
+            assert!(
+                Instant::now() < end,
+                "no answer of {line}\nwest: {}\neast: {}",
+                account(&self.west.gateway),
+                account(&self.east.gateway)
+            );
+        }
+    }
+
     /// The gateways get to know their neighbours, so that no packet of a test has to wait for that.
     pub fn acquaint(&self) {
         for side in [Side::West, Side::East] {

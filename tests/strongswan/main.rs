@@ -14,8 +14,11 @@ mod expiry;
 mod liveness;
 mod load;
 mod nat;
+mod own;
 mod resources;
 mod site;
+#[path = "../speaker/mod.rs"]
+mod speaker;
 
 use authentication::*;
 use counters::*;
@@ -25,6 +28,7 @@ use expiry::*;
 use liveness::*;
 use load::*;
 use nat::*;
+use own::*;
 use resources::*;
 use site::Site;
 
@@ -84,6 +88,10 @@ scenarios! {
         behind_a_nat
         nat_is_rebound_under_traffic
         mobike_moves_the_tunnel
+        transport_mode
+        virtual_address
+        gateways_own_traffic
+        own_packets_acquire
     }
     since_6 {
         per_cpu_sas on [0, 1];

@@ -1,10 +1,14 @@
 //! ESP on the wire against an independent implementation: every packet the gateway seals is opened
 //! by scapy, every packet scapy seals is opened by the gateway, for all four combinations of inner
 //! and outer family, all three key sizes, with and without extended sequence numbers, plain and in
-//! UDP; and bad packets die under their own names.
+//! UDP; and bad packets die under their own names. Transport mode the same (`transport`), between
+//! the gateway's own addresses and scapy's.
 
+#[path = "../gateway/mod.rs"]
 mod gateway;
+mod transport;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
@@ -88,6 +92,13 @@ impl Case {
         0x2000 + self.number
     }
 
+    /// The words of an SA in UDP, or none.
+    fn encap(&self, outbound: bool) -> String {
+        let Some((local, remote)) = self.udp else { return String::new() };
+        let (from, to) = if outbound { (local, remote) } else { (remote, local) };
+        format!("encap espinudp {from} {to} {}", if self.outer == 4 { "0.0.0.0" } else { "::" })
+    }
+
     fn xfrm(&self) -> Vec<String> {
         let (here, there) = self.outer_addresses();
         let (key, id) = (self.key(), self.number);
@@ -97,13 +108,8 @@ impl Case {
         } else {
             "replay-window 32 flag af-unspec"
         };
-        let encap = |outbound: bool| {
-            let Some((local, remote)) = self.udp else { return String::new() };
-            let (from, to) = if outbound { (local, remote) } else { (remote, local) };
-            format!("encap espinudp {from} {to} {}", if self.outer == 4 { "0.0.0.0" } else { "::" })
-        };
         let state = |src: &str, dst: &str, spi: usize| {
-            let encap = encap(src == here);
+            let encap = self.encap(src == here);
             format!(
                 "xfrm state add src {src} dst {dst} proto esp spi {spi:#x} reqid {id} \
                  mode tunnel {replay} {encap} aead rfc4106(gcm(aes)) 0x{key} 128"
@@ -179,11 +185,12 @@ impl Bench {
         links[0]["address"].as_str().expect("a MAC").to_string()
     }
 
-    fn oracle(&self, cases: &[Case]) -> Value {
+    /// The findings of a program of `tests/oracle` about its cases.
+    fn oracle(&self, program: &str, cases: Vec<Value>) -> Value {
         let plan = json!({
             "red": "red0", "black": "black0",
             "red_mac": self.mac("red0"), "black_mac": self.mac("black0"),
-            "cases": cases.iter().map(Case::plan).collect::<Vec<_>>(),
+            "namespace": self.namespace.path(), "cases": cases,
         });
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let python = root.join("target/venv/bin/python");
@@ -191,7 +198,7 @@ impl Bench {
         let mut child = self
             .peer
             .command(python.to_str().expect("a plain path"))
-            .arg(root.join("tests/oracle/esp.py"))
+            .arg(root.join("tests/oracle").join(program))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -228,12 +235,30 @@ fn every_case_agrees(engine: &str) {
     assert_eq!(cases.len(), 36);
     let lines: Vec<String> = cases.iter().flat_map(Case::xfrm).collect();
     bench.gateway.xfrm(&lines);
-    let findings = bench.oracle(&cases);
+    let findings = bench.oracle("esp.py", cases.iter().map(Case::plan).collect());
 
-    let mut expected: Vec<(&str, u64)> = Vec::new();
-    for case in &cases {
-        let name = case.name();
-        let sealed = &findings[&name]["sealed"];
+    let names: Vec<String> = cases.iter().map(Case::name).collect();
+    judge(&bench.gateway, &names, &findings);
+}
+
+/// The verdict that each kind of bad packet must meet.
+const ENDS: [(&str, &str); 8] = [
+    ("replay", "replayed"),
+    ("integrity_failed", "integrity_failed"),
+    ("no_sa_inbound", "no_state"),
+    ("malformed", "esp_truncated"),
+    ("selector", "no_policy"),
+    ("policy", "policy_mismatch"),
+    ("wrapping", "encapsulation_mismatch"),
+    ("datagram", "udp_malformed"),
+];
+
+/// Every good packet of every case came through as it should, and the gateway counted every bad one
+/// under its name.
+fn judge(gateway: &Gateway, names: &[String], findings: &Value) {
+    let mut expected: BTreeMap<&str, u64> = BTreeMap::new();
+    for name in names {
+        let sealed = &findings[name]["sealed"];
         assert_eq!(sealed["faults"], json!([]), "{name}: {sealed}");
         assert_eq!(sealed["received"], sealed["sent"], "{name}: {sealed}");
         assert_eq!(sealed["distinct_ivs"], sealed["sent"], "{name}: {sealed}");
@@ -247,41 +272,19 @@ fn every_case_agrees(engine: &str) {
             sequences.windows(2).all(|pair| pair[1] == pair[0] + 1),
             "{name}: consecutive numbers, got {sequences:?}"
         );
-        let opened = &findings[&name]["opened"];
+        let opened = &findings[name]["opened"];
         assert_eq!(opened["received"], opened["sent"], "{name}: {opened}");
         assert_eq!(opened["in_order"], json!(true), "{name}: {opened}");
         assert_eq!(opened["leaked"], json!([]), "{name}: {opened}");
         for (kind, count) in opened["bad"].as_object().expect("a table") {
-            let verdict = match kind.as_str() {
-                "replay" => "replayed",
-                "integrity_failed" => "integrity_failed",
-                "no_sa_inbound" => "no_state",
-                "malformed" => "esp_truncated",
-                "selector" => "no_policy",
-                "wrapping" => "encapsulation_mismatch",
-                "datagram" => "udp_malformed",
-                other => panic!("unknown kind {other}"),
-            };
-            expected.push((verdict, count.as_u64().expect("a count")));
+            let known = ENDS.iter().find(|(name, _)| name == kind);
+            let (_, verdict) = known.unwrap_or_else(|| panic!("unknown kind {kind}"));
+            *expected.entry(verdict).or_default() += count.as_u64().expect("a count");
         }
     }
-    for verdict in [
-        "replayed",
-        "integrity_failed",
-        "no_state",
-        "esp_truncated",
-        "no_policy",
-        "encapsulation_mismatch",
-        "udp_malformed",
-    ] {
-        let sent: u64 =
-            expected.iter().filter(|(name, _)| *name == verdict).map(|(_, count)| count).sum();
+    for (verdict, sent) in expected {
         assert!(sent > 0, "{verdict} was provoked");
-        assert_eq!(
-            bench.gateway.verdict(verdict),
-            sent,
-            "{verdict}: {}",
-            bench.gateway.show("drops")
-        );
+        let drops = gateway.show("drops");
+        assert_eq!(gateway.verdict(verdict), sent, "{verdict}: {drops}");
     }
 }
