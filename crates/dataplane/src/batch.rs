@@ -71,7 +71,7 @@ impl Slot<'_> {
     /// Whether the host itself sent the packet.
     #[inline]
     pub(crate) fn is_hosts(&self, view: &View) -> bool {
-        view.host == Some(self.ingress)
+        view.host == Some(self.ingress) || view.tunnel_devices.contains(&self.ingress)
     }
 
     /// Decides the packet's fate.

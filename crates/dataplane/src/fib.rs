@@ -23,6 +23,8 @@ pub struct NextHop {
 pub enum Route {
     /// Send to a next hop.
     Via(NextHop),
+    /// Into the tunnel of this row of [`View::tunnels`](crate::view::View::tunnels).
+    Tunnel(u32),
     /// An address of this host.
     Local,
     /// Leaves by an interface that is not a port of the gateway.

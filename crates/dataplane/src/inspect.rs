@@ -18,6 +18,7 @@ use crate::punt::to_host;
 use crate::sa::{Mode, Sa};
 use crate::selector::Selector;
 use crate::spd::{DefaultAction, Lookup};
+use crate::tunnel::leads_back;
 use crate::verdict::Verdict;
 use crate::view::View;
 
@@ -40,8 +41,10 @@ fn inspect_one(slot: &mut Slot<'_>, view: &View, now_ns: u64) -> Result<(), Verd
     // Only a packet out of a tunnel can be local here: `classify` ended the others.
     let for_host = slot.inbound.is_some() && is_local(flow.dst, view);
     let direction = if for_host { Direction::In } else { Direction::Forward };
-    let found = view.spd.lookup(direction, flow);
+    let if_id = slot.inbound.map_or(0, |sa| sa.config().if_id);
+    let found = view.spd.lookup_of(if_id, direction, flow);
     let policy = match slot.inbound {
+        Some(sa) if if_id != 0 => inspect_routed(flow, sa, found, view)?,
         Some(sa) => inspect_opened(flow, sa, found)?,
         None => inspect_clear(flow, found)?,
     };
@@ -83,6 +86,23 @@ fn inspect_opened<'v>(
         }
         Action::Bypass if is_transport => Ok(Some(policy)),
         Action::Protect { .. } | Action::Bypass => Err(Verdict::PolicyMismatch),
+    }
+}
+
+/// A packet that came through the SA of a tunnel in route mode. Where no policy lets it pass, its source
+/// must be where a route leads into the same tunnel, among those that their far ends tell apart: that
+/// is what a policy would say there, which has room for one far end only.
+fn inspect_routed<'v>(
+    flow: &Flow,
+    sa: &Sa,
+    found: Lookup<'v>,
+    view: &View,
+) -> Result<Option<&'v Policy>, Verdict> {
+    match inspect_opened(flow, sa, found) {
+        Err(Verdict::NoPolicy | Verdict::PolicyMismatch) if leads_back(flow.src, sa, view) => {
+            Ok(None)
+        }
+        other => other,
     }
 }
 

@@ -54,6 +54,7 @@ pub mod selector;
 pub mod spd;
 pub mod table;
 pub mod transport;
+pub mod tunnel;
 pub mod verdict;
 pub mod view;
 pub mod worker;

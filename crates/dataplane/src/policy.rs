@@ -84,6 +84,9 @@ pub struct PolicyConfig {
     pub index: u32,
     /// Where it applies.
     pub direction: Direction,
+    /// The tunnel whose packets it is for, as XFRM's interfaces name them; 0 for all that no tunnel
+    /// of route mode concerns.
+    pub if_id: u32,
     /// What it selects.
     pub selector: Selector,
     /// The lowest value wins.

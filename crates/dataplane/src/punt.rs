@@ -12,7 +12,10 @@ use crate::view::View;
 /// Hands a packet that was opened, and may come in, to the host.
 #[inline]
 pub(crate) fn to_host(slot: &mut Slot<'_>, view: &View) -> Result<(), Verdict> {
-    slot.egress = Some(view.host.ok_or(Verdict::HostUnreached)?);
+    // What a tunnel of route mode brought comes up where the host's answers go down.
+    let if_id = slot.inbound.map_or(0, |sa| sa.config().if_id);
+    let device = if if_id == 0 { None } else { view.tunnels.device(if_id) };
+    slot.egress = Some(device.or(view.host).ok_or(Verdict::HostUnreached)?);
     slot.decide(Verdict::HostOpened);
     Ok(())
 }

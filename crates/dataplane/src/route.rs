@@ -68,7 +68,8 @@ fn refused(route: Route, slot: &Slot<'_>) -> Verdict {
     match route {
         Route::Local if slot.outbound.is_some() => Verdict::TunnelToSelf,
         Route::Local => punt(slot.inbound.is_some()),
-        Route::Via(_) | Route::NotAPort => Verdict::RouteNotAPort,
+        // The outer packet of a tunnel does not go into another.
+        Route::Via(_) | Route::NotAPort | Route::Tunnel(_) => Verdict::RouteNotAPort,
         Route::Blackhole => Verdict::RouteBlackhole,
         Route::Unreachable => Verdict::RouteUnreachable,
         Route::Prohibit => Verdict::RouteProhibit,

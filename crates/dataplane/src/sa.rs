@@ -76,6 +76,9 @@ pub struct SaConfig {
     pub destination: IpAddr,
     /// The number that ties the SA to policies; 0 if none.
     pub reqid: u32,
+    /// The tunnel of route mode that it belongs to, as XFRM's interfaces name them; 0 if none. Its
+    /// inner packets meet the policies of this number alone.
+    pub if_id: u32,
     /// The expanded key, without the salt.
     pub key: Arc<Key>,
     /// The last four bytes of the keying material (RFC 4106 §8.1).
@@ -437,6 +440,7 @@ mod tests {
             sent: 0,
             received: 0,
             received_bitmap: None,
+            if_id: 0,
             added_ns: 5,
         }
     }

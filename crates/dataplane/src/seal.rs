@@ -27,10 +27,11 @@ use crate::ecn;
 use crate::encapsulation::UdpEncapsulation;
 use crate::hold::Stay;
 use crate::inspect::check_ports_known;
-use crate::policy::{Action, Direction, Policy};
+use crate::policy::{Action, Direction, Policy, Template};
 use crate::sa::{Mode, OuterTemplate, Sa, SealRefusal};
 use crate::spd::{DefaultAction, Lookup};
 use crate::transport;
+use crate::tunnel;
 use crate::verdict::Verdict;
 use crate::view::View;
 
@@ -70,32 +71,48 @@ fn choose_one<'v>(slot: &mut Slot<'v>, view: &'v View, turn: &mut Turn<'_>) -> R
     let policy = match view.spd.lookup(Direction::Out, flow) {
         Lookup::Policy(policy) => policy,
         Lookup::PortsNeeded => return Err(Verdict::FragmentOfPortPolicy),
-        Lookup::Default(DefaultAction::Accept) => return Ok(()),
+        Lookup::Default(DefaultAction::Accept) => return tunnel::enter(slot, view, turn),
         Lookup::Default(DefaultAction::Block) => return Err(Verdict::OutPolicyBlock),
     };
     check_ports_known(flow, &policy.config().selector)?;
     match policy.config().action {
         Action::Discard => return Err(Verdict::OutPolicyBlock),
-        Action::Bypass => {}
+        Action::Bypass => policy.count(slot.frame.len(), turn.now_ns),
         Action::Protect { template, bundle } => {
-            let bundle = match template.mode {
-                Mode::Tunnel => bundle,
-                Mode::Transport => transport::slot(&view.transport, &template, flow),
-            };
-            let chosen = bundle.and_then(|slot| view.bundles.choose(slot, turn.worker));
-            match chosen.filter(|(sa, _)| carries(sa, slot)) {
-                Some(_) if slot.stay.is_none() && turn.hold.must_follow(policy.config().index) => {
-                    slot.stay = Some(Stay::begin(slot, policy.config().index, turn.now_ns));
-                    return Err(Verdict::NoSa);
-                }
-                Some((sa, whose)) => {
-                    note_whose(whose, policy, flow, turn);
-                    slot.outbound = Some(sa);
-                }
-                None if template.optional => {}
-                None => return Err(missing_sa(policy, slot, view, turn)),
-            }
+            protect(slot, policy, &template, bundle, view, turn)?;
         }
+    }
+    // What no policy sealed may still have a route into a tunnel.
+    if slot.outbound.is_none() { tunnel::enter(slot, view, turn) } else { Ok(()) }
+}
+
+/// Finds the SA that a policy wants for a packet, in the slot `bundle` or by the packet's own ends.
+/// Without one, and without an error, the policy is content with clear.
+pub(crate) fn protect<'v>(
+    slot: &mut Slot<'v>,
+    policy: &Policy,
+    template: &Template,
+    bundle: Option<u32>,
+    view: &'v View,
+    turn: &mut Turn<'_>,
+) -> Result<(), Verdict> {
+    let flow = &slot.flow;
+    let bundle = match template.mode {
+        Mode::Tunnel => bundle,
+        Mode::Transport => transport::slot(&view.transport, template, flow),
+    };
+    let chosen = bundle.and_then(|slot| view.bundles.choose(slot, turn.worker));
+    match chosen.filter(|(sa, _)| carries(sa, slot)) {
+        Some(_) if slot.stay.is_none() && turn.hold.must_follow(policy.config().index) => {
+            slot.stay = Some(Stay::begin(slot, policy.config().index, turn.now_ns));
+            return Err(Verdict::NoSa);
+        }
+        Some((sa, whose)) => {
+            note_whose(whose, policy, flow, turn);
+            slot.outbound = Some(sa);
+        }
+        None if template.optional => {}
+        None => return Err(missing_sa(policy, slot, view, turn)),
     }
     policy.count(slot.frame.len(), turn.now_ns);
     Ok(())
@@ -103,7 +120,7 @@ fn choose_one<'v>(slot: &mut Slot<'v>, view: &'v View, turn: &mut Turn<'_>) -> R
 
 /// Whether the SA's own selector admits the packet.
 #[inline]
-fn carries(sa: &Sa, slot: &Slot<'_>) -> bool {
+pub(crate) fn carries(sa: &Sa, slot: &Slot<'_>) -> bool {
     sa.config().selector.is_none_or(|selector| selector.matches(&slot.flow))
 }
 

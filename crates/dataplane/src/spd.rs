@@ -7,14 +7,15 @@
 //! Method: tuple space search (Srinivasan, Suri, Varghese, SIGCOMM 1999). Policies whose selectors
 //! mask the same bits share a hash table; a look-up probes each table once, in the order of the
 //! best rank each may hold, and stops at the first that cannot better what was found. A gateway
-//! with 50 000 tunnels of equal shape has one table. The kernel's marks, interface indices and
-//! interface ids are not in a selector here.
+//! with 50 000 tunnels of equal shape has one table. The policies of tunnels in route mode (`if_id`)
+//! are a world of their own, of which a look-up is for one tunnel. The kernel's marks and interface
+//! indices are not in a selector here.
 
 use std::sync::Arc;
 
 use wire::flow::{Flow, Fragment};
 
-use crate::policy::{Direction, Policy, Rank};
+use crate::policy::{Direction, Policy, PolicyConfig, Rank};
 use crate::prefix::{Family, address_bits, prefix_mask};
 use crate::selector::Selector;
 use crate::table::Table;
@@ -43,8 +44,8 @@ pub enum Lookup<'a> {
 /// A version of the policy database. Cloning is cheap; versions share what did not change.
 #[derive(Clone, Default)]
 pub struct Spd {
-    /// By direction, then by family.
-    spaces: [[TupleSpace; 2]; 3],
+    /// By direction, by family, and by whether the policies are those of tunnels in route mode.
+    spaces: [[[TupleSpace; 2]; 2]; 3],
     defaults: [DefaultAction; 3],
     len: usize,
 }
@@ -65,6 +66,7 @@ struct Mask {
 /// A flow under a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
+    if_id: u32,
     source: u128,
     destination: u128,
     protocol: u8,
@@ -118,11 +120,18 @@ impl Spd {
         self.len == 0
     }
 
-    /// The policy that decides a flow.
+    /// The policy that decides a flow outside of route mode.
     #[inline]
     pub fn lookup(&self, direction: Direction, flow: &Flow) -> Lookup<'_> {
-        let space = &self.spaces[direction as usize][Family::of(flow.src).index()];
-        let key = Key::of(flow);
+        self.lookup_of(0, direction, flow)
+    }
+
+    /// The policy that decides a flow in the tunnel of an `if_id`; of 0, outside of route mode.
+    #[inline]
+    pub fn lookup_of(&self, if_id: u32, direction: Direction, flow: &Flow) -> Lookup<'_> {
+        let family = Family::of(flow.src).index();
+        let space = &self.spaces[direction as usize][family][usize::from(if_id != 0)];
+        let key = Key::of(flow, if_id);
         let portless = flow.fragment == Fragment::Later;
         // The best match so far; without a policy if only ports could tell whether it matches.
         let mut found: Option<(Rank, Option<&Policy>)> = None;
@@ -151,7 +160,7 @@ impl Spd {
 
     /// See [`Table::settle`].
     pub(crate) fn settle(&mut self) -> bool {
-        let tuples = self.spaces.iter_mut().flatten().flatten();
+        let tuples = self.spaces.iter_mut().flatten().flatten().flatten();
         tuples.fold(false, |done, tuple| tuple.buckets.settle() | tuple.portless.settle() | done)
     }
 
@@ -159,11 +168,11 @@ impl Spd {
     /// returned.
     pub fn insert(&mut self, policy: Arc<Policy>) -> Option<Arc<Policy>> {
         let config = policy.config();
-        let replaced = self.remove(config.direction, &config.selector, config.index);
+        let replaced = self.remove(config);
         let mask = Mask::of(&config.selector);
-        let key = Key::of_selector(&config.selector);
+        let key = Key::of_policy(config);
         let rank = policy.rank();
-        let space = self.space_mut(config.direction, config.selector.family());
+        let space = self.space_mut(config);
         let place = space.iter().position(|tuple| tuple.mask == mask).unwrap_or_else(|| {
             space.push(Tuple::new(mask, rank));
             space.len() - 1
@@ -174,17 +183,13 @@ impl Spd {
         replaced
     }
 
-    /// Removes a policy.
-    pub fn remove(
-        &mut self,
-        direction: Direction,
-        selector: &Selector,
-        index: u32,
-    ) -> Option<Arc<Policy>> {
-        let mask = Mask::of(selector);
-        let space = self.space_mut(direction, selector.family());
+    /// Removes the policy with a direction, `if_id`, selector and index; what else `config` says does
+    /// not matter.
+    pub fn remove(&mut self, config: &PolicyConfig) -> Option<Arc<Policy>> {
+        let mask = Mask::of(&config.selector);
+        let space = self.space_mut(config);
         let place = space.iter().position(|tuple| tuple.mask == mask)?;
-        let removed = space[place].remove(&Key::of_selector(selector), index)?;
+        let removed = space[place].remove(&Key::of_policy(config), config.index)?;
         if space[place].buckets.is_empty() {
             space.remove(place);
         } else {
@@ -196,12 +201,13 @@ impl Spd {
 
     /// Every policy, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Policy>> {
-        let tuples = self.spaces.iter().flatten().flatten();
+        let tuples = self.spaces.iter().flatten().flatten().flatten();
         tuples.flat_map(|tuple| tuple.buckets.iter()).flat_map(|(_, bucket)| bucket.iter())
     }
 
-    fn space_mut(&mut self, direction: Direction, family: Family) -> &mut TupleSpace {
-        &mut self.spaces[direction as usize][family.index()]
+    fn space_mut(&mut self, config: &PolicyConfig) -> &mut TupleSpace {
+        let family = config.selector.family().index();
+        &mut self.spaces[config.direction as usize][family][usize::from(config.if_id != 0)]
     }
 }
 
@@ -228,8 +234,9 @@ impl Mask {
 
 impl Key {
     #[inline]
-    fn of(flow: &Flow) -> Key {
+    fn of(flow: &Flow, if_id: u32) -> Key {
         Key {
+            if_id,
             source: address_bits(flow.src),
             destination: address_bits(flow.dst),
             protocol: flow.protocol,
@@ -238,8 +245,10 @@ impl Key {
         }
     }
 
-    fn of_selector(selector: &Selector) -> Key {
+    fn of_policy(config: &PolicyConfig) -> Key {
+        let selector = &config.selector;
         let key = Key {
+            if_id: config.if_id,
             source: address_bits(selector.source.address()),
             destination: address_bits(selector.destination.address()),
             protocol: selector.protocol,
@@ -252,6 +261,7 @@ impl Key {
     #[inline]
     fn under(&self, mask: &Mask) -> Key {
         Key {
+            if_id: self.if_id,
             source: self.source & mask.source,
             destination: self.destination & mask.destination,
             protocol: self.protocol & mask.protocol,

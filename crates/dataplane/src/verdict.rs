@@ -189,6 +189,8 @@ verdicts! {
     RouteProhibit "route_prohibit" Dropped None;
     /// The route leaves by an interface that is not a port of the gateway.
     RouteNotAPort "route_not_a_port" Dropped None;
+    /// Led into a tunnel that does not exist, or that no policy says how to enter.
+    NoTunnel "no_tunnel" Dropped Some("XfrmOutNoStates");
     /// The tunnel's far end is an address of this host.
     TunnelToSelf "tunnel_to_self" Dropped None;
     /// The next hop's link-layer address is not known yet; the kernel has been asked.

@@ -17,6 +17,7 @@
 #![allow(unsafe_code)]
 
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::atomic::{
     AtomicPtr, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
@@ -34,6 +35,7 @@ use crate::sad::Sad;
 use crate::spd::Spd;
 use crate::table::Table;
 use crate::transport::TransportSlots;
+use crate::tunnel::Tunnels;
 
 /// One interface that the gateway forwards through.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +65,8 @@ pub struct View {
     pub bundles: Bundles,
     /// The slots of SAs in transport mode, by whom they are between.
     pub transport: TransportSlots,
+    /// Tunnels that routes lead into.
+    pub tunnels: Tunnels,
     /// Routes.
     pub fib: Fib,
     /// Link-layer addresses.
@@ -73,6 +77,8 @@ pub struct View {
     pub ports: Arc<[PortInfo]>,
     /// The port of the host's own packets, beyond those of `ports`; it has no link layer.
     pub host: Option<u16>,
+    /// More such ports, each the host's way into a group of tunnels.
+    pub tunnel_devices: Range<u16>,
     /// The addresses of this host.
     pub local: Table<IpAddr, ()>,
     /// The UDP ports of this host on which ESP arrives.
@@ -89,6 +95,7 @@ impl View {
             | self.neighbours.settle()
             | self.local.settle()
             | self.transport.settle()
+            | self.tunnels.settle()
     }
 }
 

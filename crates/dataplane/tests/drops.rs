@@ -14,6 +14,7 @@ use dataplane::prefix::Prefix;
 use dataplane::sa::{HardLimits, Mode, Sa, SaConfig, SaFlags};
 use dataplane::selector::{PortMatch, Selector};
 use dataplane::spd::DefaultAction;
+use dataplane::tunnel::TunnelName;
 use dataplane::verdict::{Outcome, Verdict};
 use fixture::*;
 use wire::protocol;
@@ -206,7 +207,7 @@ const CASES: &[Case] = &[
         let mut west = waiting(1);
         let policy = PLAIN.policy(Direction::Out, Site::East);
         west.change(|view| {
-            view.spd.remove(policy.direction, &policy.selector, policy.index);
+            view.spd.remove(&policy);
         });
         west.turn_until_nothing_waits();
         only_loss(&mut west)
@@ -255,6 +256,14 @@ const CASES: &[Case] = &[
     (Verdict::RouteBlackhole, || drop_by_route(Route::Blackhole)),
     (Verdict::RouteUnreachable, || drop_by_route(Route::Unreachable)),
     (Verdict::RouteProhibit, || drop_by_route(Route::Prohibit)),
+    (Verdict::NoTunnel, || {
+        let mut west = west();
+        west.change(|view| {
+            let row = view.tunnels.join(TunnelName { if_id: 7, remote: None }).unwrap();
+            view.fib.insert(Prefix::host(clear().dst), Route::Tunnel(row));
+        });
+        west.drop(RED, &clear().frame(RED))
+    }),
     (Verdict::RouteNotAPort, || drop_by_route(Route::NotAPort)),
     (Verdict::TunnelToSelf, || {
         let mut west = west();
@@ -438,8 +447,9 @@ fn open_one(east: &mut Gateway, seal: &Seal) {
 
 fn add_policy(gateway: &mut Gateway, direction: Direction, action: Action, selector: Selector) {
     let (index, priority, position) = (40, 1, 40);
-    let own_sas = false;
-    let config = PolicyConfig { index, direction, selector, priority, position, action, own_sas };
+    let (own_sas, if_id) = (false, 0);
+    let config =
+        PolicyConfig { index, direction, if_id, selector, priority, position, action, own_sas };
     gateway.change(|view| {
         view.spd.insert(Arc::new(Policy::new(config)));
     });

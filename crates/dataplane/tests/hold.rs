@@ -205,7 +205,7 @@ fn a_packet_that_waited_never_leaves_in_clear() {
         west.inject(RED, &numbered(1));
         west.worker.turn();
         west.change(|view| {
-            view.spd.remove(policy.direction, &policy.selector, policy.index);
+            view.spd.remove(&policy);
             if let Some(action) = action {
                 let config = PolicyConfig { action, ..policy.clone() };
                 view.spd.insert(Arc::new(Policy::new(config)));

@@ -85,8 +85,7 @@ fn what_comes_to_the_host_must_come_the_right_way() {
     let genuine = Packet::udp(inner(Site::West, false), host, 1, 2, 8);
     assert_eq!(east.forward(BLACK, &sealed(2, &genuine)).0, Verdict::HostOpened);
     east.change(|view| {
-        let PolicyConfig { selector, index, .. } = PLAIN.policy(Direction::In, Site::East);
-        assert!(view.spd.remove(Direction::In, &selector, index).is_some());
+        assert!(view.spd.remove(&PLAIN.policy(Direction::In, Site::East)).is_some());
     });
     assert_eq!(east.drop(BLACK, &sealed(3, &genuine)), Verdict::NoPolicy);
 }
@@ -212,7 +211,7 @@ fn what_transport_mode_carries_is_inspected() {
         new.selector = Selector::any(dataplane::prefix::Family::V4);
         edit(&mut new);
         east.change(|view| {
-            view.spd.remove(Direction::In, &new.selector, 300);
+            view.spd.remove(&new);
             view.spd.insert(Arc::new(Policy::new(new)));
         });
     };

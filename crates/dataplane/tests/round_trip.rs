@@ -21,6 +21,7 @@ fn every_tunnel() -> impl Iterator<Item = Tunnel> {
                         extended,
                         window: 64,
                         udp,
+                        if_id: 0,
                     },
                 )
             })

@@ -121,6 +121,7 @@ pub fn moved(old: &Sa, new: &Sa) -> Result<Sa, SaError> {
                 sent: config.sent.max(stats.sent),
                 received: config.received.max(stats.received),
                 received_bitmap: None,
+                if_id: 0,
                 ..config
             })
         }

@@ -105,6 +105,7 @@ mod tests {
             sent: 0,
             received: 0,
             received_bitmap: None,
+            if_id: 0,
             added_ns: 0,
         })
         .unwrap()

@@ -353,8 +353,7 @@ impl Tables {
             self.by_index.remove(&gone.record.index);
         }
         if let Some(policy) = &gone.policy {
-            let config = policy.config();
-            view.spd.remove(config.direction, &config.selector, config.index);
+            view.spd.remove(policy.config());
         }
         if let Some(key) = gone.slot {
             self.slots.leave(key, view);
@@ -370,7 +369,7 @@ impl Tables {
         if self.guard.release(held)?
             && let Some(index) = self.left.remove(&held)
         {
-            view.spd.remove(held.0, &held.1, index);
+            view.spd.remove(&guard_policy(index, held));
         }
         Ok(())
     }
@@ -431,6 +430,7 @@ fn guard_policy(index: u32, (direction, selector): Held) -> PolicyConfig {
         position: u64::MAX,
         action: Action::Discard,
         own_sas: false,
+        if_id: 0,
     }
 }
 

@@ -90,6 +90,7 @@ pub fn sa(record: &SaRecord, engine: Engine, clock: &Clock, home: Home<'_>) -> R
         source: parameters.source(),
         destination: parameters.destination(),
         reqid: info.reqid,
+        if_id: parameters.if_id,
         key: Arc::new(key),
         salt: *salt,
         extended_sequence: record.esn(),
@@ -233,6 +234,7 @@ pub fn policy(record: &PolicyRecord, wanted: Wanted, bundle: Option<u32>) -> Opt
         priority: record.priority,
         position: record.order,
         action,
+        if_id: record.if_id,
         own_sas: record.flags & policy_flag::CPU_ACQUIRE != 0,
     })
 }

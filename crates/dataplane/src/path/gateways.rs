@@ -95,6 +95,7 @@ fn sa(tunnel: usize, key: &Arc<Key>) -> Result<Sa, PathError> {
         sent: 0,
         received: 0,
         received_bitmap: None,
+        if_id: 0,
         added_ns: 1,
     };
     Sa::new(config).map_err(|error| PathError::Request(error.to_string()))
@@ -117,6 +118,7 @@ fn policy(tunnel: usize, direction: Direction) -> Arc<Policy> {
     let bundle = (direction == Direction::Out).then_some(tunnel as u32);
     Arc::new(Policy::new(PolicyConfig {
         own_sas: false,
+        if_id: 0,
         index: 8 * (1 + tunnel as u32) + direction as u32,
         direction,
         selector,

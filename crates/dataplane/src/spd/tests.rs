@@ -127,9 +127,17 @@ fn policy(
     position: u64,
 ) -> Arc<Policy> {
     let action = Action::Bypass;
-    let own_sas = false;
-    let config = PolicyConfig { index, direction, selector, priority, position, action, own_sas };
-    Arc::new(Policy::new(config))
+    let (own_sas, if_id) = (false, 0);
+    Arc::new(Policy::new(PolicyConfig {
+        index,
+        direction,
+        if_id,
+        selector,
+        priority,
+        position,
+        action,
+        own_sas,
+    }))
 }
 
 proptest! {
@@ -147,7 +155,7 @@ proptest! {
             // One change in four removes the policy added a few steps ago, if it is still there.
             if what == 0 && let Some(old) = twin.remove(n.saturating_sub(priority * 3 + 1)) {
                 let config = old.config();
-                let removed = spd.remove(config.direction, &config.selector, config.index);
+                let removed = spd.remove(config);
                 prop_assert!(removed.is_some_and(|removed| Arc::ptr_eq(&removed, &old)));
             } else if what == 1 && let Some(old) = twin.remove(n / 2) {
                 // An update: the same index, selector and position, another priority.
@@ -196,13 +204,13 @@ fn many_policies_of_one_shape_are_one_table_and_go_quickly() {
     for n in 0..50_000 {
         spd.insert(policy(n, Direction::Out, selector(n), 100, n.into()));
     }
-    assert_eq!(spd.spaces[Direction::Out as usize][0].len(), 1);
+    assert_eq!(spd.spaces[Direction::Out as usize][0][0].len(), 1);
     // Oldest first: each removal takes the best of the table.
     for n in 0..50_000 {
-        assert!(spd.remove(Direction::Out, &selector(n), n).is_some());
+        assert!(spd.remove(policy(n, Direction::Out, selector(n), 0, 0).config()).is_some());
     }
     assert!(spd.is_empty());
-    assert!(spd.spaces[Direction::Out as usize][0].is_empty());
+    assert!(spd.spaces[Direction::Out as usize][0][0].is_empty());
 }
 
 #[test]

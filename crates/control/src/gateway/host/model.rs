@@ -209,6 +209,7 @@ mod tests {
             priority,
             position: 0,
             own_sas: false,
+            if_id: 0,
             action: Action::Protect { template, bundle: None },
         }
     }

@@ -1,0 +1,219 @@
+//! Route mode: routes that lead into tunnels, and the tunnels as rows of a table.
+//!
+//! ```text
+//!  inner destination ─► FIB ─► row ─┬─ a slot: every packet leaves by its SA      no policy is searched
+//!                                   └─ none:  the policies of the row's `if_id` say which SA
+//!  inner source of what an SA with an `if_id` brought ─► the policies of that `if_id`
+//!                                   └─ none: its route must lead back to the SA's far end
+//! ```
+//!
+//! A tunnel is named as XFRM's interfaces name it, by the `if_id` of its SAs and policies, which are a
+//! world of their own: nothing of them concerns packets that no route leads there. Many tunnels may
+//! have one `if_id`, told apart by their far ends (point-to-multipoint); then the routes say both who
+//! gets a packet and whose packets are welcome, and a policy is only needed to forbid.
+//!
+//! What never happens: that a packet which a route leads into a tunnel leaves in clear. Which routes
+//! lead where, and which slot takes all of a tunnel's packets, control decides.
+
+use std::net::IpAddr;
+
+use crate::array::Array;
+use crate::batch::{Slot, Turn};
+use crate::bundles::{BUNDLES_MAX, Whose};
+use crate::fib::Route;
+use crate::policy::{Action, Direction, Template};
+use crate::prefix::Family;
+use crate::sa::Sa;
+use crate::seal::{carries, protect};
+use crate::spd::{DefaultAction, Lookup};
+use crate::table::Table;
+use crate::verdict::Verdict;
+use crate::view::View;
+
+/// What tells a tunnel from all others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TunnelName {
+    /// The `if_id` of its SAs and policies; not 0.
+    pub if_id: u32,
+    /// The far end of its SAs, where several tunnels share the `if_id`.
+    pub remote: Option<IpAddr>,
+}
+
+/// A tunnel's row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Its name.
+    pub name: TunnelName,
+    /// The slot by whose SA every inner packet of a family leaves, IPv4 and IPv6. `None`: the policies
+    /// of the `if_id` are asked for each packet.
+    pub slots: [Option<u32>; 2],
+}
+
+/// A version of all tunnels. Cloning is cheap; versions share what did not change. It only grows: a
+/// tunnel without routes costs its row.
+#[derive(Clone, Default)]
+pub struct Tunnels {
+    rows: Array<Tunnel>,
+    numbers: Table<TunnelName, u32>,
+    /// The port of the host's device, by `if_id`.
+    devices: Table<u32, u16>,
+}
+
+impl Tunnels {
+    /// Whether there is no tunnel, and so no route into one.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.numbers.is_empty()
+    }
+
+    /// How many there are; their rows are numbered from 0.
+    pub fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// The row of a name; made if there is none. `None` if there are [`BUNDLES_MAX`] already.
+    pub fn join(&mut self, name: TunnelName) -> Option<u32> {
+        if let Some(number) = self.numbers.get(&name) {
+            return Some(*number);
+        }
+        let number = u32::try_from(self.numbers.len()).ok().filter(|n| *n < BUNDLES_MAX)?;
+        self.rows.set(number, Tunnel { name, ..Tunnel::default() });
+        self.numbers.insert(name, number);
+        Some(number)
+    }
+
+    /// The number of a name's row.
+    pub fn number(&self, name: &TunnelName) -> Option<u32> {
+        self.numbers.get(name).copied()
+    }
+
+    /// A row.
+    #[inline]
+    pub fn row(&self, number: u32) -> Option<&Tunnel> {
+        self.rows.get(number).filter(|row| row.name.if_id != 0)
+    }
+
+    /// Sets the slots of a row that exists.
+    pub fn set_slots(&mut self, number: u32, slots: [Option<u32>; 2]) {
+        if let Some(&Tunnel { name, .. }) = self.row(number) {
+            self.rows.set(number, Tunnel { name, slots });
+        }
+    }
+
+    /// The port of the device by which the host has the packets of an `if_id`.
+    pub fn device(&self, if_id: u32) -> Option<u16> {
+        self.devices.get(&if_id).copied()
+    }
+
+    /// Sets it; whether that is a change.
+    pub fn set_device(&mut self, if_id: u32, port: u16) -> bool {
+        self.device(if_id) != Some(port) && self.devices.insert(if_id, port) != Some(port)
+    }
+
+    /// See [`Table::settle`].
+    pub(crate) fn settle(&mut self) -> bool {
+        self.numbers.settle() | self.devices.settle()
+    }
+}
+
+/// Finds the SA of a packet that no policy protects, if its route leads into a tunnel.
+#[inline]
+pub(crate) fn enter<'v>(
+    slot: &mut Slot<'v>,
+    view: &'v View,
+    turn: &mut Turn<'_>,
+) -> Result<(), Verdict> {
+    if view.tunnels.is_empty() {
+        return Ok(());
+    }
+    let Some(Route::Tunnel(number)) = view.fib.lookup(slot.flow.dst) else {
+        // The host chose the tunnels' device: what the device has no tunnel for is not for clear.
+        let from_device = view.tunnel_devices.contains(&slot.ingress);
+        return if from_device { Err(Verdict::NoTunnel) } else { Ok(()) };
+    };
+    let tunnel = view.tunnels.row(number).ok_or(Verdict::NoTunnel)?;
+    let bundle = tunnel.slots[Family::of(slot.flow.dst).index()];
+    // Packets that wait leave first, and what waits is known by its policy.
+    if turn.hold.len() == 0
+        && let Some((sa, whose)) = bundle.and_then(|slot| view.bundles.choose(slot, turn.worker))
+        && carries(sa, slot)
+    {
+        match whose {
+            Whose::Own => turn.counters.count_own_sa(),
+            Whose::Fallback => turn.counters.count_fallback_sa(),
+            Whose::Everybodys => {}
+        }
+        slot.outbound = Some(sa);
+        return Ok(());
+    }
+    enter_by_policy(slot, tunnel, view, turn)
+}
+
+/// The long way: the policies of the `if_id` are asked, as Linux's XFRM interfaces do for each packet.
+#[cold]
+fn enter_by_policy<'v>(
+    slot: &mut Slot<'v>,
+    tunnel: &Tunnel,
+    view: &'v View,
+    turn: &mut Turn<'_>,
+) -> Result<(), Verdict> {
+    let found = view.spd.lookup_of(tunnel.name.if_id, Direction::Out, &slot.flow);
+    let by_remote = tunnel.name.remote.is_some();
+    let bundle = tunnel.slots[Family::of(slot.flow.dst).index()];
+    match found {
+        // Where the route chose among far ends, the policy still asks for an SA.
+        Lookup::Policy(policy) => match policy.config().action {
+            Action::Discard => Err(Verdict::OutPolicyBlock),
+            Action::Protect { template, bundle: wanted } => {
+                let template = Template { optional: false, ..template };
+                let bundle = if by_remote { bundle } else { wanted };
+                protect(slot, policy, &template, bundle, view, turn)
+            }
+            Action::Bypass => Err(Verdict::NoTunnel),
+        },
+        Lookup::PortsNeeded => Err(Verdict::FragmentOfPortPolicy),
+        Lookup::Default(DefaultAction::Block) => Err(Verdict::OutPolicyBlock),
+        Lookup::Default(DefaultAction::Accept) if by_remote => {
+            let chosen = bundle.and_then(|slot| view.bundles.choose(slot, turn.worker));
+            let (sa, _) = chosen.filter(|(sa, _)| carries(sa, slot)).ok_or(Verdict::NoSa)?;
+            slot.outbound = Some(sa);
+            Ok(())
+        }
+        Lookup::Default(DefaultAction::Accept) => Err(Verdict::NoTunnel),
+    }
+}
+
+/// Whether the route to `source` leads into the tunnel that `sa` belongs to, among those of its
+/// `if_id` that far ends tell apart.
+pub(crate) fn leads_back(source: IpAddr, sa: &Sa, view: &View) -> bool {
+    let Some(Route::Tunnel(number)) = view.fib.lookup(source) else { return false };
+    let config = sa.config();
+    view.tunnels.row(number).is_some_and(|tunnel| {
+        tunnel.name == TunnelName { if_id: config.if_id, remote: Some(config.source) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_one_row_and_versions_stay_as_they_were() {
+        let name =
+            |if_id, remote: Option<[u8; 4]>| TunnelName { if_id, remote: remote.map(IpAddr::from) };
+        let mut tunnels = Tunnels::default();
+        assert!(tunnels.is_empty() && tunnels.row(0).is_none());
+        assert_eq!(tunnels.join(name(7, None)), Some(0));
+        assert_eq!(tunnels.join(name(7, Some([192, 0, 2, 1]))), Some(1));
+        assert_eq!(tunnels.join(name(7, None)), Some(0));
+        assert!(tunnels.row(2).is_none(), "a neighbour of rows that exist is none");
+        let before = tunnels.clone();
+        tunnels.set_slots(1, [Some(5), None]);
+        tunnels.set_slots(2, [Some(5), None]);
+        assert_eq!(before.row(1).unwrap().slots, [None; 2]);
+        assert_eq!(tunnels.row(1).unwrap().slots, [Some(5), None]);
+        assert_eq!((tunnels.len(), tunnels.number(&name(8, None))), (2, None));
+        assert!(tunnels.set_device(7, 3) && !tunnels.set_device(7, 3));
+        assert_eq!((tunnels.device(7), tunnels.device(8)), (Some(3), None));
+    }
+}
