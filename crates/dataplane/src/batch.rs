@@ -12,8 +12,10 @@ use xsk::Frame;
 use crate::counters::Counters;
 use crate::event::EventSink;
 use crate::hold::{HOLD_PACKETS, Hold, Stay};
+use crate::policy::Policy;
 use crate::sa::Sa;
 use crate::sad;
+use crate::tunnel::Tunnel;
 use crate::verdict::Verdict;
 use crate::view::View;
 
@@ -34,8 +36,18 @@ pub(crate) struct Slot<'v> {
     pub(crate) verdict: Option<Verdict>,
     /// Its headers; of the inner packet once it is opened.
     pub(crate) flow: Flow,
-    /// Bytes in front of the ESP header, once there is one: IP headers, and UDP's where it is used.
-    pub(crate) esp_at: usize,
+    /// Bytes in front of the ESP header of a packet to be opened: IP headers, and UDP's where it is
+    /// used.
+    pub(crate) esp_at: u16,
+    /// Bytes from the ESP header to the end of the frame, once a packet is to be encrypted.
+    pub(crate) esp_len: u16,
+    /// The full ESP sequence number: of a packet to be opened what it seems to be, and of one to be
+    /// encrypted its own.
+    pub(crate) sequence: u64,
+    /// The outbound policy that asks for an SA, while the SA is being looked for.
+    pub(crate) policy: Option<&'v Policy>,
+    /// The tunnel that its route leads into, while the SA is being looked for.
+    pub(crate) tunnel: Option<&'v Tunnel>,
     /// The SA to open it with, and then the SA it came through.
     pub(crate) inbound: Option<&'v Sa>,
     /// The SA to seal it with, and then the SA it leaves through.
@@ -148,6 +160,10 @@ impl<'v> Batch<'v> {
             verdict: None,
             flow: UNPARSED,
             esp_at: 0,
+            esp_len: 0,
+            sequence: 0,
+            policy: None,
+            tunnel: None,
             inbound: None,
             outbound: None,
             egress: None,
@@ -160,6 +176,18 @@ impl<'v> Batch<'v> {
     pub(crate) fn undecided(&mut self) -> impl Iterator<Item = &mut Slot<'v>> {
         self.slots.iter_mut().filter(|slot| slot.verdict.is_none())
     }
+}
+
+/// How many slots from the first on are undecided and satisfy `same`: a run that is handled once.
+#[inline]
+pub(crate) fn run_len<'v>(slots: &[Slot<'v>], same: impl Fn(&Slot<'v>) -> bool) -> usize {
+    slots.iter().take_while(|slot| slot.verdict.is_none() && same(slot)).count()
+}
+
+/// Whether a slot's SA is this very one.
+#[inline]
+pub(crate) fn is_same(slot: Option<&Sa>, sa: &Sa) -> bool {
+    slot.is_some_and(|other| std::ptr::eq(other, sa))
 }
 
 /// What a stage may know and touch beside the packets and the view.

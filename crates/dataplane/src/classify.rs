@@ -13,7 +13,6 @@ use wire::natt::Datagram;
 use wire::{protocol, udp};
 
 use crate::batch::{Batch, Named, Slot};
-use crate::cpu::prefetch;
 use crate::punt::punt;
 use crate::sad;
 use crate::verdict::Verdict;
@@ -42,7 +41,7 @@ pub(crate) fn classify<'v>(batch: &mut Batch<'v>, view: &'v View) {
         let Some(slot) = slots.get_mut(*slot) else { continue };
         match view.sad.get_hashed(*hash, key) {
             Some(sa) => {
-                prefetch(&**sa);
+                sa.prefetch();
                 slot.inbound = Some(sa);
             }
             None => slot.decide(Verdict::NoState),
@@ -73,7 +72,8 @@ fn name_one(slot: &mut Slot<'_>, view: &View) -> Result<Option<sad::Key>, Verdic
     // Bytes behind the datagram's end are no part of it, as in Linux.
     let end = esp_at + esp.len();
     slot.frame.truncate(end);
-    slot.esp_at = esp_at;
+    // An IP header and UDP's are shorter than any frame.
+    slot.esp_at = esp_at as u16;
     Ok(Some(key))
 }
 

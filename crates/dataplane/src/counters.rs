@@ -166,11 +166,11 @@ pub struct UsageSnapshot {
 }
 
 impl Usage {
-    /// Counts one packet.
+    /// Counts packets.
     #[inline]
-    pub(crate) fn count(&self, bytes: usize, now_ns: u64) {
-        self.packets.fetch_add(1, Relaxed);
-        self.bytes.fetch_add(bytes as u64, Relaxed);
+    pub(crate) fn count(&self, packets: u64, bytes: u64, now_ns: u64) {
+        self.packets.fetch_add(packets, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
         // The clock is read once per turn, so most packets find their own time here already.
         if self.last_use_ns.load(Relaxed) != now_ns {
             self.last_use_ns.store(now_ns, Relaxed);
@@ -224,9 +224,8 @@ mod tests {
     #[test]
     fn usage_keeps_first_and_last_time() {
         let usage = Usage::default();
-        usage.count(100, 5);
-        usage.count(50, 5);
-        usage.count(1, 9);
+        usage.count(2, 150, 5);
+        usage.count(1, 1, 9);
         let expected = UsageSnapshot { packets: 3, bytes: 151, first_use_ns: 5, last_use_ns: 9 };
         assert_eq!(usage.snapshot(), expected);
     }

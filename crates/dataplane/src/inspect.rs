@@ -5,9 +5,10 @@
 //! clear must not be covered by a policy that protects. Whoever holds one tunnel's keys can thus
 //! not speak for another's addresses, and nobody can without keys.
 //!
-//! What passes here is forwarded, or handed to this host; what goes out, and how, `seal` decides.
+//! What passes here is forwarded, or handed to this host; what goes out, and how, `choose` decides.
 
 use std::net::IpAddr;
+use std::sync::atomic::Ordering::Relaxed;
 
 use wire::flow::{Flow, Fragment};
 
@@ -18,30 +19,37 @@ use crate::punt::to_host;
 use crate::sa::{Mode, Sa};
 use crate::selector::Selector;
 use crate::spd::{DefaultAction, Lookup};
+use crate::tally::Tally;
 use crate::tunnel::leads_back;
 use crate::verdict::Verdict;
 use crate::view::View;
 
 /// Checks every packet against the policies of the direction it takes.
-pub(crate) fn inspect(batch: &mut Batch<'_>, view: &View, turn: &Turn<'_>) {
-    // What the host itself sends comes in nowhere: only its way out is asked for, by `seal`.
+pub(crate) fn inspect<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &Turn<'_>) {
+    let mut tally = Tally::new(turn.now_ns);
+    // What the host itself sends comes in nowhere: only its way out is asked for, by `choose`.
     for slot in batch.undecided().filter(|slot| !slot.is_hosts(view)) {
-        if let Err(verdict) = inspect_one(slot, view, turn.now_ns) {
+        if let Err(verdict) = inspect_one(slot, view, &mut tally) {
             if let Some(sa) = slot.inbound {
                 sa.count_error(verdict);
             }
             slot.decide(verdict);
         }
     }
+    tally.settle();
 }
 
-fn inspect_one(slot: &mut Slot<'_>, view: &View, now_ns: u64) -> Result<(), Verdict> {
+fn inspect_one<'v>(
+    slot: &mut Slot<'v>,
+    view: &'v View,
+    tally: &mut Tally<'v>,
+) -> Result<(), Verdict> {
     let flow = &slot.flow;
     check_addresses(flow)?;
     // Only a packet out of a tunnel can be local here: `classify` ended the others.
     let for_host = slot.inbound.is_some() && is_local(flow.dst, view);
     let direction = if for_host { Direction::In } else { Direction::Forward };
-    let if_id = slot.inbound.map_or(0, |sa| sa.config().if_id);
+    let if_id = slot.inbound.map_or(0, |sa| sa.hot().if_id);
     let found = view.spd.lookup_of(if_id, direction, flow);
     let policy = match slot.inbound {
         Some(sa) if if_id != 0 => inspect_routed(flow, sa, found, view)?,
@@ -49,7 +57,7 @@ fn inspect_one(slot: &mut Slot<'_>, view: &View, now_ns: u64) -> Result<(), Verd
         None => inspect_clear(flow, found)?,
     };
     if let Some(policy) = policy {
-        policy.count(slot.frame.len(), now_ns);
+        tally.count(policy, slot.frame.len());
     }
     if for_host { to_host(slot, view) } else { Ok(()) }
 }
@@ -60,7 +68,9 @@ fn inspect_opened<'v>(
     sa: &Sa,
     found: Lookup<'v>,
 ) -> Result<Option<&'v Policy>, Verdict> {
-    if let Some(selector) = &sa.config().selector {
+    if sa.hot().selective
+        && let Some(selector) = &sa.config().selector
+    {
         check_ports_known(flow, selector)?;
         if !selector.matches(flow) {
             return Err(Verdict::SelectorMismatch);
@@ -69,15 +79,25 @@ fn inspect_opened<'v>(
     // As in Linux, transport mode adds to a packet that would be welcome in clear, too: its
     // addresses are the peer's own, so it says nothing that the peer could not say without
     // (`secpath_has_nontransport`).
-    let is_transport = sa.config().mode == Mode::Transport;
+    let is_transport = sa.hot().mode == Mode::Transport;
     let policy = match found {
         Lookup::Policy(policy) => policy,
         Lookup::PortsNeeded => return Err(Verdict::FragmentOfPortPolicy),
         Lookup::Default(DefaultAction::Accept) if is_transport => return Ok(None),
         Lookup::Default(_) => return Err(Verdict::NoPolicy),
     };
-    let is_welcome =
-        |template: &Template| template.accepts(sa) || is_transport && template.optional;
+    let is_welcome = |template: &Template| {
+        // Neither of the two ever changes, so what was once found goes on being so.
+        let welcomed_by = &sa.hot().welcomed_by;
+        if welcomed_by.load(Relaxed) == policy.id() {
+            return true;
+        }
+        let welcome = template.accepts(sa) || is_transport && template.optional;
+        if welcome {
+            welcomed_by.store(policy.id(), Relaxed);
+        }
+        welcome
+    };
     match &policy.config().action {
         Action::Discard => Err(Verdict::PolicyBlock),
         Action::Protect { template, .. } if is_welcome(template) => {

@@ -15,7 +15,7 @@ pub enum Stage {
     /// ESP for this host: the SA.
     Classify,
     /// The replay window is asked.
-    Check,
+    Open,
     /// ESP is decrypted.
     Decrypt,
     /// The replay window moves, the inner packet appears.
@@ -27,7 +27,7 @@ pub enum Stage {
     /// The outbound policy and its SA.
     Choose,
     /// Sequence numbers, ESP and outer headers.
-    Number,
+    Seal,
     /// ESP is encrypted.
     Encrypt,
     /// Next hop and link header.
@@ -45,13 +45,13 @@ impl Stage {
         Stage::Receive,
         Stage::Parse,
         Stage::Classify,
-        Stage::Check,
+        Stage::Open,
         Stage::Decrypt,
         Stage::Accept,
         Stage::Inspect,
         Stage::Hop,
         Stage::Choose,
-        Stage::Number,
+        Stage::Seal,
         Stage::Encrypt,
         Stage::Route,
         Stage::Send,
@@ -63,13 +63,13 @@ impl Stage {
             Stage::Receive => "receive",
             Stage::Parse => "parse",
             Stage::Classify => "classify",
-            Stage::Check => "check",
+            Stage::Open => "open",
             Stage::Decrypt => "decrypt",
             Stage::Accept => "accept",
             Stage::Inspect => "inspect",
             Stage::Hop => "hop",
             Stage::Choose => "choose",
-            Stage::Number => "number",
+            Stage::Seal => "seal",
             Stage::Encrypt => "encrypt",
             Stage::Route => "route",
             Stage::Send => "send",

@@ -6,10 +6,10 @@
 //!
 //! | killed after | the next process finds |
 //! |---|---|
-//! | a sequence number was taken, before its packet was sent | a gap in the numbers, never a repeat |
+//! | sequence numbers were taken, before their packets were sent | a gap in the numbers, never a repeat |
 //! | a window's bit was set, before its packet was sent on | a packet lost, never one accepted twice |
 //! | a bit was set, before the window moved to it | the number refused, the window moves with the next |
-//! | packets were counted, before bytes | a count that is one packet ahead |
+//! | packets were counted, before bytes | a count that is some packets ahead |
 //!
 //! ```text
 //!  entry: 16 words, then the ring of the replay window (0 to 256 words)
@@ -28,6 +28,7 @@ use xsk::Region;
 use xsk::region::CHUNK_WORDS;
 
 use crate::counters::UsageSnapshot;
+use crate::cpu::prefetch;
 use crate::replay::ring_words;
 
 /// Words before the ring: two cache lines, the unit of adjacent-line prefetch.
@@ -352,11 +353,17 @@ impl Words {
         self.head[word::BYTES].load(Relaxed)
     }
 
-    /// Counts one packet.
+    /// Asks for the line that every packet needs.
     #[inline]
-    pub(crate) fn count(&self, bytes: usize, now_ns: u64) {
-        self.head[word::PACKETS].fetch_add(1, Relaxed);
-        self.head[word::BYTES].fetch_add(bytes as u64, Relaxed);
+    pub(crate) fn prefetch(&self) {
+        prefetch(self.head);
+    }
+
+    /// Counts packets.
+    #[inline]
+    pub(crate) fn count(&self, packets: u64, bytes: u64, now_ns: u64) {
+        self.head[word::PACKETS].fetch_add(packets, Relaxed);
+        self.head[word::BYTES].fetch_add(bytes, Relaxed);
         // The clock is read once per turn, so most packets find their own time here already.
         if self.head[word::LAST_USE].load(Relaxed) != now_ns {
             self.head[word::LAST_USE].store(now_ns, Relaxed);

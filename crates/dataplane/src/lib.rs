@@ -4,7 +4,7 @@
 //! Read `worker.rs` first, then the stages in the order in which it names them:
 //!
 //! ```text
-//! receive → parse → classify → open → inspect → hop → seal → route → send
+//! receive → parse → classify → open → decrypt → accept → inspect → hop → choose → seal → encrypt → route → send
 //! ```
 //!
 //! A stage is a free function over a batch of packets and the current [`view::View`]. A packet that
@@ -16,10 +16,14 @@
 
 #![deny(unsafe_code)]
 
+mod accept;
 mod array;
 mod batch;
+mod choose;
 mod classify;
+mod decrypt;
 mod ecn;
+mod encrypt;
 mod hold;
 mod hop;
 mod inspect;
@@ -30,6 +34,7 @@ mod receive;
 mod route;
 mod seal;
 mod send;
+mod tally;
 
 pub mod alarm;
 pub mod board;

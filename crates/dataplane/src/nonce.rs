@@ -15,7 +15,9 @@
 //! owns a block of its own, so a key that is installed twice, deleted and added again, or held by
 //! two SAs at once never meets an IV twice. IVs are taken, never returned.
 //!
-//! The IV says nothing about ESP sequence numbers; those are in `sa.rs`.
+//! The counter in the block is the lower half of the packet's sequence number, which an SA takes once
+//! (`sa.rs`); each upper half has a block of its own. A gateway that starts again, or an SA that is
+//! installed again, has other blocks, so its numbers need not be known.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -26,9 +28,6 @@ const BLOCKS_PER_EPOCH: u64 = 1 << 16;
 
 /// Bits of the counter inside a block.
 const COUNTER_BITS: u32 = 32;
-
-/// The last counter value marks a block as used up and is itself never an IV.
-const COUNTER_END: u64 = (1 << COUNTER_BITS) - 1;
 
 /// A block of IVs that belongs to one SA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -114,58 +113,95 @@ fn taken(word: u64) -> u64 {
     word & 0xffff_ffff
 }
 
-/// The IV counter of one SA.
-pub(crate) struct IvCounter {
-    /// The next IV to use. [`COUNTER_END`] in its low half means that a block is needed.
-    next: AtomicU64,
+/// Where one SA's IVs come from: the IV of a sequence number is the number's lower half in a block
+/// that serves the SA's numbers with one upper half, and nothing else. As the SA gives no number
+/// twice, it gives no IV twice, and takes both in one step.
+pub(crate) struct IvSource {
+    /// The upper half of the numbers that are served in bits 32–63, their block in bits 0–31.
+    current: AtomicU64,
     space: OnceLock<Arc<NonceSpace>>,
 }
 
-impl IvCounter {
-    /// A counter with no IV yet.
-    pub(crate) fn unarmed() -> IvCounter {
-        IvCounter { next: AtomicU64::new(COUNTER_END), space: OnceLock::new() }
+/// No block yet. The last upper half of all is never served by a block that is kept.
+const UNARMED: u64 = u64::MAX;
+
+impl IvSource {
+    /// A source with no IV yet.
+    pub(crate) fn unarmed() -> IvSource {
+        IvSource { current: AtomicU64::new(UNARMED), space: OnceLock::new() }
     }
 
-    /// Gives the counter its first block. Does nothing if it has one.
-    pub(crate) fn arm(&self, space: &Arc<NonceSpace>) -> io::Result<()> {
+    /// Gives the source its first block, for the numbers after `sent`. Does nothing if it has one.
+    pub(crate) fn arm(&self, space: &Arc<NonceSpace>, sent: u64) -> io::Result<()> {
         if self.space.get().is_some() {
             return Ok(());
         }
         let block = space.claim_block()?;
-        if self.space.set(space.clone()).is_ok() {
+        let upper = sent.saturating_add(1) >> 32;
+        if self.space.set(space.clone()).is_ok() && upper != UNARMED >> 32 {
+            let word = upper << 32 | block.first_iv() >> COUNTER_BITS;
             // Fails only if a worker saw the space first and took a block by itself.
-            let _ = self.next.compare_exchange(COUNTER_END, block.first_iv(), Relaxed, Relaxed);
+            let _ = self.current.compare_exchange(UNARMED, word, Relaxed, Relaxed);
         }
         Ok(())
     }
 
-    /// An IV that nobody had before; `None` if no block can be had.
-    ///
-    /// A compare-and-swap and not `fetch_add`, which would run on into the next SA's block.
+    /// What goes in front of the lower half of `sequence` to make its IV; `None` if no block can be
+    /// had. It serves all numbers with that upper half, but must be asked for anew with each run.
+    /// `copy` is where the caller keeps what served it last, near its other words.
     #[inline]
-    pub(crate) fn take(&self) -> Option<u64> {
-        let mut next = self.next.load(Relaxed);
+    pub(crate) fn block_of(&self, sequence: u64, copy: &BlockCopy) -> Option<u64> {
+        let word = copy.0.load(Relaxed);
+        if serves(word, sequence) { Some(word << 32) } else { self.look_up(sequence, copy) }
+    }
+
+    #[cold]
+    fn look_up(&self, sequence: u64, copy: &BlockCopy) -> Option<u64> {
+        let word = self.current.load(Relaxed);
+        if !serves(word, sequence) {
+            return self.renew(sequence >> 32);
+        }
+        copy.0.store(word, Relaxed);
+        Some(word << 32)
+    }
+
+    #[cold]
+    fn renew(&self, upper: u64) -> Option<u64> {
+        let block = self.space.get()?.take_block()?.first_iv();
+        let mut seen = self.current.load(Relaxed);
         loop {
-            let (iv, following) = if next & COUNTER_END == COUNTER_END {
-                // If another worker is faster, our block goes unused; blocks are cheap.
-                let first = self.space.get()?.take_block()?.first_iv();
-                (first, first + 1)
-            } else {
-                (next, next + 1)
-            };
-            match self.next.compare_exchange_weak(next, following, Relaxed, Relaxed) {
-                Ok(_) => return Some(iv),
-                Err(seen) => next = seen,
+            if seen != UNARMED && seen >> 32 == upper {
+                // Another worker was faster, and our block goes unused; blocks are cheap.
+                return Some(seen << 32);
+            }
+            // Numbers are behind that others have left behind already, or the last of all: a block
+            // for them alone, which nobody else has.
+            if seen != UNARMED && seen >> 32 > upper || upper == UNARMED >> 32 {
+                return Some(block);
+            }
+            let word = upper << 32 | block >> COUNTER_BITS;
+            match self.current.compare_exchange_weak(seen, word, Relaxed, Relaxed) {
+                Ok(_) => return Some(block),
+                Err(now) => seen = now,
             }
         }
     }
+}
 
-    /// Moves the counter within its block, for tests that cannot count to 2^32.
-    #[cfg(test)]
-    pub(crate) fn skip_to(&self, counter: u32) {
-        let next = self.next.load(Relaxed) & !COUNTER_END | u64::from(counter);
-        self.next.store(next, Relaxed);
+/// Whether a source's word has the block of a number.
+#[inline]
+fn serves(word: u64, sequence: u64) -> bool {
+    word >> 32 == sequence >> 32 && word >> 32 != UNARMED >> 32
+}
+
+/// A copy of the word that says which block serves which numbers. It may be older than the source's:
+/// then its block still serves the numbers with its upper half.
+pub(crate) struct BlockCopy(AtomicU64);
+
+impl BlockCopy {
+    /// A copy of nothing yet.
+    pub(crate) fn empty() -> BlockCopy {
+        BlockCopy(AtomicU64::new(UNARMED))
     }
 }
 
@@ -183,60 +219,75 @@ mod tests {
         .unwrap()
     }
 
+    /// The IV of a number, as `sa.rs` makes it.
+    fn iv(source: &IvSource, sequence: u64) -> Option<u64> {
+        source.block_of(sequence, &BlockCopy::empty()).map(|block| block | sequence & 0xffff_ffff)
+    }
+
     #[test]
     fn layout_is_epoch_block_counter() {
         let space = counting_space(0xabcd);
         space.take_block();
-        let counter = IvCounter::unarmed();
-        counter.arm(&space).unwrap();
-        assert_eq!(counter.take(), Some(0xabcd_0001_0000_0000));
-        assert_eq!(counter.take(), Some(0xabcd_0001_0000_0001));
+        let source = IvSource::unarmed();
+        source.arm(&space, 0).unwrap();
+        assert_eq!(iv(&source, 1), Some(0xabcd_0001_0000_0001));
+        assert_eq!(iv(&source, 0xffff_ffff), Some(0xabcd_0001_ffff_ffff));
     }
 
     #[test]
-    fn unarmed_counter_has_no_iv() {
-        assert_eq!(IvCounter::unarmed().take(), None);
+    fn unarmed_source_has_no_iv() {
+        for sequence in [1, 1 << 32, u64::MAX] {
+            assert_eq!(iv(&IvSource::unarmed(), sequence), None);
+        }
     }
 
     #[test]
     fn arming_twice_keeps_the_block() {
         let space = counting_space(1);
-        let counter = IvCounter::unarmed();
-        counter.arm(&space).unwrap();
-        let first = counter.take().unwrap();
-        counter.arm(&space).unwrap();
-        assert_eq!(counter.take(), Some(first + 1));
+        let source = IvSource::unarmed();
+        source.arm(&space, 6).unwrap();
+        let first = iv(&source, 7).unwrap();
+        source.arm(&space, 7).unwrap();
+        assert_eq!(iv(&source, 8), Some(first + 1));
         assert_eq!(space.blocks_left(), BLOCKS_PER_EPOCH - 1);
     }
 
     #[test]
-    fn end_of_a_block_takes_another_and_never_the_neighbours() {
+    fn each_upper_half_has_a_block_and_never_the_neighbours() {
         let space = counting_space(1);
-        let (ours, other) = (IvCounter::unarmed(), IvCounter::unarmed());
-        ours.arm(&space).unwrap();
-        other.arm(&space).unwrap();
-        ours.skip_to(u32::MAX - 2);
-        let ivs: Vec<u64> = (0..4).map(|_| ours.take().unwrap()).collect();
+        let (ours, other) = (IvSource::unarmed(), IvSource::unarmed());
+        ours.arm(&space, 0xffff_fffd).unwrap();
+        other.arm(&space, 0).unwrap();
         let block = |number: u64| 1u64 << 48 | number << 32;
-        assert_eq!(ivs, [block(0) | 0xffff_fffd, block(0) | 0xffff_fffe, block(2), block(2) + 1]);
-        assert_eq!(other.take(), Some(block(1)));
+        let ivs: Vec<u64> = (0xffff_fffe..0x1_0000_0002).map(|n| iv(&ours, n).unwrap()).collect();
+        assert_eq!(ivs, [block(0) | 0xffff_fffe, block(0) | 0xffff_ffff, block(2), block(2) + 1]);
+        assert_eq!(iv(&other, 1), Some(block(1) + 1));
+        // With a copy that is kept, the same.
+        let (copy, source) = (BlockCopy::empty(), &other);
+        for number in [7, 8, 9] {
+            assert_eq!(source.block_of(number, &copy), Some(block(1)));
+        }
+        // A worker that took its number before the others went on gets a block that is nobody's.
+        assert_eq!(iv(&ours, 0xffff_fffe), Some(block(3) | 0xffff_fffe));
+        assert_eq!(iv(&ours, 0x1_0000_0002), Some(block(2) + 2));
+        // The last upper half of all.
+        assert_eq!(iv(&ours, u64::MAX), Some(block(4) | 0xffff_ffff));
     }
 
     #[test]
     fn exhausted_epoch_stops_workers_until_control_claims_another() {
         let space = counting_space(7);
-        let counter = IvCounter::unarmed();
-        counter.arm(&space).unwrap();
+        let source = IvSource::unarmed();
+        source.arm(&space, 0).unwrap();
         let mut seen = HashSet::from([Block { epoch: 7, number: 0 }]);
         while let Some(block) = space.take_block() {
             assert!(seen.insert(block));
         }
         assert_eq!(seen.len() as u64, BLOCKS_PER_EPOCH);
-        counter.skip_to(u32::MAX - 1);
-        assert!(counter.take().is_some());
-        assert_eq!((counter.take(), counter.take()), (None, None));
+        assert!(iv(&source, 0xffff_ffff).is_some());
+        assert_eq!((iv(&source, 1 << 32), iv(&source, 1 << 32)), (None, None));
         space.replenish(10).unwrap();
-        assert_eq!(counter.take(), Some(8u64 << 48));
+        assert_eq!(iv(&source, 1 << 32), Some(8u64 << 48));
         assert_eq!(space.claim_block().unwrap(), Block { epoch: 8, number: 1 });
     }
 
@@ -251,18 +302,21 @@ mod tests {
         .unwrap();
         while space.take_block().is_some() {}
         assert!(space.claim_block().is_err());
-        assert!(IvCounter::unarmed().arm(&space).is_err());
+        assert!(IvSource::unarmed().arm(&space, 0).is_err());
     }
 
     #[test]
     fn workers_racing_over_block_ends_share_no_iv() {
         let space = counting_space(3);
-        let counter = IvCounter::unarmed();
-        counter.arm(&space).unwrap();
         let mut seen = HashSet::new();
-        for _ in 0..200 {
-            counter.skip_to(u32::MAX - 5);
-            let take = || (0..10).map(|_| counter.take().unwrap()).collect::<Vec<_>>();
+        for round in 0..200u64 {
+            let source = IvSource::unarmed();
+            source.arm(&space, 0).unwrap();
+            let counter = AtomicU64::new((round << 32) - u64::from(round != 0) * 5);
+            let take = || {
+                let next = || counter.fetch_add(1, Relaxed) + 1;
+                (0..10).map(|_| iv(&source, next()).unwrap()).collect::<Vec<_>>()
+            };
             let (mine, theirs) = std::thread::scope(|scope| {
                 let other = scope.spawn(take);
                 (take(), other.join().unwrap())

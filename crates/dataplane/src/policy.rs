@@ -47,7 +47,6 @@ pub struct Template {
 
 impl Template {
     /// Whether a packet that came through `sa` is what the template asks for.
-    #[inline]
     pub fn accepts(&self, sa: &Sa) -> bool {
         let config = sa.config();
         let same_ends = self.mode == Mode::Transport
@@ -103,6 +102,7 @@ pub struct PolicyConfig {
 /// A policy in force.
 #[derive(Debug)]
 pub struct Policy {
+    id: u64,
     config: PolicyConfig,
     runtime: Arc<Runtime>,
 }
@@ -114,18 +114,30 @@ struct Runtime {
     asked_ns: AtomicU64,
 }
 
+fn next_id() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Relaxed) + 1
+}
+
 /// The order in which policies are preferred; the smallest wins.
 pub(crate) type Rank = (u32, u64);
 
 impl Policy {
     /// A new policy.
     pub fn new(config: PolicyConfig) -> Policy {
-        Policy { config, runtime: Arc::default() }
+        Policy { id: next_id(), config, runtime: Arc::default() }
     }
 
     /// A replacement with other settings that goes on with this one's counters.
     pub fn with_config(&self, config: PolicyConfig) -> Policy {
-        Policy { config, runtime: self.runtime.clone() }
+        Policy { id: next_id(), config, runtime: self.runtime.clone() }
+    }
+
+    /// What tells this object from every other policy of the process's life, also of replacements.
+    /// Not zero.
+    #[inline]
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// The settings.
@@ -155,8 +167,8 @@ impl Policy {
     }
 
     #[inline]
-    pub(crate) fn count(&self, bytes: usize, now_ns: u64) {
-        self.runtime.usage.count(bytes, now_ns);
+    pub(crate) fn count(&self, packets: u64, bytes: u64, now_ns: u64) {
+        self.runtime.usage.count(packets, bytes, now_ns);
     }
 
     /// Whether control may be asked for an SA now: at most once per `interval_ns`, by one worker.

@@ -13,7 +13,7 @@ use crate::view::View;
 #[inline]
 pub(crate) fn to_host(slot: &mut Slot<'_>, view: &View) -> Result<(), Verdict> {
     // What a tunnel of route mode brought comes up where the host's answers go down.
-    let if_id = slot.inbound.map_or(0, |sa| sa.config().if_id);
+    let if_id = slot.inbound.map_or(0, |sa| sa.hot().if_id);
     let device = if if_id == 0 { None } else { view.tunnels.device(if_id) };
     slot.egress = Some(device.or(view.host).ok_or(Verdict::HostUnreached)?);
     slot.decide(Verdict::HostOpened);

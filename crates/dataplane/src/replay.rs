@@ -9,11 +9,9 @@
 //! The ring has at least one word more than the window needs (RFC 6479), so that moving on never
 //! erases what is still inside. Nothing here authenticates: a caller commits only what it verified.
 
-use std::sync::atomic::{
-    AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use crate::cpu::prefetch;
 use crate::ledger::Words;
 
 /// The widest window, in packets. 4096 is the kernel's own limit (`XFRMA_REPLAY_ESN_VAL_MAX`).
@@ -48,10 +46,9 @@ pub(crate) const fn ring_words(window: u32) -> usize {
 /// The window of one SA, in the words of its entry.
 #[derive(Clone, Copy)]
 pub struct Replay {
-    /// The highest number accepted, the right edge of the window.
-    top: &'static AtomicU64,
-    /// A power of two of words; empty when the window is off.
-    words: &'static [AtomicU64],
+    /// The entry: the highest number accepted, which is the right edge of the window, and the ring, a
+    /// power of two of words; none when the window is off.
+    entry: Words,
     window: u32,
     extended: bool,
 }
@@ -61,14 +58,14 @@ impl Replay {
     /// lowered to it) that goes on as its entry is: with what an earlier process received.
     pub(crate) fn resumed(words: Words, window: u32, extended: bool) -> Replay {
         let window = window.min(WINDOW_MAX);
-        Replay { top: words.top(), words: words.ring(), window, extended }
+        Replay { entry: words, window, extended }
     }
 
     /// The same in an entry that is new. Everything up to and including `top` counts as received
     /// before.
     pub(crate) fn begun(words: Words, window: u32, extended: bool, top: u64) -> Replay {
         let replay = Replay::resumed(words, window, extended);
-        replay.top.store(top, Relaxed);
+        replay.entry.top().store(top, Relaxed);
         if replay.window != 0 {
             replay.mark_up_to(top);
         }
@@ -90,7 +87,7 @@ impl Replay {
             let word = received.get((position / 32) as usize).copied().unwrap_or(0);
             if word >> (position % 32) & 1 == 0 {
                 let (index, _, bit) = replay.place(top - back);
-                replay.words[index].fetch_and(!bit, Relaxed);
+                replay.entry.ring()[index].fetch_and(!bit, Relaxed);
             }
         }
         replay
@@ -100,7 +97,7 @@ impl Replay {
     /// nothing.
     #[inline]
     pub fn check(&self, received: u32) -> Result<u64, Refusal> {
-        let top = self.top.load(Relaxed);
+        let top = self.entry.top().load(Relaxed);
         let sequence = self.infer(received, top)?;
         if sequence == 0 {
             return Err(Refusal::Zero);
@@ -110,7 +107,7 @@ impl Replay {
         }
         self.inside(sequence, top)?;
         let (index, epoch, bit) = self.place(sequence);
-        let word = self.words[index].load(Relaxed);
+        let word = self.entry.ring()[index].load(Relaxed);
         match age(word, epoch) {
             Age::Same if word & bit != 0 => Err(Refusal::Duplicate),
             Age::Newer => Err(Refusal::Old),
@@ -122,9 +119,9 @@ impl Replay {
     #[inline]
     pub fn commit(&self, sequence: u64) -> Result<(), Refusal> {
         if self.window != 0 {
-            self.inside(sequence, self.top.load(Acquire))?;
+            self.inside(sequence, self.entry.top().load(Acquire))?;
             let (index, epoch, bit) = self.place(sequence);
-            let slot = &self.words[index];
+            let slot = &self.entry.ring()[index];
             let mut word = slot.load(Relaxed);
             loop {
                 let next = match age(word, epoch) {
@@ -139,7 +136,7 @@ impl Replay {
                 }
             }
         }
-        self.top.fetch_max(sequence, Release);
+        self.entry.top().fetch_max(sequence, Release);
         Ok(())
     }
 
@@ -154,12 +151,35 @@ impl Replay {
                 let _ = self.commit(top - back);
             }
         }
-        self.top.fetch_max(top, Release);
+        self.entry.top().fetch_max(top, Release);
+    }
+
+    /// The entry that the window is in.
+    #[inline]
+    pub(crate) fn entry(&self) -> Words {
+        self.entry
+    }
+
+    /// Asks for the word that a received number will be looked for in.
+    #[inline]
+    pub(crate) fn prefetch(&self, received: u32) {
+        // The ring has far fewer than 2^27 words, so the number's lower half says which.
+        let ring = self.entry.ring();
+        let index = (received as usize / 32) & ring.len().wrapping_sub(1);
+        if let Some(word) = ring.get(index) {
+            prefetch(word);
+        }
     }
 
     /// The highest number accepted.
     pub fn top(&self) -> u64 {
-        self.top.load(Relaxed)
+        self.entry.top().load(Relaxed)
+    }
+
+    /// Whether sequence numbers are extended (RFC 4303 §2.2.1).
+    #[inline]
+    pub(crate) fn is_extended(&self) -> bool {
+        self.extended
     }
 
     /// The window in packets; 0 means off.
@@ -174,7 +194,7 @@ impl Replay {
         let top = self.top();
         for back in 0..u64::from(self.window).min(top) {
             let (index, epoch, bit) = self.place(top - back);
-            let word = self.words[index].load(Relaxed);
+            let word = self.entry.ring()[index].load(Relaxed);
             if matches!(age(word, epoch), Age::Same) && word & bit != 0 {
                 let position = (top - back - 1) % u64::from(self.window);
                 bitmap[(position / 32) as usize] |= 1 << (position % 32);
@@ -224,8 +244,8 @@ impl Replay {
     #[inline]
     fn place(&self, sequence: u64) -> (usize, u32, u64) {
         let block = sequence / 32;
-        let index = block as usize & (self.words.len() - 1);
-        let epoch = (block >> self.words.len().trailing_zeros()) as u32;
+        let index = block as usize & (self.entry.ring().len() - 1);
+        let epoch = (block >> self.entry.ring().len().trailing_zeros()) as u32;
         (index, epoch, 1 << (sequence % 32))
     }
 
@@ -233,14 +253,14 @@ impl Replay {
     fn mark_up_to(&self, top: u64) {
         // Whatever lies outside the window is of an older epoch than whatever comes.
         let before = self.place(top).1.wrapping_sub(1);
-        for word in self.words {
+        for word in self.entry.ring() {
             word.store(u64::from(before) << 32, Relaxed);
         }
         for back in 0..u64::from(self.window).min(top) {
             let (index, epoch, bit) = self.place(top - back);
-            let word = self.words[index].load(Relaxed);
+            let word = self.entry.ring()[index].load(Relaxed);
             let bits = if matches!(age(word, epoch), Age::Same) { word & 0xffff_ffff } else { 0 };
-            self.words[index].store(u64::from(epoch) << 32 | bits | bit, Relaxed);
+            self.entry.ring()[index].store(u64::from(epoch) << 32 | bits | bit, Relaxed);
         }
     }
 }

@@ -19,9 +19,10 @@ use wire::{ipv4, ipv6, protocol};
 
 use crate::alarm::Alarm;
 use crate::counters::UsageSnapshot;
+use crate::cpu::{LINE, prefetch, prefetch_all};
 use crate::encapsulation::UdpEncapsulation;
 use crate::ledger::{Entry, ErrorKind, Ledger, Place, Words};
-use crate::nonce::{IvCounter, NonceSpace};
+use crate::nonce::{BlockCopy, IvSource, NonceSpace};
 use crate::replay::{Replay, WINDOW_MAX};
 use crate::selector::Selector;
 use crate::verdict::Verdict;
@@ -147,7 +148,7 @@ pub(crate) enum OuterTemplate {
 
 /// The part of an SA that packets change.
 struct Runtime {
-    ivs: IvCounter,
+    ivs: IvSource,
     entry: Entry,
     /// When control was last told that packets come from elsewhere.
     announced_ns: AtomicU64,
@@ -155,20 +156,72 @@ struct Runtime {
 
 impl Runtime {
     fn new(entry: Entry) -> Runtime {
-        Runtime { ivs: IvCounter::unarmed(), entry, announced_ns: AtomicU64::new(0) }
+        Runtime { ivs: IvSource::unarmed(), entry, announced_ns: AtomicU64::new(0) }
     }
 }
 
+/// What most packets need of an SA and no more: one line to open and two to seal. `config` repeats
+/// some of it for people.
+#[repr(C, align(64))]
+pub(crate) struct Hot {
+    /// The replay window, and with it the entry's words.
+    pub(crate) replay: Replay,
+    /// The expanded key.
+    pub(crate) key: Arc<Key>,
+    /// The policy that was last found to ask for this SA, by [`Policy::id`](crate::policy::Policy).
+    pub(crate) welcomed_by: AtomicU64,
+    pub(crate) salt: [u8; 4],
+    pub(crate) flags: SaFlags,
+    pub(crate) mode: Mode,
+    /// Whether a packet may find a hard limit reached, or reach a limit that control wants to hear
+    /// of: then packets are taken one by one.
+    pub(crate) counted: bool,
+    /// Whether the SA has a selector of its own.
+    pub(crate) selective: bool,
+    /// Whether there is UDP around its ESP.
+    pub(crate) encapsulated: bool,
+    /// Its tunnel of route mode.
+    pub(crate) if_id: u32,
+    // The second line.
+    pub(crate) outer: OuterTemplate,
+    /// Which IVs its next numbers have.
+    block: BlockCopy,
+    pub(crate) spi: u32,
+}
+
 /// A security association.
+#[repr(C)]
 pub struct Sa {
-    config: SaConfig,
-    outer: OuterTemplate,
-    sequence_max: u64,
-    alarm: Option<Box<Alarm>>,
-    /// The entry's words and the window in them: beside the settings, a look less for each packet.
-    words: Words,
-    replay: Replay,
+    hot: Hot,
     runtime: Arc<Runtime>,
+    config: SaConfig,
+    alarm: Option<Box<Alarm>>,
+}
+
+const _: () = assert!(size_of::<Hot>() == 2 * LINE && std::mem::offset_of!(Hot, outer) == LINE);
+
+/// Sequence numbers that were taken together, and their IVs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Numbers {
+    /// The first of them.
+    first: u64,
+    count: u32,
+    /// What goes in front of the lower half of each number to make its IV.
+    block: u64,
+}
+
+impl Numbers {
+    /// None.
+    pub(crate) const NONE: Numbers = Numbers { first: 0, count: 0, block: 0 };
+
+    /// The next sequence number and its IV.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<(u64, u64)> {
+        self.count = self.count.checked_sub(1)?;
+        let sequence = self.first;
+        self.first = sequence.wrapping_add(1);
+        Some((sequence, self.block | sequence & u64::from(u32::MAX)))
+    }
 }
 
 /// A reading of everything that packets change in an SA.
@@ -251,19 +304,20 @@ impl Sa {
             let key = current.key.clone();
             *current = SaConfig { key, ..config };
         })?;
-        moved.words.sent().fetch_max(sent, Relaxed);
-        moved.replay.unite(received, &bitmap);
+        moved.words().sent().fetch_max(sent, Relaxed);
+        moved.hot.replay.unite(received, &bitmap);
         Ok(moved)
     }
 
     /// This new SA, going on with the counters of the one whose place it takes.
     pub fn counting_on(self, old: &Sa) -> Sa {
-        self.words.count_on(old.words);
+        self.words().count_on(old.words());
         self
     }
 
     /// This SA with an alarm, of which a replacement with changes knows nothing.
-    pub fn with_alarm(self, alarm: Option<Alarm>) -> Sa {
+    pub fn with_alarm(mut self, alarm: Option<Alarm>) -> Sa {
+        self.hot.counted = alarm.is_some() || self.config.limits != HardLimits::NONE;
         Sa { alarm: alarm.map(Box::new), ..self }
     }
 
@@ -284,15 +338,28 @@ impl Sa {
         if config.replay_window > WINDOW_MAX {
             return Err(SaError::Window(config.replay_window));
         }
-        let sequence_max = if config.extended_sequence { u64::MAX } else { u32::MAX.into() };
         let words = runtime.entry.words();
-        let replay = Replay::resumed(words, config.replay_window, config.extended_sequence);
-        Ok(Sa { config, outer, sequence_max, alarm: None, words, replay, runtime })
+        let hot = Hot {
+            replay: Replay::resumed(words, config.replay_window, config.extended_sequence),
+            key: config.key.clone(),
+            welcomed_by: AtomicU64::new(0),
+            salt: config.salt,
+            flags: config.flags,
+            mode: config.mode,
+            counted: config.limits != HardLimits::NONE,
+            selective: config.selector.is_some(),
+            encapsulated: config.encapsulation.is_some(),
+            if_id: config.if_id,
+            outer,
+            block: BlockCopy::empty(),
+            spi: config.spi,
+        };
+        Ok(Sa { hot, runtime, config, alarm: None })
     }
 
     /// Gives the SA initialization vectors, so that it may seal. Once per runtime; again is free.
     pub fn arm(&self, space: &Arc<NonceSpace>) -> io::Result<()> {
-        self.runtime.ivs.arm(space)
+        self.runtime.ivs.arm(space, self.words().sent().load(Relaxed))
     }
 
     /// The settings.
@@ -301,15 +368,35 @@ impl Sa {
         &self.config
     }
 
+    /// What most packets need.
     #[inline]
-    pub(crate) fn outer(&self) -> &OuterTemplate {
-        &self.outer
+    pub(crate) fn hot(&self) -> &Hot {
+        &self.hot
     }
 
     /// The replay window.
     #[inline]
     pub fn replay(&self) -> &Replay {
-        &self.replay
+        &self.hot.replay
+    }
+
+    #[inline]
+    fn words(&self) -> Words {
+        self.hot.replay.entry()
+    }
+
+    /// Asks for the lines that every packet of the SA needs.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch_all(&self.hot);
+    }
+
+    /// Asks for what the lines of [`prefetch`](Sa::prefetch) lead to: the entry's words, and where
+    /// the key is.
+    #[inline]
+    pub(crate) fn prefetch_words(&self) {
+        self.words().prefetch();
+        prefetch(&*self.hot.key);
     }
 
     /// Where its runtime is, for the next process; `None` if it ends with this one.
@@ -333,50 +420,67 @@ impl Sa {
 
     /// Takes the numbers for one packet: sequence number and IV. Neither is ever given again, and
     /// the sequence stops at its end for good (RFC 4303 §3.3.3: no sender lets it cycle).
-    #[inline]
     pub fn take_numbers(&self) -> Result<(u64, u64), SealRefusal> {
-        let counter = self.words.sent();
+        self.take_run(1)?.next().ok_or(SealRefusal::SequenceExhausted)
+    }
+
+    /// Takes the numbers for up to `wanted` packets, at least one of them, in one step.
+    #[inline]
+    pub(crate) fn take_run(&self, wanted: u32) -> Result<Numbers, SealRefusal> {
+        let last = if self.hot.replay.is_extended() { u64::MAX } else { u32::MAX.into() };
+        let counter = self.words().sent();
         let mut sent = counter.load(Relaxed);
         // Not `fetch_add`, which past the end would wrap around after enough refused packets.
-        let sequence = loop {
-            if sent >= self.sequence_max {
+        loop {
+            if sent >= last {
                 return Err(SealRefusal::SequenceExhausted);
             }
-            match counter.compare_exchange_weak(sent, sent + 1, Relaxed, Relaxed) {
-                Ok(_) => break sent + 1,
+            let first = sent + 1;
+            // Before anything is taken: without an IV, no number either.
+            let block = self.runtime.ivs.block_of(first, &self.hot.block);
+            let block = block.ok_or(SealRefusal::NonceExhausted)?;
+            // The numbers with one upper half share a block, so a run ends where that does.
+            let room = (last - sent).min(u64::from(u32::MAX - first as u32) + 1);
+            let count = u64::from(wanted.max(1)).min(room);
+            match counter.compare_exchange_weak(sent, sent + count, Relaxed, Relaxed) {
+                Ok(_) => return Ok(Numbers { first, count: count as u32, block }),
                 Err(seen) => sent = seen,
             }
-        };
-        let iv = self.runtime.ivs.take().ok_or(SealRefusal::NonceExhausted)?;
-        Ok((sequence, iv))
+        }
     }
 
     /// Whether a hard limit is reached.
     #[inline]
     pub fn expired(&self) -> bool {
+        if !self.hot.counted {
+            return false;
+        }
         let limits = &self.config.limits;
         // Most SAs have no such limit; they need not read the counters.
         *limits != HardLimits::NONE
-            && (self.words.packets() >= limits.packets || self.words.bytes() >= limits.bytes)
+            && (self.words().packets() >= limits.packets || self.words().bytes() >= limits.bytes)
     }
 
-    /// Counts a packet sealed or opened.
+    /// Counts packets sealed or opened.
     #[inline]
-    pub(crate) fn count(&self, inner_bytes: usize, now_ns: u64) {
-        self.words.count(inner_bytes, now_ns);
+    pub(crate) fn count(&self, packets: u64, inner_bytes: u64, now_ns: u64) {
+        self.words().count(packets, inner_bytes, now_ns);
     }
 
     /// What control calls the SA, if the packet counted last made it reach a limit that control
     /// wants to hear of.
     #[inline]
     pub(crate) fn limit_crossed(&self) -> Option<u64> {
-        let entry = self.words;
+        if !self.hot.counted {
+            return None;
+        }
+        let entry = self.words();
         self.alarm.as_ref()?.crossed(entry.packets(), entry.bytes())
     }
 
     /// Counts a packet of this SA that died.
     pub(crate) fn count_error(&self, verdict: Verdict) {
-        self.words.count_error(match verdict {
+        self.words().count_error(match verdict {
             Verdict::IntegrityFailed => ErrorKind::Integrity,
             Verdict::Replayed => ErrorKind::Replayed,
             Verdict::ReplayOld | Verdict::SequenceZero => ErrorKind::ReplayOld,
@@ -386,7 +490,7 @@ impl Sa {
 
     /// Reads everything that packets change.
     pub fn stats(&self) -> SaStats {
-        let (entry, replay) = (self.words, &self.replay);
+        let (entry, replay) = (self.words(), &self.hot.replay);
         SaStats {
             usage: entry.usage(),
             added_ns: entry.added_ns(),
@@ -451,7 +555,7 @@ mod tests {
         for sequence in [3, 5] {
             old.replay().commit(sequence).unwrap();
         }
-        old.count(1000, 7);
+        old.count(1, 1000, 7);
         let key = Arc::new(Key::new(Engine::AwsLc, &[7; 16]).unwrap());
         let elsewhere = SaConfig {
             source: [192, 0, 2, 9].into(),
@@ -483,8 +587,8 @@ mod tests {
     #[test]
     fn a_successor_with_other_numbers_keeps_counters_and_limits() {
         let old = Sa::new(config()).unwrap();
-        old.count(1000, 7);
-        old.count(400, 9);
+        old.count(1, 1000, 7);
+        old.count(1, 400, 9);
         old.count_error(Verdict::IntegrityFailed);
         assert!(old.expired());
         let new = Sa::new(SaConfig { sent: 90, received: 80, added_ns: 11, ..config() }).unwrap();

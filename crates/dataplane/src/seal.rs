@@ -1,243 +1,189 @@
-//! Seventh stage: the outbound policy, and ESP where it asks for it.
+//! Eighth stage: packets that are to be protected get their numbers and headers, and then `encrypt`
+//! does the rest.
 //!
-//! First pass: every packet's policy, and its SA. Second pass, for each packet with an SA
-//! (RFC 4303 §3.3):
+//! The steps of RFC 4303 §3.3:
 //!
 //! 1. see that the frame has room, so that no number is taken in vain;
 //! 2. take a sequence number and an IV, which nobody gets again;
-//! 3. append padding and trailer, put ESP header and IV in front;
-//! 4. encrypt, and append the ICV;
-//! 5. put the outer headers in front: UDP where the SA says so (RFC 3948 §2.1), and IP.
+//! 3. append padding, trailer and room for the ICV, put ESP header and IV in front;
+//! 4. put the outer headers in front: UDP where the SA says so (RFC 3948 §2.1), and IP;
+//! 5. encrypt, and write the ICV: `encrypt`.
 //!
 //! In transport mode there is no outer header: before step 3 the packet's own steps aside, and in
-//! step 5 it comes back (`transport`).
+//! step 4 it comes back (`transport`).
 //!
-//! Packets without a protect policy leave in clear. Routes are not looked at.
-
-use std::net::IpAddr;
+//! This stage is the serial part: whoever seals one SA's packets does so in their order, in a few
+//! lines of each. Consecutive packets of one SA take their numbers in one step and are counted
+//! together. What is left to encrypt needs no order, and nothing but the slot.
 
 use wire::esp::{self, ESP_HEADER_LEN, GCM_IV_LEN, ICV_LEN, TRAILER_LEN};
-use wire::flow::Flow;
-use wire::{Overlay, checksum, ipv4, ipv6, protocol, udp};
+use wire::{Overlay, ipv4, ipv6, protocol, udp};
 use xsk::Frame;
 
-use crate::batch::{Batch, Slot, Turn};
-use crate::bundles::Whose;
+use crate::batch::{Batch, Slot, Turn, is_same, run_len};
 use crate::ecn;
-use crate::encapsulation::UdpEncapsulation;
-use crate::hold::Stay;
-use crate::inspect::check_ports_known;
-use crate::policy::{Action, Direction, Policy, Template};
-use crate::sa::{Mode, OuterTemplate, Sa, SealRefusal};
-use crate::spd::{DefaultAction, Lookup};
+use crate::sa::{Mode, Numbers, OuterTemplate, Sa, SealRefusal};
 use crate::transport;
-use crate::tunnel;
 use crate::verdict::Verdict;
-use crate::view::View;
 
 /// Bytes in front of the plaintext.
-const PREFIX_LEN: usize = ESP_HEADER_LEN + GCM_IV_LEN;
+pub(crate) const PREFIX_LEN: usize = ESP_HEADER_LEN + GCM_IV_LEN;
 
-/// Applies the outbound policy to every packet, and seals those that are to be protected.
-pub(crate) fn seal<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<'_>) {
+/// Numbers and headers for every packet that `choose` found an SA for.
+pub(crate) fn seal(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
+    let mut asked: Option<&Sa> = None;
     for slot in batch.undecided() {
-        match choose_one(slot, view, turn) {
-            // Whatever the policies say now: a packet that waited to be protected is not for clear.
-            Ok(()) if slot.stay.is_some() && slot.outbound.is_none() => {
-                slot.decide(Verdict::HoldPolicyGone);
-            }
-            Ok(()) => {}
-            Err(verdict) => slot.decide(verdict),
+        if let Some(sa) = slot.outbound.filter(|sa| !is_same(asked, sa)) {
+            sa.prefetch_words();
+            asked = Some(sa);
         }
     }
-    for slot in batch.undecided() {
-        let Some(sa) = slot.outbound else { continue };
-        let sealed = match sa.config().mode {
-            Mode::Tunnel => seal_one(slot, sa, turn.now_ns),
-            Mode::Transport => seal_transport(slot, sa, turn.now_ns),
+    let mut rest = &mut batch.slots[..];
+    while let Some((first, _)) = rest.split_first() {
+        let Some(sa) = first.outbound.filter(|_| first.verdict.is_none()) else {
+            rest = &mut rest[1..];
+            continue;
         };
-        if let Err(verdict) = sealed {
-            sa.count_error(verdict);
-            slot.decide(verdict);
-        } else if let Some(token) = sa.limit_crossed() {
+        // Where limits are counted, the packet that finds one reached is told from the one before.
+        let run = match sa.hot().counted {
+            true => 1,
+            false => run_len(rest, |slot| is_same(slot.outbound, sa)),
+        };
+        let (now, later) = rest.split_at_mut(run);
+        seal_run(now, sa, turn);
+        rest = later;
+    }
+}
+
+/// Consecutive packets of one SA.
+fn seal_run(slots: &mut [Slot<'_>], sa: &Sa, turn: &mut Turn<'_>) {
+    let expired = sa.expired();
+    // 1. Room, in front and behind.
+    let mut wanted = 0;
+    for slot in &mut *slots {
+        match if expired { Err(Verdict::OutSaExpired) } else { fit(slot, sa) } {
+            Ok(()) => wanted += 1,
+            Err(verdict) => refuse(slot, sa, verdict),
+        }
+    }
+    let (mut packets, mut bytes, mut numbers) = (0, 0, Numbers::NONE);
+    for slot in slots.iter_mut().filter(|slot| slot.verdict.is_none()) {
+        // 2. Numbers.
+        let (sequence, iv) = match next_numbers(&mut numbers, sa, wanted) {
+            Ok(next) => next,
+            Err(refusal) => {
+                refuse(slot, sa, refusal_verdict(refusal));
+                continue;
+            }
+        };
+        wanted -= 1;
+        // 3. and 4. Headers.
+        let framed = match sa.hot().mode {
+            Mode::Tunnel => frame_tunnel(slot, sa, sequence, iv),
+            Mode::Transport => frame_transport(slot, sa, sequence, iv),
+        };
+        match framed {
+            Some(inner_len) => {
+                packets += 1;
+                bytes += inner_len as u64;
+            }
+            // Step 1 excluded it.
+            None => refuse(slot, sa, Verdict::NoRoom),
+        }
+    }
+    if packets != 0 {
+        sa.count(packets, bytes, turn.now_ns);
+        if let Some(token) = sa.limit_crossed() {
             turn.events.limit_reached(token, turn.counters);
         }
     }
 }
 
-/// The first pass: sets the SA of a packet that must be sealed.
-fn choose_one<'v>(slot: &mut Slot<'v>, view: &'v View, turn: &mut Turn<'_>) -> Result<(), Verdict> {
-    let flow = &slot.flow;
-    let policy = match view.spd.lookup(Direction::Out, flow) {
-        Lookup::Policy(policy) => policy,
-        Lookup::PortsNeeded => return Err(Verdict::FragmentOfPortPolicy),
-        Lookup::Default(DefaultAction::Accept) => return tunnel::enter(slot, view, turn),
-        Lookup::Default(DefaultAction::Block) => return Err(Verdict::OutPolicyBlock),
-    };
-    check_ports_known(flow, &policy.config().selector)?;
-    match policy.config().action {
-        Action::Discard => return Err(Verdict::OutPolicyBlock),
-        Action::Bypass => policy.count(slot.frame.len(), turn.now_ns),
-        Action::Protect { template, bundle } => {
-            protect(slot, policy, &template, bundle, view, turn)?;
-        }
-    }
-    // What no policy sealed may still have a route into a tunnel.
-    if slot.outbound.is_none() { tunnel::enter(slot, view, turn) } else { Ok(()) }
-}
-
-/// Finds the SA that a policy wants for a packet, in the slot `bundle` or by the packet's own ends.
-/// Without one, and without an error, the policy is content with clear.
-pub(crate) fn protect<'v>(
-    slot: &mut Slot<'v>,
-    policy: &Policy,
-    template: &Template,
-    bundle: Option<u32>,
-    view: &'v View,
-    turn: &mut Turn<'_>,
-) -> Result<(), Verdict> {
-    let flow = &slot.flow;
-    let bundle = match template.mode {
-        Mode::Tunnel => bundle,
-        Mode::Transport => transport::slot(&view.transport, template, flow),
-    };
-    let chosen = bundle.and_then(|slot| view.bundles.choose(slot, turn.worker));
-    match chosen.filter(|(sa, _)| carries(sa, slot)) {
-        Some(_) if slot.stay.is_none() && turn.hold.must_follow(policy.config().index) => {
-            slot.stay = Some(Stay::begin(slot, policy.config().index, turn.now_ns));
-            return Err(Verdict::NoSa);
-        }
-        Some((sa, whose)) => {
-            note_whose(whose, policy, flow, turn);
-            slot.outbound = Some(sa);
-        }
-        None if template.optional => {}
-        None => return Err(missing_sa(policy, slot, view, turn)),
-    }
-    policy.count(slot.frame.len(), turn.now_ns);
-    Ok(())
-}
-
-/// Whether the SA's own selector admits the packet.
-#[inline]
-pub(crate) fn carries(sa: &Sa, slot: &Slot<'_>) -> bool {
-    sa.config().selector.is_none_or(|selector| selector.matches(&slot.flow))
-}
-
-/// RFC 9611 §3: a packet leaves by the SA for all while its worker has none of its own, and one is
-/// asked for if the policy says so.
-#[inline]
-fn note_whose(whose: Whose, policy: &Policy, flow: &Flow, turn: &mut Turn<'_>) {
-    match whose {
-        Whose::Own => turn.counters.count_own_sa(),
-        Whose::Everybodys if !policy.config().own_sas => {}
-        Whose::Everybodys | Whose::Fallback => {
-            turn.counters.count_fallback_sa();
-            if let Some(cpu) = turn.cpu.filter(|_| policy.config().own_sas) {
-                turn.events.need_own_sa(policy, flow, cpu, turn.now_ns, turn.counters);
-            }
-        }
-    }
-}
-
 #[cold]
-fn missing_sa(policy: &Policy, slot: &mut Slot<'_>, view: &View, turn: &mut Turn<'_>) -> Verdict {
-    turn.events.need_sa(policy, &slot.flow, turn.now_ns, turn.counters);
-    // There is no use in waiting where nobody is asked, or where no SA would do.
-    let may_come = view.acquire_is_heard && policy.can_have_sa();
-    slot.stay = may_come.then(|| Stay::begin(slot, policy.config().index, turn.now_ns));
-    Verdict::NoSa
+fn refuse(slot: &mut Slot<'_>, sa: &Sa, verdict: Verdict) {
+    sa.count_error(verdict);
+    slot.decide(verdict);
 }
 
-fn seal_one(slot: &mut Slot<'_>, sa: &Sa, now_ns: u64) -> Result<(), Verdict> {
-    if sa.expired() {
-        return Err(Verdict::OutSaExpired);
+/// The next of the numbers that were taken, or of new ones.
+#[inline]
+fn next_numbers(numbers: &mut Numbers, sa: &Sa, wanted: u32) -> Result<(u64, u64), SealRefusal> {
+    if let Some(next) = numbers.next() {
+        return Ok(next);
     }
-    // 1. Room, in front and behind.
-    let frame = &mut slot.frame;
-    let inner_len = frame.len();
-    let tail_len = esp::pad_len(inner_len) + TRAILER_LEN;
-    let ip_len = match sa.outer() {
-        OuterTemplate::V4(_) => ipv4::HEADER_LEN,
-        OuterTemplate::V6(_) => ipv6::HEADER_LEN,
-    };
-    let outer_len = ip_len + sa.config().encapsulation.map_or(0, |_| udp::HEADER_LEN);
-    if frame.headroom() < outer_len + PREFIX_LEN || frame.tailroom() < tail_len + ICV_LEN {
-        return Err(Verdict::NoRoom);
-    }
-    let inner = InnerHeader::read(frame, slot.flow.is_ipv6(), slot.flow.tos);
-    // 2. Numbers.
-    let (sequence, iv) = sa.take_numbers().map_err(refusal)?;
-    // 3. and 4. The ESP packet.
-    let next_header = if inner.is_v6 { protocol::IPV6 } else { protocol::IPV4 };
-    encrypt(frame, sa, sequence, iv.to_be_bytes(), next_header).ok_or(Verdict::NoRoom)?;
-    // 5. The outer headers.
-    put_outer(frame, sa, sequence, &inner).ok_or(Verdict::NoRoom)?;
-    sa.count(inner_len, now_ns);
-    Ok(())
+    *numbers = sa.take_run(wanted)?;
+    numbers.next().ok_or(SealRefusal::SequenceExhausted)
 }
 
-/// The same five steps in transport mode.
-fn seal_transport(slot: &mut Slot<'_>, sa: &Sa, now_ns: u64) -> Result<(), Verdict> {
-    if sa.expired() {
-        return Err(Verdict::OutSaExpired);
-    }
-    let frame = &mut slot.frame;
-    let header = transport::Header::of(frame, &slot.flow)?;
-    let payload_len = frame.len() - header.len();
-    let tail_len = esp::pad_len(payload_len) + TRAILER_LEN;
-    let encapsulation = sa.config().encapsulation;
-    let udp_len = encapsulation.map_or(0, |_| udp::HEADER_LEN);
-    if frame.headroom() < udp_len + PREFIX_LEN || frame.tailroom() < tail_len + ICV_LEN {
-        return Err(Verdict::NoRoom);
-    }
-    let (sequence, iv) = sa.take_numbers().map_err(refusal)?;
-    header.step_aside(frame, udp_len + PREFIX_LEN).ok_or(Verdict::NoRoom)?;
-    encrypt(frame, sa, sequence, iv.to_be_bytes(), header.next_header).ok_or(Verdict::NoRoom)?;
-    let carried = match &encapsulation {
-        Some(udp) => {
-            put_udp(frame, (slot.flow.src, slot.flow.dst), udp).ok_or(Verdict::NoRoom)?;
-            protocol::UDP
-        }
-        None => protocol::ESP,
-    };
-    header.return_to(frame, carried).ok_or(Verdict::NoRoom)?;
-    // As Linux counts: without the IP header.
-    sa.count(payload_len, now_ns);
-    Ok(())
-}
-
-fn refusal(refusal: SealRefusal) -> Verdict {
+fn refusal_verdict(refusal: SealRefusal) -> Verdict {
     match refusal {
         SealRefusal::SequenceExhausted => Verdict::SequenceExhausted,
         SealRefusal::NonceExhausted => Verdict::NonceExhausted,
     }
 }
 
-/// Steps 3 and 4; `None` only if there is no room, which step 1 excluded.
-fn encrypt(
-    frame: &mut Frame,
-    sa: &Sa,
-    sequence: u64,
-    iv: [u8; GCM_IV_LEN],
-    next_header: u8,
-) -> Option<()> {
-    let config = sa.config();
+/// Step 1.
+#[inline]
+fn fit(slot: &Slot<'_>, sa: &Sa) -> Result<(), Verdict> {
+    let hot = sa.hot();
+    let udp_len = if hot.encapsulated { udp::HEADER_LEN } else { 0 };
+    let (outer_len, content_len) = match (hot.mode, &hot.outer) {
+        (Mode::Tunnel, OuterTemplate::V4(_)) => (ipv4::HEADER_LEN, slot.frame.len()),
+        (Mode::Tunnel, OuterTemplate::V6(_)) => (ipv6::HEADER_LEN, slot.frame.len()),
+        (Mode::Transport, _) => {
+            let header = transport::Header::of(&slot.frame, &slot.flow)?;
+            (0, slot.frame.len() - header.len())
+        }
+    };
+    let tail_len = esp::pad_len(content_len) + TRAILER_LEN + ICV_LEN;
+    let fits = slot.frame.headroom() >= outer_len + udp_len + PREFIX_LEN
+        && slot.frame.tailroom() >= tail_len;
+    if fits { Ok(()) } else { Err(Verdict::NoRoom) }
+}
+
+/// Steps 3 and 4 in tunnel mode; the bytes that the SA counts.
+#[inline]
+fn frame_tunnel(slot: &mut Slot<'_>, sa: &Sa, sequence: u64, iv: u64) -> Option<usize> {
+    let inner_len = slot.frame.len();
+    let inner = InnerHeader::read(&slot.frame, slot.flow.is_ipv6(), slot.flow.tos);
+    let next_header = if inner.is_v6 { protocol::IPV6 } else { protocol::IPV4 };
+    wrap(slot, sa, sequence, iv, next_header)?;
+    if sa.hot().encapsulated {
+        put_udp(&mut slot.frame, sa)?;
+    }
+    put_outer(&mut slot.frame, sa, sequence, &inner)?;
+    Some(inner_len)
+}
+
+/// The same in transport mode.
+fn frame_transport(slot: &mut Slot<'_>, sa: &Sa, sequence: u64, iv: u64) -> Option<usize> {
+    let header = transport::Header::of(&slot.frame, &slot.flow).ok()?;
+    let payload_len = slot.frame.len() - header.len();
+    let encapsulated = sa.hot().encapsulated;
+    let udp_len = if encapsulated { udp::HEADER_LEN } else { 0 };
+    header.step_aside(&mut slot.frame, udp_len + PREFIX_LEN)?;
+    wrap(slot, sa, sequence, iv, header.next_header)?;
+    if encapsulated {
+        put_udp(&mut slot.frame, sa)?;
+    }
+    let carried = if encapsulated { protocol::UDP } else { protocol::ESP };
+    header.return_to(&mut slot.frame, carried)?;
+    // As Linux counts: without the IP header.
+    Some(payload_len)
+}
+
+/// Step 3: the frame becomes an ESP packet, still in clear.
+#[inline]
+fn wrap(slot: &mut Slot<'_>, sa: &Sa, sequence: u64, iv: u64, next_header: u8) -> Option<()> {
+    let frame = &mut slot.frame;
     let tail_len = esp::pad_len(frame.len()) + TRAILER_LEN;
     let tail = frame.push_back(tail_len + ICV_LEN)?;
     esp::write_trailer(&mut tail[..tail_len], next_header).ok()?;
     let prefix = frame.push_front(PREFIX_LEN)?;
-    let rest = esp::Header::new(config.spi, sequence as u32).emit(prefix).ok()?;
-    rest.copy_from_slice(&iv);
-
-    let (_, sealed) = frame.bytes_mut().split_at_mut(PREFIX_LEN);
-    let (data, icv) = sealed.split_last_chunk_mut::<ICV_LEN>()?;
-    let nonce = esp::gcm_nonce(config.salt, iv);
-    if config.extended_sequence {
-        config.key.seal(&nonce, &esp::aad_esn(config.spi, sequence), data, icv);
-    } else {
-        config.key.seal(&nonce, &esp::aad(config.spi, sequence as u32), data, icv);
-    }
+    let rest = esp::Header::new(sa.hot().spi, sequence as u32).emit(prefix).ok()?;
+    rest.copy_from_slice(&iv.to_be_bytes());
+    slot.esp_len = u16::try_from(frame.len()).ok()?;
+    slot.sequence = sequence;
     Some(())
 }
 
@@ -252,6 +198,7 @@ struct InnerHeader {
 }
 
 impl InnerHeader {
+    #[inline]
     fn read(frame: &Frame, is_v6: bool, tos: u8) -> InnerHeader {
         let bytes = frame.bytes();
         let (dont_fragment, flow_label) = match is_v6 {
@@ -262,16 +209,13 @@ impl InnerHeader {
     }
 }
 
-/// Step 5; `None` only if there is no room, which step 1 excluded.
+/// Step 4; `None` only if there is no room, which step 1 excluded.
+#[inline]
 fn put_outer(frame: &mut Frame, sa: &Sa, sequence: u64, inner: &InnerHeader) -> Option<()> {
-    let config = sa.config();
-    let flags = &config.flags;
-    if let Some(encapsulation) = &config.encapsulation {
-        put_udp(frame, (config.source, config.destination), encapsulation)?;
-    }
+    let flags = &sa.hot().flags;
     let tos = ecn::encapsulate(inner.tos, flags);
     let payload_len = frame.len();
-    match sa.outer() {
+    match &sa.hot().outer {
         OuterTemplate::V4(template) => {
             let total_len = u16::try_from(ipv4::HEADER_LEN + payload_len).ok()?;
             let dont_fragment = inner.dont_fragment && !flags.no_pmtu_discovery;
@@ -289,21 +233,13 @@ fn put_outer(frame: &mut Frame, sa: &Sa, sequence: u64, inner: &InnerHeader) -> 
     Some(())
 }
 
-/// The UDP header of step 5. RFC 3948 §2.1 wants no checksum, and over IPv4 there is none. Over IPv6
-/// there is, as Linux sends it: its receivers drop datagrams without one (RFC 8200 §8.1) unless their
-/// socket allows it (RFC 6935), which those of IKE daemons do not.
-fn put_udp(
-    frame: &mut Frame,
-    ends: (IpAddr, IpAddr),
-    encapsulation: &UdpEncapsulation,
-) -> Option<()> {
-    let UdpEncapsulation { source_port, destination_port } = *encapsulation;
+/// The UDP header of step 4. RFC 3948 §2.1 wants no checksum, and over IPv4 there is none; over IPv6
+/// `encrypt` puts it in, as it covers what is encrypted.
+fn put_udp(frame: &mut Frame, sa: &Sa) -> Option<()> {
+    let encapsulation = sa.config().encapsulation?;
     let len = u16::try_from(udp::HEADER_LEN + frame.len()).ok()?;
-    let mut header = udp::Header::new(source_port, destination_port, len);
-    if let (IpAddr::V6(source), IpAddr::V6(destination)) = ends {
-        let pseudo = checksum::pseudo_v6(source, destination, protocol::UDP, len.into());
-        header.fill_checksum(pseudo, frame.bytes());
-    }
+    let (source, destination) = (encapsulation.source_port, encapsulation.destination_port);
+    let header = udp::Header::new(source, destination, len);
     header.emit(frame.push_front(udp::HEADER_LEN)?).ok()?;
     Some(())
 }

@@ -20,11 +20,11 @@ use std::net::IpAddr;
 use crate::array::Array;
 use crate::batch::{Slot, Turn};
 use crate::bundles::{BUNDLES_MAX, Whose};
+use crate::choose::{carries, protect};
 use crate::fib::Route;
 use crate::policy::{Action, Direction, Template};
 use crate::prefix::Family;
 use crate::sa::Sa;
-use crate::seal::{carries, protect};
 use crate::spd::{DefaultAction, Lookup};
 use crate::table::Table;
 use crate::verdict::Verdict;
@@ -116,13 +116,10 @@ impl Tunnels {
     }
 }
 
-/// Finds the SA of a packet that no policy protects, if its route leads into a tunnel.
+/// Finds the tunnel that the route of a packet leads into which no policy protects, and asks for the
+/// memory of the slot in which its SA is.
 #[inline]
-pub(crate) fn enter<'v>(
-    slot: &mut Slot<'v>,
-    view: &'v View,
-    turn: &mut Turn<'_>,
-) -> Result<(), Verdict> {
+pub(crate) fn find<'v>(slot: &mut Slot<'v>, view: &'v View) -> Result<(), Verdict> {
     if view.tunnels.is_empty() {
         return Ok(());
     }
@@ -132,6 +129,21 @@ pub(crate) fn enter<'v>(
         return if from_device { Err(Verdict::NoTunnel) } else { Ok(()) };
     };
     let tunnel = view.tunnels.row(number).ok_or(Verdict::NoTunnel)?;
+    if let Some(number) = tunnel.slots[Family::of(slot.flow.dst).index()] {
+        view.bundles.prefetch(number);
+    }
+    slot.tunnel = Some(tunnel);
+    Ok(())
+}
+
+/// Finds the SA of a packet that goes into a tunnel.
+#[inline]
+pub(crate) fn enter<'v>(
+    slot: &mut Slot<'v>,
+    tunnel: &Tunnel,
+    view: &'v View,
+    turn: &mut Turn<'_>,
+) -> Result<(), Verdict> {
     let bundle = tunnel.slots[Family::of(slot.flow.dst).index()];
     // Packets that wait leave first, and what waits is known by its policy.
     if turn.hold.len() == 0
@@ -143,6 +155,7 @@ pub(crate) fn enter<'v>(
             Whose::Fallback => turn.counters.count_fallback_sa(),
             Whose::Everybodys => {}
         }
+        sa.prefetch();
         slot.outbound = Some(sa);
         return Ok(());
     }
@@ -167,7 +180,9 @@ fn enter_by_policy<'v>(
             Action::Protect { template, bundle: wanted } => {
                 let template = Template { optional: false, ..template };
                 let bundle = if by_remote { bundle } else { wanted };
-                protect(slot, policy, &template, bundle, view, turn)
+                protect(slot, policy, &template, bundle, view, turn)?;
+                policy.count(1, slot.frame.len() as u64, turn.now_ns);
+                Ok(())
             }
             Action::Bypass => Err(Verdict::NoTunnel),
         },

@@ -1,0 +1,54 @@
+//! Fifth stage: ESP packets are decrypted in place, and proved to be authentic.
+//!
+//! This stage is the parallel part of opening: it changes nothing but the packet, needs no order, and
+//! takes nothing from the SA but its key and salt. A packet that fails is wiped by the cipher.
+
+use wire::esp::{self, ICV_LEN};
+
+use crate::batch::{Batch, Slot, is_same};
+use crate::encrypt::KEYS_AHEAD;
+use crate::sa::Sa;
+use crate::seal::PREFIX_LEN;
+use crate::verdict::Verdict;
+
+/// Decrypts every packet that `open` let pass.
+pub(crate) fn decrypt(batch: &mut Batch<'_>) {
+    let slots = &mut batch.slots[..];
+    let mut asked: Option<&Sa> = None;
+    for index in 0..slots.len() + KEYS_AHEAD {
+        if let Some(sa) = slots.get(index).and_then(|ahead| ahead.inbound)
+            && !is_same(asked, sa)
+        {
+            sa.hot().key.prefetch();
+            asked = Some(sa);
+        }
+        let Some(slot) = index.checked_sub(KEYS_AHEAD).and_then(|at| slots.get_mut(at)) else {
+            continue;
+        };
+        if let Some(sa) = slot.inbound.filter(|_| slot.verdict.is_none())
+            && decrypt_one(slot, sa) != Some(true)
+        {
+            sa.count_error(Verdict::IntegrityFailed);
+            slot.decide(Verdict::IntegrityFailed);
+        }
+    }
+}
+
+/// Decrypts one packet that [`open`](crate::open::open) let pass: whether it is authentic, or `None`
+/// if there is no ESP.
+#[inline]
+#[must_use = "a packet that is not authentic must go no further"]
+pub(crate) fn decrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<bool> {
+    let hot = sa.hot();
+    let payload = slot.frame.bytes_mut().get_mut(usize::from(slot.esp_at)..)?;
+    let packet = esp::Packet::parse(payload).ok()?;
+    let nonce = esp::gcm_nonce(hot.salt, *packet.iv);
+    let (spi, icv): (u32, [u8; ICV_LEN]) = (packet.header.spi(), *packet.icv);
+    let plaintext_len = packet.ciphertext.len();
+    let data = payload.get_mut(PREFIX_LEN..PREFIX_LEN + plaintext_len)?;
+    Some(if hot.replay.is_extended() {
+        hot.key.open(&nonce, &esp::aad_esn(spi, slot.sequence), data, &icv)
+    } else {
+        hot.key.open(&nonce, &esp::aad(spi, slot.sequence as u32), data, &icv)
+    })
+}
