@@ -132,6 +132,9 @@ pub enum EngineChoice {
     /// The best that this CPU has.
     #[default]
     Auto,
+    /// Peregrine's own (x86-64 with AVX-512 and VAES).
+    #[serde(rename = "vaes512")]
+    Vaes512,
     /// Intel's multi-buffer library (x86-64).
     IpsecMb,
     /// The portable library.
@@ -144,6 +147,7 @@ impl EngineChoice {
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::Auto => None,
+            Self::Vaes512 => Some("vaes512"),
             Self::IpsecMb => Some("ipsec-mb"),
             Self::AwsLc => Some("aws-lc"),
         }

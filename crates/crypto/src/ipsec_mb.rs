@@ -1,4 +1,4 @@
-//! The libipsec-mb engine: the fastest AES-GCM on x86_64, and the crate's only unsafe code.
+//! The libipsec-mb engine: the fastest library for AES-GCM on x86_64.
 //!
 //! It uses the library's *direct* calls, one packet each: for GCM they beat its job queue by 16–20
 //! ns a packet (the queue pays for CBC with HMAC only). The shim `ipsec_mb.c` hides the library's

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use crate::engine::{Engine, EngineError};
-use crate::{aws_lc, ipsec_mb};
+use crate::{aws_lc, ipsec_mb, vaes512};
 
 /// Bytes of a nonce: in ESP the 4 bytes of salt, then the 8 bytes of IV (RFC 4106 §4).
 pub const NONCE_LEN: usize = 12;
@@ -22,15 +22,26 @@ pub const DATA_LEN_MAX: u64 = (1 << 36) - 32;
 ///
 /// Any number of threads may use it at once; all of it but the engine and size is secret, so that
 /// is all that `Debug` shows. Dropping it wipes the expanded key.
+///
+/// With the engine `vaes512` it is one dense record of eight cache lines that may be part of a
+/// larger one; the libraries' keys are elsewhere. Moving it copies the secret: put it where it will
+/// stay.
+#[repr(C, align(64))]
 pub struct Key {
-    schedule: Schedule,
-    bits: u16,
+    /// Used by `vaes512`, zeros otherwise.
+    schedule: vaes512::Schedule,
+    form: Form,
 }
 
-/// The expanded key, in the form its engine wants.
-enum Schedule {
-    IpsecMb(ipsec_mb::Key),
-    AwsLc(aws_lc::Key),
+/// Cache lines are what a key costs at scale.
+#[cfg(target_arch = "x86_64")]
+const _: () = assert!(size_of::<Key>() == 512);
+
+/// The engine that the key was expanded for, and where its expanded form is.
+enum Form {
+    Vaes512 { bits: u16, cpu: vaes512::Supported },
+    IpsecMb { bits: u16, key: Box<ipsec_mb::Key> },
+    AwsLc { bits: u16, key: Box<aws_lc::Key> },
 }
 
 /// Why no key was made.
@@ -53,31 +64,44 @@ impl Key {
             32 => 256,
             other => return Err(KeyError::Length(other)),
         };
-        let schedule = match engine {
+        let mut schedule = vaes512::Schedule::empty();
+        let unavailable = |reason| engine.unavailable(reason);
+        let form = match engine {
+            Engine::Vaes512 => {
+                let cpu = vaes512::supported().map_err(unavailable)?;
+                cpu.expand(key, &mut schedule);
+                Form::Vaes512 { bits, cpu }
+            }
             Engine::IpsecMb => {
-                let key = ipsec_mb::Key::new(key).map_err(|reason| engine.unavailable(reason))?;
-                Schedule::IpsecMb(key)
+                let key = ipsec_mb::Key::new(key).map_err(unavailable)?;
+                Form::IpsecMb { bits, key: Box::new(key) }
             }
             Engine::AwsLc => {
-                Schedule::AwsLc(aws_lc::Key::new(key).ok_or(KeyError::Length(key.len()))?)
+                let key = aws_lc::Key::new(key).ok_or(KeyError::Length(key.len()))?;
+                Form::AwsLc { bits, key: Box::new(key) }
             }
         };
-        Ok(Key { schedule, bits })
+        Ok(Key { schedule, form })
     }
 
     /// The engine this key was expanded for.
     #[must_use]
     pub fn engine(&self) -> Engine {
-        match self.schedule {
-            Schedule::IpsecMb(_) => Engine::IpsecMb,
-            Schedule::AwsLc(_) => Engine::AwsLc,
+        match self.form {
+            Form::Vaes512 { .. } => Engine::Vaes512,
+            Form::IpsecMb { .. } => Engine::IpsecMb,
+            Form::AwsLc { .. } => Engine::AwsLc,
         }
     }
 
     /// The key's size: 128, 192 or 256.
     #[must_use]
     pub fn bits(&self) -> u16 {
-        self.bits
+        match self.form {
+            Form::Vaes512 { bits, .. } | Form::IpsecMb { bits, .. } | Form::AwsLc { bits, .. } => {
+                bits
+            }
+        }
     }
 
     /// Asks the CPU for the cache lines that sealing or opening one short packet will read, so that
@@ -86,9 +110,10 @@ impl Key {
     /// Does nothing with AWS-LC, which keeps its expanded keys to itself.
     #[inline]
     pub fn prefetch(&self) {
-        match &self.schedule {
-            Schedule::IpsecMb(key) => key.prefetch(),
-            Schedule::AwsLc(_) => {}
+        match &self.form {
+            Form::Vaes512 { .. } => self.schedule.prefetch(),
+            Form::IpsecMb { key, .. } => key.prefetch(),
+            Form::AwsLc { .. } => {}
         }
     }
 
@@ -109,9 +134,10 @@ impl Key {
         tag: &mut [u8; TAG_LEN],
     ) {
         assert!(data.len() as u64 <= DATA_LEN_MAX, "data beyond the limit of AES-GCM");
-        match &self.schedule {
-            Schedule::IpsecMb(key) => key.seal(nonce, aad, data, tag),
-            Schedule::AwsLc(key) => key.seal(nonce, aad, data, tag),
+        match &self.form {
+            Form::Vaes512 { bits, cpu } => cpu.seal(*bits, &self.schedule, nonce, aad, data, tag),
+            Form::IpsecMb { key, .. } => key.seal(nonce, aad, data, tag),
+            Form::AwsLc { key, .. } => key.seal(nonce, aad, data, tag),
         }
     }
 
@@ -130,9 +156,12 @@ impl Key {
         tag: &[u8; TAG_LEN],
     ) -> bool {
         let genuine = data.len() as u64 <= DATA_LEN_MAX
-            && match &self.schedule {
-                Schedule::IpsecMb(key) => key.open_unwiped(nonce, aad, data, tag),
-                Schedule::AwsLc(key) => key.open_unwiped(nonce, aad, data, tag),
+            && match &self.form {
+                Form::Vaes512 { bits, cpu } => {
+                    cpu.open_unwiped(*bits, &self.schedule, nonce, aad, data, tag)
+                }
+                Form::IpsecMb { key, .. } => key.open_unwiped(nonce, aad, data, tag),
+                Form::AwsLc { key, .. } => key.open_unwiped(nonce, aad, data, tag),
             };
         if !genuine {
             // Plain stores at memory speed, because a forger chooses how often this runs. They
@@ -145,7 +174,7 @@ impl Key {
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key(AES-GCM-{}, {})", self.bits, self.engine())
+        write!(f, "Key(AES-GCM-{}, {})", self.bits(), self.engine())
     }
 }
 

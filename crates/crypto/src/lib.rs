@@ -1,7 +1,7 @@
-//! AES-GCM for ESP (RFC 4106): sealing and opening packets in place, with one of two libraries.
+//! AES-GCM for ESP (RFC 4106): sealing and opening packets in place, with one of three engines.
 //!
-//! An [`Engine`] is a library, a [`Key`] is expanded for one engine; that is all a caller needs.
-//! Both engines must give the same bytes for the same input, and the tests hold each as the other's
+//! An [`Engine`] is a library or our own kernel, a [`Key`] is expanded for one engine; that is all a caller needs.
+//! All engines must give the same bytes for the same input, and the tests hold each as the others'
 //! oracle.
 //!
 //! What this crate does **not** do: choose nonces or count packets, know ESP's layout, hold key
@@ -14,12 +14,18 @@ mod aws_lc;
 mod batch;
 mod engine;
 #[cfg(ipsec_mb)]
-#[allow(unsafe_code)] // the foreign calls, and the crate's only unsafe code
+#[allow(unsafe_code)] // the foreign calls
 mod ipsec_mb;
 #[cfg(not(ipsec_mb))]
 #[path = "ipsec_mb_absent.rs"]
 mod ipsec_mb;
 mod key;
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)] // loads, stores, and calls that need a proof of the CPU's instructions
+mod vaes512;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "vaes512_absent.rs"]
+mod vaes512;
 
 pub use batch::{Open, Seal, open_batch, seal_batch};
 pub use engine::{Engine, EngineError};

@@ -75,6 +75,8 @@ fn what_is_not_said_has_defaults() {
 fn what_is_said_is_taken() {
     let config = Config::parse(&format!("engine = \"ipsec-mb\"\nidle = \"spin\"\n{GOOD}")).unwrap();
     assert_eq!(config.engine.name(), Some("ipsec-mb"));
+    let config = Config::parse(&format!("engine = \"vaes512\"\n{GOOD}")).unwrap();
+    assert_eq!(config.engine.name(), Some("vaes512"));
     assert_eq!(config.idle, Idle::Spin);
     assert_eq!((config.ports[1].label(), config.ports[1].mode), ("black", Mode::Native));
 }
