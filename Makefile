@@ -21,10 +21,13 @@ test: setup-test
 interop: setup-test
 	cargo test --package peregrine --test interop -- --all
 
-# A hundred times kill -9 under load with 1000 tunnels, and what became of every packet.
+# A hundred times kill -9 under load, with 1000 tunnels and a daemon that only asks, then at both ends
+# with strongSwan negotiating; and what became of every packet.
 kills: setup-test
 	PEREGRINE_KILLS=100 PEREGRINE_KILL_TUNNELS=1000 \
 		cargo test --release --test journal -- --nocapture killed_again
+	PEREGRINE_KILLS=100 \
+		cargo test --release --test strongswan -- --nocapture --exact v6_1::gateway_is_killed
 
 bench: setup build
 	target/release/peregrine bench path

@@ -89,6 +89,11 @@ impl Charon {
         self.cell.log()
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.cell.pid()
+    }
+
     /// How often its log says `text`.
     pub fn said(&self, text: &str) -> usize {
         self.log().matches(text).count()

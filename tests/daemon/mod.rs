@@ -8,7 +8,7 @@
 //! [`root`] finds (or has made) the daemon's root, [`cell`] runs programs in it under
 //! `peregrine exec`, [`charon`] speaks to strongSwan, [`listing`] reads what it lists, [`pair`]
 //! builds the picture above, [`swanctl`] writes configurations for it, [`numbered`] sends counted
-//! packets through it, [`stream`] a TCP stream, [`wire`] looks at them on their way, and [`table`] holds docs/interop.md to the tests.
+//! packets through it, [`stream`] a TCP stream, [`wire`] and [`recording`] look at them on their way, and [`table`] holds docs/interop.md to the tests.
 #![allow(dead_code, reason = "each test binary uses its own part of this module")]
 
 pub mod cell;
@@ -17,6 +17,7 @@ pub mod listing;
 pub mod numbered;
 pub mod pair;
 pub mod pluto;
+pub mod recording;
 pub mod root;
 pub mod router;
 pub mod stream;

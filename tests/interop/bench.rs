@@ -36,6 +36,10 @@ const DATAGRAM_MAX_IPV6: usize = 3000;
 /// longer one it would protect whole and cut afterwards, and the gateway does not reassemble ESP.
 const DATAGRAM_MAX_IPV4: usize = 1380;
 
+/// The longest datagram in transport mode, which seals no fragments: what the gateway's device, which
+/// reckons with an IPv6 tunnel in UDP, carries in one packet.
+const DATAGRAM_MAX_WHOLE: usize = 1300;
+
 /// Bytes and packets that one side counts more than the other.
 pub type Difference = (i64, i64);
 /// Those by SPI, and the gateway's packets.
@@ -123,7 +127,11 @@ pub fn serve(stream: &Path, namespace: &Namespace, scratch: &Path) -> Result<Pro
 
 /// Traffic of all kinds from a namespace to an address that serves echoes, and back.
 pub fn traffic(namespace: &Namespace, stream: &Path, to: &str) -> Result<(), String> {
-    let sent = namespace.command("sh").args(["-c", &script(stream, to)]).output();
+    run_line(namespace, &script(stream, to))
+}
+
+fn run_line(namespace: &Namespace, line: &str) -> Result<(), String> {
+    let sent = namespace.command("sh").args(["-c", line]).output();
     let sent = sent.map_err(|error| error.to_string())?;
     if sent.status.success() {
         return Ok(());
@@ -174,6 +182,16 @@ impl Bench {
     /// gateway and back, and from the host to the peer and back. Every byte comes back.
     pub fn traffic(&mut self, host: &str, peer: &str) -> Result<(), String> {
         self.echoes(host, peer).map_err(|error| self.explain(error))
+    }
+
+    /// The same between the peer and the gateway itself, by their own addresses, in packets that are
+    /// never fragments.
+    pub fn own_traffic(&mut self, [gateway, peer]: [&str; 2]) -> Result<(), String> {
+        let line = script_of(Path::new("stream"), gateway, DATAGRAM_MAX_WHOLE);
+        self.guest.run(&line).map_err(|error| self.explain(error))?;
+        let line = script_of(&self.image.stream(), peer, DATAGRAM_MAX_WHOLE);
+        let sent = run_line(&self.site.namespace, &line);
+        sent.map_err(|error| self.explain(format!("from the gateway: {error}")))
     }
 
     /// An error with what became of packets on both sides.
@@ -242,10 +260,14 @@ impl Bench {
     }
 }
 
-/// One end's traffic, as a line of shell that both ends' shells take.
 fn script(stream: &Path, to: &str) -> String {
+    script_of(stream, to, if to.contains(':') { DATAGRAM_MAX_IPV6 } else { DATAGRAM_MAX_IPV4 })
+}
+
+/// One end's traffic with datagrams no longer than this, as a line of shell that both ends' shells
+/// take.
+fn script_of(stream: &Path, to: &str, longest: usize) -> String {
     let stream = stream.display();
-    let longest = if to.contains(':') { DATAGRAM_MAX_IPV6 } else { DATAGRAM_MAX_IPV4 };
     format!(
         "for s in 0 1 56 500 1300; do \
            ping -c 1 -W 10 -s $s {to} >/tmp/ping.$$ 2>&1 || {{ cat /tmp/ping.$$; exit 1; }}; \

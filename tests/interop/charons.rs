@@ -9,7 +9,7 @@ use crate::bench::{Bench, OUTER, PORT, hosts, networks};
 use crate::counters::states;
 use crate::daemon::charon::Charon;
 use crate::daemon::root::Root;
-use crate::{Outcome, Recorder};
+use crate::{Outcome, Recorder, transport};
 
 /// How long an SA that was rekeyed may stay: strongSwan keeps it for 5 s.
 const DELETE_PATIENCE: Duration = Duration::from_secs(20);
@@ -92,15 +92,20 @@ pub fn run(bench: &mut Bench, recorder: &mut Recorder<'_>) {
         flows(bench, 1)
     });
     recorder.scenario(&format!("{title}: the peer rekeys under traffic"), || {
-        rekeyed(bench, &TUNNELS[0][0], |bench| {
+        rekeyed(bench, Sender::Host, &inside(&TUNNELS[0][0]), |bench| {
             bench.guest.run("swanctl --rekey --child four4 2>&1").map(|_| ())
         })
     });
     recorder.scenario(&format!("{title}: the gateway rekeys under traffic"), || {
-        rekeyed(bench, &TUNNELS[1][1], |_| {
+        rekeyed(bench, Sender::Host, &inside(&TUNNELS[1][1]), |_| {
             charon.run(&["--rekey", "--child", "six6"]);
             Ok(())
         })
+    });
+    transport::negotiated(bench, &charon, &title, recorder);
+    recorder.scenario(&format!("{title}: tunnels beside transport mode"), || {
+        flows(bench, 0)?;
+        flows(bench, 1)
     });
     recorder.scenario(&format!("{title}: the peer deletes, no SA is left"), || {
         bench.guest.run("swanctl --terminate --ike over4 2>&1")?;
@@ -124,6 +129,7 @@ pub fn run(bench: &mut Bench, recorder: &mut Recorder<'_>) {
         let in_udp = states.matches("encap type espinudp sport 4500 dport 4500").count();
         if in_udp == 8 { Ok(packets) } else { Err(format!("8 SAs in UDP expected:\n{states}")) }
     });
+    transport::in_udp(bench, &charon, &title, recorder);
     if recorder.failed() {
         let log = bench.guest.run("tail -60 /tmp/charon.log").unwrap_or_else(|error| error);
         println!("the gateway's daemon:\n{}\nthe peer's:\n{log}", charon.log());
@@ -194,7 +200,8 @@ fn connection(end: End, settings: &str, outer: usize, children: &str) -> String 
 
 /// The children of a connection.
 fn children(end: End, outer: usize) -> String {
-    TUNNELS[outer].iter().map(|tunnel| child(end, tunnel)).collect()
+    let tunnels: String = TUNNELS[outer].iter().map(|tunnel| child(end, tunnel)).collect();
+    tunnels + &transport::child(outer)
 }
 
 fn child(end: End, tunnel: &Tunnel) -> String {
@@ -219,19 +226,37 @@ fn flows(bench: &mut Bench, outer: usize) -> Outcome {
     bench.agree(|_| true)
 }
 
+/// Who sends the datagrams during a rekeying.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// The host behind the gateway.
+    Host,
+    /// The gateway itself.
+    Gateway,
+}
+
+/// The peer's address inside a tunnel.
+fn inside(tunnel: &Tunnel) -> String {
+    hosts("48", tunnel.number)[tunnel.family].clone()
+}
+
 /// Rekeys while datagrams go to the peer and back, each sent when the one before came back: none
 /// is lost. Afterwards there are as many SAs as before, two of them new.
-fn rekeyed(
+pub fn rekeyed(
     bench: &mut Bench,
-    tunnel: &Tunnel,
+    sender: Sender,
+    to: &str,
     rekey: impl FnOnce(&mut Bench) -> Result<(), String>,
 ) -> Outcome {
     let spis = |bench: &Bench| -> Result<BTreeSet<u32>, String> {
         Ok(states(&bench.site.states()?).into_keys().collect())
     };
     let before = spis(bench)?;
-    let to = &hosts("48", tunnel.number)[tunnel.family];
-    let mut command = bench.site.red.command_bound(&bench.image.stream());
+    let namespace = match sender {
+        Sender::Host => &bench.site.red,
+        Sender::Gateway => &bench.site.namespace,
+    };
+    let mut command = namespace.command_bound(&bench.image.stream());
     command.args(["udp", to, &PORT.to_string(), "3000", "1000"]).stdout(Stdio::piped());
     let mut stream = command.spawn().map_err(|error| error.to_string())?;
     rekey(bench)?;

@@ -64,6 +64,18 @@ pub fn is_inner(frame: &[u8]) -> bool {
     }
 }
 
+/// Whether a frame shows what the ends of transport mode send each other in a test: echoes, TCP, and
+/// UDP but that of IKE.
+pub fn is_clear(frame: &[u8]) -> bool {
+    const IKE: [u8; 2] = 500u16.to_be_bytes();
+    match payload(frame) {
+        Some((1 | 6, _)) => true,
+        Some((58, icmp)) => matches!(icmp.first(), Some(128 | 129)),
+        Some((UDP, udp)) => ![IKE, NAT_T].iter().any(|port| udp.get(..2) == Some(port)),
+        _ => false,
+    }
+}
+
 /// Sends a frame once more, on an interface of the bridge.
 pub fn repeat(wire: &Namespace, interface: &str, frame: &[u8]) -> Result<(), String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/inject.py");

@@ -25,6 +25,7 @@ mod pairs;
 mod resources;
 mod statics;
 mod summary;
+mod transport;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -178,6 +179,7 @@ fn peer(job: &Job, options: &Options) -> Vec<Row> {
         }
         Ok(Ok(mut bench)) => {
             recorder.group("typed in", |recorder| statics::run(&mut bench, recorder));
+            recorder.group("transport mode", |recorder| transport::run(&mut bench, recorder));
             if options.all {
                 recorder.group("strongSwan", |recorder| charons::run(&mut bench, recorder));
             }

@@ -11,6 +11,7 @@ mod authentication;
 mod counters;
 mod establish;
 mod expiry;
+mod kills;
 mod liveness;
 mod load;
 mod nat;
@@ -25,6 +26,7 @@ use counters::*;
 use daemon::root::Root;
 use establish::*;
 use expiry::*;
+use kills::*;
 use liveness::*;
 use load::*;
 use nat::*;
@@ -92,6 +94,7 @@ scenarios! {
         virtual_address
         gateways_own_traffic
         own_packets_acquire
+        gateway_is_killed
     }
     since_6 {
         per_cpu_sas on [0, 1];

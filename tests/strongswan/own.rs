@@ -19,7 +19,7 @@ use crate::speaker::Speaker;
 const PPS: u32 = 50;
 
 /// An address inside, which the gateway itself has.
-fn inner(side: Side, v6: bool) -> String {
+pub fn inner(side: Side, v6: bool) -> String {
     match v6 {
         false => format!("10.{}.1.254", side.number()),
         true => format!("fd0{}:0:1::fe", side.number()),
@@ -89,7 +89,7 @@ fn counted(site: &Site, name: &str) -> ChildSa {
 }
 
 /// So many packets and bytes more, both ways.
-fn grew(before: &ChildSa, after: &ChildSa, packets: u64, bytes: u64) {
+pub fn grew(before: &ChildSa, after: &ChildSa, packets: u64, bytes: u64) {
     for (what, expected) in [("packets", packets), ("bytes", bytes)] {
         for way in ["in", "out"] {
             let name = format!("{what}-{way}");
@@ -100,7 +100,7 @@ fn grew(before: &ChildSa, after: &ChildSa, packets: u64, bytes: u64) {
 }
 
 /// What is left of a connection that an end took down: nothing.
-fn gone(site: &Site) {
+pub fn gone(site: &Site) {
     for side in [Side::West, Side::East] {
         site.wait_sas(side, 0);
         let policies = site.gateway(side).show("policy");
@@ -187,7 +187,7 @@ pub fn virtual_address(site: &mut Site) {
 }
 
 /// Gives both gateways an address inside.
-fn settle(site: &Site) {
+pub fn settle(site: &Site) {
     for side in [Side::West, Side::East] {
         let lines = [
             format!("address add {}/32 dev lo", inner(side, false)),
