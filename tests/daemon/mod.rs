@@ -13,6 +13,7 @@
 
 pub mod cell;
 pub mod charon;
+pub mod iproute;
 pub mod listing;
 pub mod numbered;
 pub mod pair;

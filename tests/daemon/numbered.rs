@@ -34,6 +34,20 @@ pub struct Direction {
     pub twice: Vec<(usize, u64)>,
 }
 
+impl Direction {
+    /// Sees that none came twice, and that what was lost is at most one run of one flow: what was
+    /// under way when something changed.
+    #[track_caller]
+    pub fn lost_in_one_run(&self) {
+        assert!(self.twice.is_empty(), "{self:?}");
+        let gaps = self.lost.windows(2).filter(|pair| pair[1].1 != pair[0].1 + 1).count();
+        assert_eq!(gaps, 0, "{self:?}");
+        // Those sent last arrived: it flows again.
+        let last = self.lost.last().map_or(0, |lost| lost.1);
+        assert!(last + 20 < self.sent, "{self:?}");
+    }
+}
+
 /// Where one side of all flows is, and its address in each of them.
 pub struct Place<'a> {
     /// The namespace that sends and receives.

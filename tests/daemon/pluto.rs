@@ -52,6 +52,16 @@ impl Pluto {
         self.cell.wait_ready(PATIENCE, |cell| cell.log().contains("listening for IKE messages"));
     }
 
+    /// What it logged since it was started last.
+    pub fn log(&self) -> String {
+        self.cell.log()
+    }
+
+    /// Whether its log says `text`.
+    pub fn said(&self, text: &str) -> bool {
+        self.log().contains(text)
+    }
+
     /// The place it runs in.
     pub fn cell(&mut self) -> &mut Cell {
         &mut self.cell
@@ -100,6 +110,20 @@ impl Pluto {
     #[track_caller]
     pub fn terminate(&self, name: &str) {
         self.run(&["--terminate", "--name", name]);
+    }
+
+    /// Forgets a connection, and whatever policy it left.
+    #[track_caller]
+    pub fn forget(&self, name: &str) {
+        self.run(&["--delete", "--name", name]);
+    }
+
+    /// Negotiates other SAs in the place of a connection's.
+    #[track_caller]
+    pub fn rekey(&self, name: &str) {
+        let verb =
+            if self.cell.root().is_at_least(5, 0) { "--rekey-child" } else { "--rekey-ipsec" };
+        self.run(&[verb, "--name", name]);
     }
 
     /// Its count of a connection's traffic, summed over the connection's SAs.

@@ -64,3 +64,12 @@ pub fn esp(text: &str) -> Vec<(u32, u32)> {
     };
     text.lines().filter_map(|line| Some((field(line, "spi=0x")?, field(line, "seq=0x")?))).collect()
 }
+
+/// How many ESP packets of a capture came in UDP, and how many by themselves.
+pub fn encapsulated(text: &str) -> (usize, usize) {
+    let (udp, plain): (Vec<&str>, Vec<&str>) = text
+        .lines()
+        .filter(|line| line.contains("ESP(spi="))
+        .partition(|line| line.contains("UDP-encap"));
+    (udp.len(), plain.len())
+}

@@ -7,14 +7,22 @@ mod daemon;
 #[path = "../gateway/mod.rs"]
 mod gateway;
 
+mod authentication;
+mod counters;
 mod establish;
 mod life;
 mod mixed;
+mod nat;
+mod own;
 mod site;
 
+use authentication::*;
+use counters::*;
 use daemon::root::Root;
 use establish::*;
 use life::*;
+use nat::*;
+use own::*;
 use site::Site;
 
 /// Each scenario for each version that can be had.
@@ -29,6 +37,9 @@ macro_rules! scenarios {
             #[test] fn with_strongswan() { super::beside("libreswan-5.2"); }
             #[test] fn rekeys_by_packets() { super::with("libreswan-5.2", super::rekeys_by_packets); }
             #[test] fn rekeys_by_bytes() { super::with("libreswan-5.2", super::rekeys_by_bytes); }
+            #[test] fn keepalives_behind_a_nat() {
+                super::with("libreswan-5.2", super::keepalives_behind_a_nat);
+            }
         }
 
         #[test]
@@ -36,9 +47,10 @@ macro_rules! scenarios {
             let versions = ["v4_10", "v5_2"];
             let names = [$(stringify!($name),)* "with_strongswan"];
             let of = |version| names.map(|name| format!("{version}::{name}"));
-            // Limits in packets and bytes came with libreswan 5.
-            let limits = ["rekeys_by_packets", "rekeys_by_bytes"].map(|name| format!("v5_2::{name}"));
-            let all = [versions.map(of).concat(), limits.to_vec()].concat();
+            // Limits in packets and bytes came with libreswan 5, and 4.10 sends no keepalive.
+            let newer = ["rekeys_by_packets", "rekeys_by_bytes", "keepalives_behind_a_nat"]
+                .map(|name| format!("v5_2::{name}"));
+            let all = [versions.map(of).concat(), newer.to_vec()].concat();
             daemon::table::check("libreswan", &all);
         }
     };
@@ -69,4 +81,14 @@ scenarios! {
     daemon_is_killed_and_started
     trap_acquires
     real_counters
+    certificates
+    certificates_of_elliptic_curves
+    no_dpd_while_traffic_flows
+    encapsulation_forced
+    behind_a_nat
+    nat_is_rebound
+    mobike_moves_the_tunnel
+    transport_mode
+    virtual_address
+    gateways_own_traffic
 }

@@ -51,6 +51,22 @@ impl Site {
         }
     }
 
+    /// Gives each daemon a connection of its own.
+    #[track_caller]
+    pub fn load_ends(&self, conn: impl Fn(Side) -> Conn) {
+        for side in [Side::West, Side::East] {
+            self.daemon(side).load(&configuration(&[conn(side)]));
+        }
+    }
+
+    /// One of the daemons.
+    pub fn daemon(&self, side: Side) -> &Pluto {
+        match side {
+            Side::West => &self.west,
+            Side::East => &self.east,
+        }
+    }
+
     /// One of the gateways.
     pub fn gateway(&self, side: Side) -> &Gateway {
         &self.pair.end(side).gateway
@@ -59,6 +75,23 @@ impl Site {
     /// The SAs of a gateway's data plane.
     pub fn data_plane(&self, side: Side) -> Vec<Value> {
         self.gateway(side).show("sa").as_array().expect("a list of SAs").clone()
+    }
+
+    /// The SPIs of those, in order.
+    pub fn spis(&self, side: Side) -> Vec<u64> {
+        let mut spis: Vec<u64> =
+            self.data_plane(side).iter().filter_map(|sa| sa["spi"].as_u64()).collect();
+        spis.sort_unstable();
+        spis
+    }
+
+    /// Waits until the west gateway has two SAs, and neither of `old`.
+    #[track_caller]
+    pub fn renewed(&self, old: &[u64]) {
+        self.gateway(Side::West).wait("other SAs alone", |_| {
+            let now = self.spis(Side::West);
+            now.len() == 2 && now.iter().all(|spi| !old.contains(spi))
+        });
     }
 
     /// Waits until both gateways have so many SAs.

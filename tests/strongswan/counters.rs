@@ -1,5 +1,6 @@
 //! What the daemon, the gateway and `ip -s xfrm state` say was carried is what was carried.
 
+use crate::daemon::iproute::{Carried, carried};
 use crate::daemon::pair::Side;
 use crate::site::Site;
 
@@ -31,13 +32,8 @@ pub fn real_counters(site: &mut Site) {
         assert_eq!(sa["packets"].as_u64(), after.number(&format!("packets-{way}")));
         assert_eq!(sa["bytes"].as_u64(), after.number(&format!("bytes-{way}")));
         // iproute2's.
-        let out = site.gateway(Side::West).ip("-s xfrm state");
-        let text = String::from_utf8_lossy(&out.stdout).into_owned();
-        let block = text.split("\nsrc ").find(|block| block.contains(&format!("{spi:#010x}")));
-        let block = block.unwrap_or_else(|| panic!("no SPI {spi:#x} in {text}"));
-        let current = block.split("lifetime current:").nth(1).expect("its use");
-        let line = current.lines().nth(1).expect("a line").trim();
         let (bytes, packets) = (sa["bytes"].as_u64().unwrap(), sa["packets"].as_u64().unwrap());
-        assert_eq!(line, format!("{bytes}(bytes), {packets}(packets)"));
+        let listed = carried(site.gateway(Side::West), u64::from(spi));
+        assert_eq!(listed, Carried { bytes, packets });
     }
 }

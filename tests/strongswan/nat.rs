@@ -1,21 +1,12 @@
 //! ESP in UDP: because it is asked for, because there is a NAT on the way, and when that NAT or an
 //! end's address changes under traffic.
 
-use crate::daemon::numbered::{Direction, Numbered};
+use crate::daemon::numbered::Numbered;
 use crate::daemon::pair::Side;
 use crate::daemon::router::{FIRST_PORT, SECOND_PORT};
 use crate::daemon::swanctl::Connection;
-use crate::daemon::wire::Wire;
+use crate::daemon::wire::{Wire, encapsulated};
 use crate::site::Site;
-
-/// How many ESP packets of a capture came in UDP, and how many by themselves.
-fn encapsulated(text: &str) -> (usize, usize) {
-    let (udp, plain): (Vec<&str>, Vec<&str>) = text
-        .lines()
-        .filter(|line| line.contains("ESP(spi="))
-        .partition(|line| line.contains("UDP-encap"));
-    (udp.len(), plain.len())
-}
 
 /// Two flows of packets get through, both ways.
 fn carried(traffic: Numbered) {
@@ -78,16 +69,6 @@ pub fn behind_a_nat(site: &mut Site) {
     assert!(udp > 100 && plain == 0, "{udp} in UDP and {plain} plain");
 }
 
-/// Lost packets are at most one run of each flow: what was under way when something changed.
-fn lost_in_one_run(direction: &Direction) {
-    assert!(direction.twice.is_empty(), "{direction:?}");
-    let gaps = direction.lost.windows(2).filter(|pair| pair[1].1 != pair[0].1 + 1).count();
-    assert_eq!(gaps, 0, "{direction:?}");
-    // Those sent last arrived: it flows again.
-    let last = direction.lost.last().map_or(0, |lost| lost.1);
-    assert!(last + 20 < direction.sent, "{direction:?}");
-}
-
 pub fn nat_is_rebound_under_traffic(site: &mut Site) {
     behind_nat(site, |connection| connection.child("net", 1, false, ""));
     let traffic = Numbered::start(&site.pair, &[1], 50);
@@ -108,7 +89,7 @@ pub fn nat_is_rebound_under_traffic(site: &mut Site) {
     let [east, west] = traffic.finish();
     // What goes through the NAT outwards makes the new mapping and arrives.
     assert!(east.lost.is_empty() && east.twice.is_empty(), "{east:?}");
-    lost_in_one_run(&west);
+    west.lost_in_one_run();
     println!("to the end behind the NAT, {} of {} were lost", west.lost.len(), west.sent);
 }
 
@@ -136,8 +117,8 @@ pub fn mobike_moves_the_tunnel(site: &mut Site) {
         |_: &_| traffic.arrived().iter().zip(before).all(|(now, before)| *now > before + 50);
     site.gateway(Side::West).wait("traffic after the move", flows);
     let [east, west] = traffic.finish();
-    lost_in_one_run(&east);
-    lost_in_one_run(&west);
+    east.lost_in_one_run();
+    west.lost_in_one_run();
     println!(
         "of {} and {}, {} and {} were lost",
         east.sent,
