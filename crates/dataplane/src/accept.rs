@@ -18,7 +18,7 @@ use crate::batch::{Batch, Slot, Turn, is_same};
 use crate::ecn;
 use crate::encapsulation::UdpEncapsulation;
 use crate::open::refusal;
-use crate::parse::parse_ip;
+use crate::parse::read_flow;
 use crate::sa::{Mode, Sa};
 use crate::seal::PREFIX_LEN;
 use crate::transport;
@@ -33,6 +33,9 @@ struct Opened<'v> {
 
 /// Accepts every packet that `decrypt` found authentic.
 pub(crate) fn accept(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
+    if batch.named.is_empty() {
+        return;
+    }
     let mut opened = Opened { sa: None, packets: 0, bytes: 0 };
     for slot in batch.undecided() {
         let Some(sa) = slot.inbound else { continue };
@@ -98,16 +101,17 @@ fn accept_one(
         protocol::NO_NEXT_HEADER => return Err(Verdict::Dummy),
         _ => return Err(Verdict::EspNextHeader),
     };
-    let inner = parse_ip(content).map_err(inner_verdict)?;
-    if inner.is_ipv6() != is_v6 || !slot.frame.pull_front(content_at) {
+    let outer_tos = slot.flow.tos;
+    read_flow(&mut slot.flow, content).map_err(inner_verdict)?;
+    if slot.flow.is_ipv6() != is_v6 || !slot.frame.pull_front(content_at) {
         return Err(Verdict::InnerMalformed);
     }
-    slot.frame.truncate(usize::from(inner.total_len));
+    slot.frame.truncate(usize::from(slot.flow.total_len));
 
-    let tos = ecn::decapsulate(inner.tos, slot.flow.tos, &sa.hot().flags)
+    let inner_tos = slot.flow.tos;
+    let tos = ecn::decapsulate(inner_tos, outer_tos, &sa.hot().flags)
         .map_err(|_| Verdict::EcnNotCapable)?;
-    slot.flow = inner;
-    if tos != inner.tos {
+    if tos != inner_tos {
         set_tos(slot.frame.bytes_mut(), is_v6, tos);
         slot.flow.tos = tos;
     }
@@ -139,7 +143,7 @@ fn open_transport(
     let frame = &mut slot.frame;
     transport::restore(frame, &slot.flow, content_at, content_len, next_header)
         .ok_or(Verdict::InnerMalformed)?;
-    slot.flow = parse_ip(frame.bytes()).map_err(inner_verdict)?;
+    read_flow(&mut slot.flow, frame.bytes()).map_err(inner_verdict)?;
     if sa.hot().encapsulated {
         transport::mend_checksum(frame.bytes_mut(), &slot.flow);
     }

@@ -4,7 +4,7 @@
 //! so the batch ends with the turn; only its memory is kept. No stage adds or removes slots but
 //! `receive` and `send`.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
 use wire::flow::{Flow, Fragment};
 use xsk::Frame;
@@ -58,10 +58,11 @@ pub(crate) struct Slot<'v> {
     pub(crate) stay: Option<Stay>,
 }
 
-/// The flow of a packet that is not parsed yet.
+/// The flow of a packet that is not parsed yet: addresses without unused bytes, so that it can be
+/// written in large pieces.
 const UNPARSED: Flow = Flow {
-    src: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-    dst: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    src: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    dst: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     protocol: 0,
     src_port: 0,
     dst_port: 0,
@@ -151,10 +152,14 @@ fn relabel<'a>(mut slots: Vec<Slot<'_>>) -> Vec<Slot<'a>> {
 }
 
 impl<'v> Batch<'v> {
-    /// Adds a packet that was received.
+    /// Adds packets that came in by a port.
+    ///
+    /// Extending by a known number lets the compiler build each slot where it stays. Built elsewhere and
+    /// moved, its small fields are read in large pieces before the processor has stored them, which
+    /// took 25 cycles for each packet.
     #[inline]
-    pub(crate) fn push(&mut self, frame: Frame, ingress: u16) {
-        self.slots.push(Slot {
+    pub(crate) fn extend(&mut self, frames: impl Iterator<Item = Frame>, ingress: u16) {
+        self.slots.extend(frames.map(|frame| Slot {
             frame,
             ingress,
             verdict: None,
@@ -168,7 +173,7 @@ impl<'v> Batch<'v> {
             outbound: None,
             egress: None,
             stay: None,
-        });
+        }));
     }
 
     /// The packets that no stage has decided yet.
@@ -196,6 +201,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) now_ns: u64,
     /// The worker's number.
     pub(crate) worker: usize,
+    /// The worker's seat (`seat.rs`).
+    pub(crate) seat: u16,
     /// The CPU that it is pinned to.
     pub(crate) cpu: Option<u32>,
     pub(crate) counters: &'a Counters,
@@ -216,7 +223,7 @@ mod tests {
         let place = memory.slots.as_ptr();
         for _ in 0..3 {
             let mut batch = memory.begin();
-            batch.push(pool.take().unwrap(), 0);
+            batch.extend(pool.take().into_iter(), 0);
             pool.give(batch.slots.pop().unwrap().frame);
             memory.end(batch);
             assert_eq!(memory.slots.as_ptr(), place);

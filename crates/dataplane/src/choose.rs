@@ -23,7 +23,7 @@ use crate::view::View;
 
 /// Applies the outbound policy to every packet, and sets the SA of those that are to be sealed.
 pub(crate) fn choose<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<'_>) {
-    let mut tally = Tally::new(turn.now_ns);
+    let mut tally = Tally::new(turn);
     for slot in batch.undecided() {
         if let Err(verdict) = ask(slot, view, &mut tally) {
             slot.decide(verdict);

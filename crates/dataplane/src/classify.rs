@@ -14,6 +14,7 @@ use wire::{protocol, udp};
 
 use crate::batch::{Batch, Named, Slot};
 use crate::punt::punt;
+use crate::sa::Sa;
 use crate::sad;
 use crate::verdict::Verdict;
 use crate::view::View;
@@ -32,20 +33,32 @@ pub(crate) fn classify<'v>(batch: &mut Batch<'v>, view: &'v View) {
         match name_one(slot, view) {
             Ok(None) => {}
             Ok(Some(key)) => {
-                named.push(Named { slot: index, hash: view.sad.prefetch(&key), key });
+                // Packets of one SA often come together.
+                let last = named.last().filter(|last| last.key == key);
+                let hash = last.map_or_else(|| view.sad.prefetch(&key), |last| last.hash);
+                named.push(Named { slot: index, hash, key });
             }
             Err(verdict) => slot.decide(verdict),
         }
     }
+    let mut found: Option<(sad::Key, &Sa)> = None;
     for Named { slot, key, hash } in named {
         let Some(slot) = slots.get_mut(*slot) else { continue };
-        match view.sad.get_hashed(*hash, key) {
-            Some(sa) => {
-                sa.prefetch();
-                slot.inbound = Some(sa);
-            }
-            None => slot.decide(Verdict::NoState),
-        }
+        let sa = match found {
+            Some((known, sa)) if known == *key => sa,
+            _ => match view.sad.get_hashed(*hash, key) {
+                Some(sa) => {
+                    sa.prefetch();
+                    sa
+                }
+                None => {
+                    slot.decide(Verdict::NoState);
+                    continue;
+                }
+            },
+        };
+        slot.inbound = Some(sa);
+        found = Some((*key, sa));
     }
 }
 
@@ -94,5 +107,5 @@ fn esp_in_udp(datagram: &[u8], fragment: Fragment) -> Result<&[u8], Verdict> {
 /// Whether an address is one of this host's.
 #[inline]
 pub(crate) fn is_local(address: IpAddr, view: &View) -> bool {
-    view.local.get(&address).is_some()
+    view.local.contains(address)
 }

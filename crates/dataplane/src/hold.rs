@@ -153,7 +153,7 @@ impl Hold {
     fn release(&mut self, batch: &mut Batch<'_>) {
         let count = self.packets.len();
         for Held { frame, ingress, flow, stay } in self.packets.drain(..) {
-            batch.push(frame, ingress);
+            batch.extend(std::iter::once(frame), ingress);
             if let Some(slot) = batch.slots.last_mut() {
                 (slot.flow, slot.stay) = (flow, Some(stay));
             }

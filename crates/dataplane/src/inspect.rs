@@ -26,7 +26,7 @@ use crate::view::View;
 
 /// Checks every packet against the policies of the direction it takes.
 pub(crate) fn inspect<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &Turn<'_>) {
-    let mut tally = Tally::new(turn.now_ns);
+    let mut tally = Tally::new(turn);
     // What the host itself sends comes in nowhere: only its way out is asked for, by `choose`.
     for slot in batch.undecided().filter(|slot| !slot.is_hosts(view)) {
         if let Err(verdict) = inspect_one(slot, view, &mut tally) {

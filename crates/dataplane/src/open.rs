@@ -19,6 +19,9 @@ use crate::verdict::Verdict;
 
 /// Checks every packet that `classify` found an SA for.
 pub(crate) fn open(batch: &mut Batch<'_>) {
+    if batch.named.is_empty() {
+        return;
+    }
     for slot in batch.undecided() {
         let Some(sa) = slot.inbound else { continue };
         sa.prefetch_words();

@@ -3,10 +3,9 @@
 //! After it, a slot's frame is exactly the IP packet: no Ethernet header before it, no padding
 //! after it. Nothing is looked up but the port's own address.
 
-use wire::Malformed;
-use wire::ethernet::EtherType;
+use wire::ethernet::{self, EtherType, MacAddr};
 use wire::flow::{self, Flow, Fragment};
-use wire::{protocol, vlan};
+use wire::{Malformed, Overlay, protocol, vlan};
 
 use crate::batch::{Batch, Slot};
 use crate::verdict::Verdict;
@@ -24,54 +23,73 @@ pub(crate) fn parse(batch: &mut Batch<'_>, view: &View) {
 fn parse_one(slot: &mut Slot<'_>, view: &View) -> Result<(), Verdict> {
     // 0. What the host sends has no Ethernet header.
     if slot.is_hosts(view) {
-        slot.flow = parse_ip(slot.frame.bytes()).map_err(ip_verdict)?;
+        read_flow(&mut slot.flow, slot.frame.bytes()).map_err(ip_verdict)?;
         slot.frame.truncate(usize::from(slot.flow.total_len));
         return Ok(());
     }
-    // 1. Ethernet: for us, without a VLAN (a tag of VLAN 0 carries only a priority), IP inside.
+    // 1. Ethernet: for us, without a VLAN, IP inside.
     let port = view.ports.get(usize::from(slot.ingress)).ok_or(Verdict::PortDown)?;
-    let link = vlan::Packet::parse(slot.frame.bytes()).map_err(|reason| match reason {
-        Malformed::TooManyTags => Verdict::VlanUnknown,
-        _ => Verdict::EthernetTruncated,
-    })?;
-    if link.ethernet.destination != port.mac {
+    let link = ethernet::Header::over(slot.frame.bytes());
+    let (link, payload) = link.map_err(|_| Verdict::EthernetTruncated)?;
+    let (ethertype, header_len, payload) = match link.ethertype() {
+        ethertype if ethertype.is_tag() => untag(slot.frame.bytes(), port.mac)?,
+        ethertype => (ethertype, ethernet::HEADER_LEN, payload),
+    };
+    if link.destination != port.mac {
         return Err(Verdict::NotForUs);
     }
-    if link.inner.is_some() || link.outer.is_some_and(|tag| tag.vlan() != 0) {
-        return Err(Verdict::VlanUnknown);
-    }
-    let v6 = match link.ethertype {
+    let v6 = match ethertype {
         EtherType::IPV4 => false,
         EtherType::IPV6 => true,
         _ => return Err(Verdict::NotIp),
     };
     // 2. IP: whole, and of the version that the EtherType says.
-    let flow = parse_ip(link.payload).map_err(ip_verdict)?;
-    if flow.is_ipv6() != v6 {
+    read_flow(&mut slot.flow, payload).map_err(ip_verdict)?;
+    if slot.flow.is_ipv6() != v6 {
         return Err(Verdict::IpVersion);
     }
     // 3. The frame becomes the packet. The link header is there, as it was just read.
-    let header_len = link.header_len;
     if !slot.frame.pull_front(header_len) {
         return Err(Verdict::EthernetTruncated);
     }
-    slot.frame.truncate(usize::from(flow.total_len));
-    slot.flow = flow;
+    slot.frame.truncate(usize::from(slot.flow.total_len));
     Ok(())
 }
 
-/// As [`flow::parse`], but refuses what a policy could be fooled with: a later IPv6 fragment that
+/// A frame with a tag: that of VLAN 0 carries only a priority, and what follows it is as good as any.
+#[cold]
+fn untag(frame: &[u8], mac: MacAddr) -> Result<(EtherType, usize, &[u8]), Verdict> {
+    let link = vlan::Packet::parse(frame).map_err(|reason| match reason {
+        Malformed::TooManyTags => Verdict::VlanUnknown,
+        _ => Verdict::EthernetTruncated,
+    })?;
+    if link.ethernet.destination != mac {
+        return Err(Verdict::NotForUs);
+    }
+    if link.inner.is_some() || link.outer.is_some_and(|tag| tag.vlan() != 0) {
+        return Err(Verdict::VlanUnknown);
+    }
+    Ok((link.ethertype, link.header_len, link.payload))
+}
+
+/// As [`flow::parse_into`], but refuses what a policy could be fooled with: a later IPv6 fragment that
 /// begins with an extension header hides which protocol it belongs to.
-#[inline]
-pub(crate) fn parse_ip(packet: &[u8]) -> Result<Flow, Malformed> {
-    let flow = flow::parse(packet)?;
-    let hides_protocol = flow.fragment == Fragment::Later
-        && flow.is_ipv6()
+#[inline(always)]
+pub(crate) fn read_flow(flow: &mut Flow, packet: &[u8]) -> Result<(), Malformed> {
+    flow::parse_into(flow, packet)?;
+    if flow.fragment == Fragment::Later && hides_protocol(flow) {
+        return Err(Malformed::MisplacedExtension);
+    }
+    Ok(())
+}
+
+#[cold]
+fn hides_protocol(flow: &Flow) -> bool {
+    flow.is_ipv6()
         && matches!(
             flow.protocol,
             protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS
-        );
-    if hides_protocol { Err(Malformed::MisplacedExtension) } else { Ok(flow) }
+        )
 }
 
 /// The verdict on a packet with malformed IP headers.

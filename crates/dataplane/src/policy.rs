@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::counters::{Usage, UsageSnapshot};
+use crate::cpu::prefetch;
 use crate::sa::{Mode, Sa};
 use crate::selector::Selector;
 
@@ -167,8 +168,14 @@ impl Policy {
     }
 
     #[inline]
-    pub(crate) fn count(&self, packets: u64, bytes: u64, now_ns: u64) {
-        self.runtime.usage.count(packets, bytes, now_ns);
+    pub(crate) fn count(&self, seat: u16, packets: u64, bytes: u64, now_ns: u64) {
+        self.runtime.usage.count(seat, packets, bytes, now_ns);
+    }
+
+    /// Asks for the memory that [`count`](Policy::count) will write.
+    #[inline]
+    pub(crate) fn prefetch_usage(&self) {
+        prefetch(&self.runtime.usage);
     }
 
     /// Whether control may be asked for an SA now: at most once per `interval_ns`, by one worker.

@@ -28,10 +28,8 @@ pub(crate) fn receive(
             }
             // A port that fills its share may have more.
             more |= port.receive(pool, inbox, room) == room;
-            for frame in inbox.drain(..) {
-                bytes += frame.len() as u64;
-                batch.push(frame, index as u16);
-            }
+            bytes += inbox.iter().map(|frame| frame.len() as u64).sum::<u64>();
+            batch.extend(inbox.drain(..), index as u16);
         }
         more &= batch.slots.len() < BATCH_PACKETS;
     }

@@ -374,6 +374,15 @@ impl Sa {
         &self.hot
     }
 
+    /// The far end, of the family of the outer header.
+    #[inline]
+    pub(crate) fn destination(&self) -> IpAddr {
+        match &self.hot.outer {
+            OuterTemplate::V4(template) => template.destination().into(),
+            OuterTemplate::V6(template) => template.destination().into(),
+        }
+    }
+
     /// The replay window.
     #[inline]
     pub fn replay(&self) -> &Replay {

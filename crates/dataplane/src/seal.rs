@@ -176,9 +176,10 @@ fn frame_transport(slot: &mut Slot<'_>, sa: &Sa, sequence: u64, iv: u64) -> Opti
 #[inline]
 fn wrap(slot: &mut Slot<'_>, sa: &Sa, sequence: u64, iv: u64, next_header: u8) -> Option<()> {
     let frame = &mut slot.frame;
-    let tail_len = esp::pad_len(frame.len()) + TRAILER_LEN;
-    let tail = frame.push_back(tail_len + ICV_LEN)?;
-    esp::write_trailer(&mut tail[..tail_len], next_header).ok()?;
+    let pad_len = esp::pad_len(frame.len());
+    let tail = frame.push_back(pad_len + TRAILER_LEN + ICV_LEN)?;
+    // What is behind the trailer, the ICV overwrites.
+    *tail.first_chunk_mut()? = esp::short_trailer(pad_len, next_header);
     let prefix = frame.push_front(PREFIX_LEN)?;
     let rest = esp::Header::new(sa.hot().spi, sequence as u32).emit(prefix).ok()?;
     rest.copy_from_slice(&iv.to_be_bytes());
@@ -222,8 +223,8 @@ fn put_outer(frame: &mut Frame, sa: &Sa, sequence: u64, inner: &InnerHeader) -> 
             // RFC 6864 §4: only a packet that may be fragmented needs an identification, which
             // must not repeat soon; the sequence number does so after 65 536 packets.
             let id = if dont_fragment { 0 } else { sequence as u16 };
-            let header = template.stamp(total_len, id, tos, dont_fragment);
-            header.emit(frame.push_front(ipv4::HEADER_LEN)?).ok()?;
+            let room = frame.push_front(ipv4::HEADER_LEN)?;
+            template.stamp_into(room, total_len, id, tos, dont_fragment).ok()?;
         }
         OuterTemplate::V6(template) => {
             let header = template.stamp(u16::try_from(payload_len).ok()?, tos, inner.flow_label);

@@ -12,7 +12,7 @@
 
 use xsk::{Frame, Pool, Port};
 
-use crate::batch::{BATCH_PACKETS, Batch, Turn};
+use crate::batch::{BATCH_PACKETS, Batch, Slot, Turn};
 use crate::counters::Counters;
 use crate::verdict::Verdict;
 
@@ -61,9 +61,11 @@ impl Queue {
             return;
         }
         let sent = if self.is_empty() { 0 } else { port.send(&mut self.frames, pool) };
-        for verdict in self.verdicts.drain(..sent) {
-            counters.count(verdict, 1);
+        // Most end alike.
+        for alike in self.verdicts[..sent].chunk_by(|one, next| one == next) {
+            counters.count(alike[0], alike.len() as u64);
         }
+        self.verdicts.drain(..sent);
         self.unflushed = port.flush(pool);
     }
 
@@ -91,31 +93,41 @@ pub(crate) fn send(
     pool: &mut Pool,
     turn: &mut Turn<'_>,
 ) {
+    if batch.slots.iter().any(|slot| slot.stay.is_some()) {
+        hold_back(batch, pool, turn);
+    }
     for slot in batch.slots.drain(..) {
-        if let (Some(Verdict::NoSa), Some(stay)) = (slot.verdict, slot.stay) {
-            turn.hold.take(slot, stay, pool, turn.counters);
-            continue;
-        }
+        let Slot { frame, verdict, egress, .. } = slot;
         // Every slot is decided by now: `route` leaves none.
-        let verdict = slot.verdict.unwrap_or(Verdict::Stopped);
-        let queue = slot.egress.and_then(|egress| queues.get_mut(usize::from(egress)));
-        match queue {
+        let verdict = verdict.unwrap_or(Verdict::Stopped);
+        match egress.and_then(|egress| queues.get_mut(usize::from(egress))) {
             Some(queue) if queue.frames.len() < QUEUE_PACKETS => {
-                queue.frames.push(slot.frame);
+                queue.frames.push(frame);
                 queue.verdicts.push(verdict);
             }
             missing_or_full => {
-                let lost = match (slot.egress, missing_or_full) {
+                let lost = match (egress, missing_or_full) {
                     (None, _) => verdict,
                     (Some(_), Some(_)) => Verdict::TransmitFull,
                     (Some(_), None) => Verdict::RouteNotAPort,
                 };
                 turn.counters.count(lost, 1);
-                pool.give(slot.frame);
+                pool.give(frame);
             }
         }
     }
     for (queue, port) in queues.iter_mut().zip(ports) {
         queue.drain(port, pool, turn.counters);
+    }
+}
+
+/// Packets without an SA that may still come go to the hold.
+#[cold]
+fn hold_back(batch: &mut Batch<'_>, pool: &mut Pool, turn: &mut Turn<'_>) {
+    let waits = |slot: &mut Slot<'_>| slot.verdict == Some(Verdict::NoSa) && slot.stay.is_some();
+    for slot in batch.slots.extract_if(.., waits) {
+        if let Some(stay) = slot.stay {
+            turn.hold.take(slot, stay, pool, turn.counters);
+        }
     }
 }

@@ -181,7 +181,7 @@ fn enter_by_policy<'v>(
                 let template = Template { optional: false, ..template };
                 let bundle = if by_remote { bundle } else { wanted };
                 protect(slot, policy, &template, bundle, view, turn)?;
-                policy.count(1, slot.frame.len() as u64, turn.now_ns);
+                policy.count(turn.seat, 1, slot.frame.len() as u64, turn.now_ns);
                 Ok(())
             }
             Action::Bypass => Err(Verdict::NoTunnel),

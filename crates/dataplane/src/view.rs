@@ -3,7 +3,6 @@
 //! Control builds a [`View`] and publishes it with one pointer store; a worker takes the current one
 //! once per turn (`publication.rs`). What the tables mean is not this file's business.
 
-use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,11 +11,11 @@ use wire::ethernet::MacAddr;
 use crate::bundles::Bundles;
 use crate::encapsulation::PortSet;
 use crate::fib::Fib;
+use crate::local::Locals;
 use crate::neighbour::Neighbours;
 use crate::publication;
 use crate::sad::Sad;
 use crate::spd::Spd;
-use crate::table::Table;
 use crate::transport::TransportSlots;
 use crate::tunnel::Tunnels;
 
@@ -63,14 +62,14 @@ pub struct View {
     /// More such ports, each the host's way into a group of tunnels.
     pub tunnel_devices: Range<u16>,
     /// The addresses of this host.
-    pub local: Table<IpAddr, ()>,
+    pub local: Locals,
     /// The UDP ports of this host on which ESP arrives.
     pub encapsulation_ports: PortSet,
 }
 
 impl View {
     /// Brings the tables into the shape in which look-ups are fastest, which many small changes leave
-    /// (see [`Table::settle`]). Whether anything was to do; what the tables hold is the same.
+    /// (see [`Table::settle`](crate::table::Table::settle)). Whether anything was to do; what the tables hold is the same.
     pub fn settle(&mut self) -> bool {
         self.sad.settle()
             | self.spd.settle()

@@ -33,6 +33,7 @@ use crate::parse::parse;
 use crate::receive::receive;
 use crate::route::route;
 use crate::seal::seal;
+use crate::seat::Seat;
 use crate::send::{Queue, send};
 use crate::view::Reader;
 
@@ -90,6 +91,7 @@ pub struct WorkerParts {
 /// One worker of the data plane.
 pub struct Worker {
     id: usize,
+    seat: Seat,
     cpu: Option<usize>,
     ports: Vec<Port>,
     queues: Vec<Queue>,
@@ -112,6 +114,7 @@ impl Worker {
     pub fn new(parts: WorkerParts) -> Worker {
         Worker {
             id: parts.id,
+            seat: Seat::take(),
             cpu: parts.cpu,
             queues: parts.ports.iter().map(|_| Queue::new()).collect(),
             ports: parts.ports,
@@ -187,12 +190,14 @@ impl Worker {
     /// The same, and `laps` is told when each stage is over.
     pub fn turn_timed(&mut self, laps: &mut impl Laps) -> usize {
         laps.begin();
+        self.seat.begin_turn();
         let (ports, pool) = (&mut self.ports[..], &mut self.pool);
         self.now_ns = self.clock.now_ns();
         let now_ns = self.now_ns;
         let turn = &mut Turn {
             now_ns,
             worker: self.id,
+            seat: self.seat.number(),
             cpu: self.cpu.map(|cpu| cpu as u32),
             counters: &self.counters,
             events: &mut self.events,
@@ -268,6 +273,7 @@ impl Worker {
     fn sleep(&mut self) -> io::Result<()> {
         self.counters.count_sleep();
         self.reader.rest();
+        self.seat.rest();
         let idle = self.queues.iter().all(Queue::is_idle);
         let has_fds = self.ports.iter().all(|port| port.as_fd().is_some());
         if !idle || !has_fds || self.ports.is_empty() {

@@ -79,7 +79,7 @@ const CASES: &[Case] = &[
     (Verdict::HostUnreached, || {
         let mut east = east();
         east.change(|view| {
-            view.local.insert(Site::East.host(false), ());
+            view.local.insert(Site::East.host(false));
         });
         east.drop(BLACK, &Seal::default().frame(&to_east(), &inner().bytes()))
     }),

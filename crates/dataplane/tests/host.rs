@@ -21,7 +21,7 @@ fn at(site: Site, tunnel: &Tunnel) -> Gateway {
     let mut gateway = Gateway::at(site, tunnel);
     gateway.change(|view| {
         view.host = Some(HOST);
-        view.local.insert(inner(site, tunnel.inner_v6), ());
+        view.local.insert(inner(site, tunnel.inner_v6));
     });
     gateway
 }

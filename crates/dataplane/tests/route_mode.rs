@@ -230,7 +230,7 @@ fn the_host_speaks_by_the_device_of_its_tunnels() {
     west.change(|view| {
         view.tunnel_devices = HOST..HOST + 1;
         view.tunnels.set_device(IF_ID, HOST);
-        view.local.insert(own, ());
+        view.local.insert(own);
     });
     let packet = Packet { ttl: 1, ..Packet::udp(own, Site::East.host(false), 179, 179, 30) };
     assert_eq!(west.forward(HOST, &packet.bytes()).0, Verdict::HostSealed);

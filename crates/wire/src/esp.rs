@@ -170,6 +170,15 @@ pub fn write_trailer(tail: &mut [u8], next_header: u8) -> Result<(), Malformed> 
     Ok(())
 }
 
+/// Padding of [`pad_len`] bytes and the trailer, in the first `pad_len + TRAILER_LEN` bytes; those that
+/// follow are zero. All of it in one number, for a sender that has room for eight bytes anyway.
+#[inline]
+pub const fn short_trailer(pad_len: usize, next_header: u8) -> [u8; 8] {
+    const PADDING: [u64; ALIGNMENT] = [0x00, 0x01_01, 0x02_02_01, 0x03_03_02_01];
+    let pad_len = pad_len % ALIGNMENT;
+    (PADDING[pad_len] | (next_header as u64) << (8 * (pad_len + 1))).to_le_bytes()
+}
+
 /// The nonce of AES-GCM: salt, then explicit IV (RFC 4106 §4).
 #[inline]
 pub fn gcm_nonce(salt: [u8; GCM_SALT_LEN], iv: [u8; GCM_IV_LEN]) -> [u8; GCM_NONCE_LEN] {
@@ -257,6 +266,17 @@ mod tests {
         write_trailer(&mut longest, 4).unwrap();
         assert_eq!(longest[254..], [255, 255, 4]);
         assert_eq!(Trailer::parse(&longest).unwrap().0, []);
+    }
+
+    #[test]
+    fn a_short_trailer_is_the_long_one_in_one_piece() {
+        for payload_len in 0..8 {
+            let mut tail = vec![0; pad_len(payload_len) + TRAILER_LEN];
+            write_trailer(&mut tail, 41).unwrap();
+            let short = short_trailer(pad_len(payload_len), 41);
+            assert_eq!(short[..tail.len()], tail);
+            assert!(short[tail.len()..].iter().all(|byte| *byte == 0));
+        }
     }
 
     #[test]

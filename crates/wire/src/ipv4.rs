@@ -319,6 +319,35 @@ impl Template {
         Template { header, sum: Sum::ZERO.bytes(header.as_bytes()) }
     }
 
+    /// The address that packets go to.
+    #[inline]
+    pub fn destination(&self) -> Ipv4Addr {
+        self.header.destination()
+    }
+
+    /// Writes what [`stamp`](Template::stamp) returns to the start of `bytes`, field by field in place:
+    /// made elsewhere and copied, it would be read before it is all written.
+    #[inline]
+    pub fn stamp_into(
+        &self,
+        bytes: &mut [u8],
+        total_len: u16,
+        id: u16,
+        tos: u8,
+        dont_fragment: bool,
+    ) -> Result<(), Malformed> {
+        let fragment = if dont_fragment { DONT_FRAGMENT } else { 0 };
+        let sum = self.sum.word(total_len).word(id).word(u16::from(tos)).word(fragment);
+        let (header, _) = Header::over_mut(bytes)?;
+        *header = self.header;
+        header.tos = tos;
+        header.total_len = U16::new(total_len);
+        header.id = U16::new(id);
+        header.fragment = U16::new(fragment);
+        header.checksum = U16::new(sum.checksum());
+        Ok(())
+    }
+
     /// The header of one packet, checksum included. `total_len` counts the header too.
     #[inline]
     pub fn stamp(&self, total_len: u16, id: u16, tos: u8, dont_fragment: bool) -> Header {
@@ -457,6 +486,10 @@ mod tests {
             prop_assert_eq!((header.protocol(), header.ttl()), (protocol, ttl));
             prop_assert_eq!((header.total_len(), header.id()), (total_len, id));
             prop_assert_eq!((header.tos(), header.dont_fragment()), (tos, dont_fragment));
+            let mut in_place = bytes.clone();
+            in_place[..20].fill(0xa5);
+            template.stamp_into(&mut in_place, total_len, id, tos, dont_fragment).unwrap();
+            prop_assert_eq!(&in_place, &bytes);
             prop_assert!(!header.is_fragment());
             prop_assert_eq!(packet.payload.len(), usize::from(payload_len));
         }

@@ -147,6 +147,12 @@ pub struct Template {
 }
 
 impl Template {
+    /// The address that packets go to.
+    #[inline]
+    pub fn destination(&self) -> Ipv6Addr {
+        self.header.destination()
+    }
+
     /// A template for packets from `source` to `destination`.
     pub fn new(
         source: Ipv6Addr,

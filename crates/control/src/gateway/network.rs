@@ -7,8 +7,8 @@
 use std::net::IpAddr;
 
 use dataplane::fib::{Fib, NextHop, Route};
+use dataplane::local::Locals;
 use dataplane::neighbour::Neighbours;
-use dataplane::table::Table;
 use dataplane::view::{PortInfo, View};
 use wire::ethernet::MacAddr;
 
@@ -83,9 +83,9 @@ impl Network {
             view.ports = self.ifindexes.iter().map(|ifindex| port_info(kernel, *ifindex)).collect();
         }
         if stale.local {
-            let mut local = Table::new();
+            let mut local = Locals::new();
             for address in kernel.addresses() {
-                local.insert(address.address, ());
+                local.insert(address.address);
             }
             view.local = local;
         }

@@ -267,7 +267,7 @@ impl Tables {
         if usable {
             view.sad.insert(sa.clone());
         }
-        let is_local = |address| view.local.get(&address).is_some();
+        let is_local = |address| view.local.contains(address);
         self.encapsulation.add(&sa, is_local, &mut view.encapsulation_ports);
         let worker = parameters.cpu.map(|cpu| self.cpus.worker_of(cpu));
         let before = self.sas.get(&record.id).map_or((0, 0), |known| known.before);

@@ -137,7 +137,7 @@ pub(super) fn west_view(keys: &[Arc<Key>]) -> Result<View, PathError> {
         Ok(epoch)
     })?;
     let mut view = base_view();
-    view.local.insert(WEST.into(), ());
+    view.local.insert(WEST.into());
     for (tunnel, key) in keys.iter().enumerate() {
         let sa = Arc::new(sa(tunnel, key)?);
         sa.arm(&nonces)?;
@@ -151,7 +151,7 @@ pub(super) fn west_view(keys: &[Arc<Key>]) -> Result<View, PathError> {
 /// The tables of the gateway that opens.
 pub(super) fn east_view(keys: &[Arc<Key>]) -> Result<View, PathError> {
     let mut view = base_view();
-    view.local.insert(EAST.into(), ());
+    view.local.insert(EAST.into());
     for (tunnel, key) in keys.iter().enumerate() {
         view.sad.insert(Arc::new(sa(tunnel, key)?));
         view.spd.insert(policy(tunnel, Direction::Forward));

@@ -147,7 +147,7 @@ fn ports_are_those_of_sas_that_end_here() {
     let has = |gateway: &Fixture, port| gateway.view.encapsulation_ports.contains(port);
     gateway.add_udp_sa(0x101, EAST, (1, 4500), ReplayState::default());
     assert!(!has(&gateway, 4500), "the far end's");
-    gateway.view.local.insert(EAST, ());
+    gateway.view.local.insert(EAST);
     gateway.tables.relocate(&mut gateway.view);
     assert!(has(&gateway, 4500));
     gateway.add_udp_sa(0x102, EAST, (1, 61_000), ReplayState::default());
