@@ -1,5 +1,5 @@
 # Peregrine. `make demo` shows it at work, `make test` proves it; both install what they need.
-.PHONY: demo test kills interop bench tidy build setup golden
+.PHONY: demo test kills interop bench record counts tidy build setup golden
 
 # Everything the demonstration writes goes here.
 OUT ?= demo
@@ -29,8 +29,18 @@ kills: setup-test
 	PEREGRINE_KILLS=100 \
 		cargo test --release --test strongswan -- --nocapture --exact v6_1::gateway_is_killed
 
+# Measures everything and prints which aims are met; the page with the charts is $(BENCH)/bench.html.
+BENCH ?= target/bench
 bench: setup build
-	target/release/peregrine bench path
+	target/release/peregrine bench all --out $(BENCH)
+
+# Puts the table of the last `make bench` into the docs.
+record: build
+	target/release/peregrine bench all --from $(BENCH) --out $(BENCH) --record docs/results.md
+
+# Records anew how many instructions a packet may take; `make test` holds the path to it.
+counts: setup-test
+	PEREGRINE_RECORD_COUNTS=1 cargo test --package dataplane --test instructions -- --nocapture no_more_instructions
 
 # Formatting, lints and the rules of STYLE.md that a machine can hold.
 tidy:

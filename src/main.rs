@@ -20,7 +20,8 @@ Examples:
   peregrine show drops                         what was dropped, and why
   peregrine upgrade                            replace the gateway's binary, tunnels go on
   peregrine lab run bf3-test1 --tunnels 500    measure two gateways in namespaces
-  peregrine bench path                         nanoseconds per packet, without a kernel
+  peregrine bench path                         cycles per packet, without a kernel
+  peregrine bench all                          every bench, and which aims are met
   peregrine bench xfrm                         requests per second of the XFRM interface")]
 struct Arguments {
     #[command(subcommand)]

@@ -1,5 +1,9 @@
 //! `peregrine bench`: single figures, as opposed to the lab's curves.
 
+mod all;
+mod machine;
+mod measuring;
+mod output;
 mod path;
 mod xfrm;
 
@@ -14,7 +18,9 @@ pub struct Bench {
 
 #[derive(clap::Subcommand)]
 enum Subject {
+    All(all::All),
     Path(path::Path),
+    Scale(path::Scale),
     Xfrm(xfrm::Xfrm),
     /// The client of `bench xfrm --through-shim`
     #[command(hide = true)]
@@ -25,7 +31,9 @@ impl Bench {
     /// Measures and prints.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.subject {
+            Subject::All(all) => all.run(),
             Subject::Path(path) => path.run(),
+            Subject::Scale(scale) => scale.run(),
             Subject::Xfrm(xfrm) => xfrm.run(),
             Subject::XfrmClient => xfrm::client(),
         }

@@ -9,11 +9,12 @@
 //! ```
 //!
 //! **What is counted:** the whole of [`Worker::turn`] of the measured side or sides, from the
-//! port's ring to the port's ring, 64 packets at a time, with two readings of the clock per turn
-//! (about 1 ns per packet). **What is not:** moving frames between the rings, writing the next
-//! headers, and the turn of the other side. The payload was last touched by the other side on the
-//! same core, so it is in the second level cache, as a packet is that the kernel just copied.
-//! Consecutive packets use different tunnels, in a fixed random order over all of them.
+//! port's ring to the port's ring, 64 packets at a time, with two readings of the time stamp counter
+//! per turn (below 1 cycle per packet). **What is not:** moving frames between the rings, writing
+//! the next headers, and the turn of the other side; where sealing is measured there is no other
+//! side. The payload was last touched on the same core, so it is in the second level cache, as a
+//! packet is that the kernel just copied. Consecutive packets use different tunnels, in a fixed
+//! random order over all of them.
 //!
 //! All SAs: AES-256-GCM, extended sequence numbers, window of 128, IPv4 in IPv4. Nothing here
 //! prints or judges.
@@ -22,7 +23,6 @@ mod cipher;
 mod gateways;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use crypto::{Engine, Key};
 use wire::esp;
@@ -32,7 +32,10 @@ use xsk::{Frame, MemoryEnd, MemoryPort, Pool, Port, Umem};
 use crate::batch::BATCH_PACKETS;
 use crate::bundles::BUNDLES_MAX;
 use crate::clock::Clock;
+use crate::cpu::cycles;
+use crate::cycles::hz;
 use crate::event;
+use crate::laps::{Stage, StageCycles};
 use crate::verdict::Verdict;
 use crate::view::{Publisher, View};
 use crate::worker::{Worker, WorkerParts};
@@ -70,6 +73,33 @@ pub enum Measured {
     Both,
 }
 
+/// How a packet to be sealed finds its tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// There is none: a route for each destination, and packets leave in clear. The ceiling of what
+    /// the path can be; only the sealing side can be measured, which seals nothing then.
+    Plain,
+    /// By policies, one for each tunnel and direction.
+    Policy,
+    /// By routes into tunnels, each with an `if_id` of its own (point-to-point).
+    P2p,
+}
+
+impl Selection {
+    /// Every way.
+    pub const ALL: [Selection; 3] = [Selection::Plain, Selection::Policy, Selection::P2p];
+
+    /// The name used on the command line and in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Selection::Plain => "plain",
+            Selection::Policy => "policy",
+            Selection::P2p => "p2p",
+        }
+    }
+}
+
 /// Why a bench cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum PathError {
@@ -101,19 +131,24 @@ pub struct Sample {
     pub packets: u64,
     /// Bytes of the inner IP packets.
     pub bytes: u64,
-    /// Time in the measured part.
-    pub elapsed_ns: u64,
+    /// Time in the measured part, in cycles of the time stamp counter.
+    pub cycles: u64,
 }
 
 impl Sample {
+    /// Cycles of the time stamp counter per packet.
+    pub fn cycles_per_packet(&self) -> f64 {
+        self.cycles as f64 / self.packets.max(1) as f64
+    }
+
     /// Nanoseconds per packet.
     pub fn ns_per_packet(&self) -> f64 {
-        self.elapsed_ns as f64 / self.packets.max(1) as f64
+        self.cycles_per_packet() * 1e9 / hz()
     }
 
     /// Gigabits of inner IP packets per second.
     pub fn gbps(&self) -> f64 {
-        self.bytes as f64 * 8.0 / self.elapsed_ns.max(1) as f64
+        self.bytes as f64 * 8.0 / 1e9 * hz() / self.cycles.max(1) as f64
     }
 }
 
@@ -121,6 +156,7 @@ impl Sample {
 pub struct PathBench {
     west: Side,
     east: Side,
+    selection: Selection,
     measured: Measured,
     sizes: Vec<usize>,
     /// Tunnels in the order in which packets use them.
@@ -137,32 +173,36 @@ struct Side {
 }
 
 impl PathBench {
-    /// Builds two gateways with `tunnels` tunnels between them. `sizes` are the lengths of the
-    /// inner IP packets, in the order in which they are sent, over and over.
+    /// Builds two gateways with `tunnels` tunnels between them, which packets enter by
+    /// `selection`. `sizes` are the lengths of the inner IP packets, in the order in which they are
+    /// sent, over and over.
     ///
     /// # Errors
     /// If a number is out of bounds, or memory or the engine cannot be had.
     pub fn new(
         engine: Engine,
+        selection: Selection,
         tunnels: usize,
         measured: Measured,
         sizes: &[usize],
     ) -> Result<PathBench, PathError> {
-        check_sizes(sizes)?;
-        if !(1..=BUNDLES_MAX as usize).contains(&tunnels) {
-            let message = format!("between 1 and {BUNDLES_MAX} tunnels, not {tunnels}");
-            return Err(PathError::Request(message));
-        }
-        let keys = (0..tunnels).map(|n| Ok(Arc::new(Key::new(engine, &gateways::key_bytes(n))?)));
-        let keys = keys.collect::<Result<Vec<_>, PathError>>()?;
+        check_tunnels(tunnels)?;
+        // Each side has its own: the one must not find in the cache what the other has just used.
+        let keys = || {
+            let key = |n| Ok(Arc::new(Key::new(engine, &gateways::key_bytes(n))?));
+            (0..tunnels).map(key).collect::<Result<Vec<_>, PathError>>()
+        };
+        let west_view = gateways::west_view(selection, &keys()?)?;
+        let east_view = gateways::east_view(selection, &keys()?)?;
         let umem = Umem::new(2 * POOL_FRAMES, CHUNK, true)?;
-        let west = Side::new(umem.pool(0..POOL_FRAMES), gateways::west_view(&keys)?)?;
-        let east = Side::new(umem.pool(POOL_FRAMES..2 * POOL_FRAMES), gateways::east_view(&keys)?)?;
+        let west = Side::new(umem.pool(0..POOL_FRAMES), west_view)?;
+        let east = Side::new(umem.pool(POOL_FRAMES..2 * POOL_FRAMES), east_view)?;
         let mut bench = PathBench {
             west,
             east,
-            measured,
-            sizes: sizes.to_vec(),
+            selection,
+            measured: Measured::Seal,
+            sizes: Vec::new(),
             order: gateways::order(tunnels),
             next: 0,
             frames: Vec::with_capacity(BATCH_PACKETS),
@@ -170,7 +210,23 @@ impl PathBench {
         for _ in 0..BATCH_PACKETS {
             bench.frames.extend(bench.west.worker.pool_mut().take());
         }
+        bench.measure(measured, sizes)?;
         Ok(bench)
+    }
+
+    /// Measures something else on the same gateways from now on.
+    ///
+    /// # Errors
+    /// If a size is out of bounds, or nothing can be opened because nothing is sealed.
+    pub fn measure(&mut self, measured: Measured, sizes: &[usize]) -> Result<(), PathError> {
+        check_sizes(sizes)?;
+        if self.selection == Selection::Plain && measured != Measured::Seal {
+            let message = "a path in clear has nothing to open: only `seal` can be measured";
+            return Err(PathError::Request(message.to_owned()));
+        }
+        self.measured = measured;
+        self.sizes = sizes.to_vec();
+        Ok(())
     }
 
     /// Sends `rounds` batches of 64 packets along the path.
@@ -183,21 +239,52 @@ impl PathBench {
             sample.bytes += self.write_batch();
             sample.packets += BATCH_PACKETS as u64;
             self.west.red.inject_all(&mut self.frames);
-            let seal_ns = timed_turn(&mut self.west.worker);
+            let seal = timed_turn(&mut self.west.worker);
             self.west.black.collect(&mut self.frames, BATCH_PACKETS);
             self.check(&self.west, Verdict::Sealed)?;
+            if self.measured == Measured::Seal {
+                sample.cycles += seal;
+                continue;
+            }
 
             self.east.black.inject_all(&mut self.frames);
-            let open_ns = timed_turn(&mut self.east.worker);
+            let open = timed_turn(&mut self.east.worker);
             self.east.red.collect(&mut self.frames, BATCH_PACKETS);
             self.check(&self.east, Verdict::Opened)?;
-            sample.elapsed_ns += match self.measured {
-                Measured::Seal => seal_ns,
-                Measured::Open => open_ns,
-                Measured::Both => seal_ns + open_ns,
-            };
+            sample.cycles += if self.measured == Measured::Open { open } else { seal + open };
         }
         Ok(sample)
+    }
+
+    /// Sends as [`run`](PathBench::run) does, and says which stages of the measured turns the cycles
+    /// went to: cycles per packet, in the order of a turn.
+    ///
+    /// # Errors
+    /// If a packet was lost on the way.
+    pub fn stages(&mut self, rounds: usize) -> Result<[(Stage, f64); Stage::COUNT], PathError> {
+        let (mut sealing, mut opening) = (StageCycles::default(), StageCycles::default());
+        for _ in 0..rounds {
+            self.write_batch();
+            self.west.red.inject_all(&mut self.frames);
+            self.west.worker.turn_timed(&mut sealing);
+            self.west.black.collect(&mut self.frames, BATCH_PACKETS);
+            self.check(&self.west, Verdict::Sealed)?;
+            if self.measured != Measured::Seal {
+                self.east.black.inject_all(&mut self.frames);
+                self.east.worker.turn_timed(&mut opening);
+                self.east.red.collect(&mut self.frames, BATCH_PACKETS);
+                self.check(&self.east, Verdict::Opened)?;
+            }
+        }
+        let packets = (rounds * BATCH_PACKETS).max(1) as f64;
+        Ok(Stage::ALL.map(|stage| {
+            let cycles = match self.measured {
+                Measured::Seal => sealing.of(stage),
+                Measured::Open => opening.of(stage),
+                Measured::Both => sealing.of(stage) + opening.of(stage),
+            };
+            (stage, cycles as f64 / packets)
+        }))
     }
 
     /// Writes the headers of the next batch; its bytes without link headers.
@@ -231,10 +318,13 @@ impl PathBench {
     }
 }
 
+/// A turn, in cycles. Never part of another function: by this one's name an instruction counter
+/// tells the turns from everything around them.
+#[inline(never)]
 fn timed_turn(worker: &mut Worker) -> u64 {
-    let start = Instant::now();
+    let start = cycles();
     worker.turn();
-    start.elapsed().as_nanos() as u64
+    cycles().wrapping_sub(start)
 }
 
 impl Side {
@@ -255,6 +345,13 @@ impl Side {
     }
 }
 
+fn check_tunnels(tunnels: usize) -> Result<(), PathError> {
+    if (1..=BUNDLES_MAX as usize).contains(&tunnels) {
+        return Ok(());
+    }
+    Err(PathError::Request(format!("between 1 and {BUNDLES_MAX} tunnels, not {tunnels}")))
+}
+
 fn check_sizes(sizes: &[usize]) -> Result<(), PathError> {
     match sizes.iter().find(|size| !(SIZE_MIN..=SIZE_MAX).contains(*size)) {
         None if sizes.is_empty() => Err(PathError::Request("no packet size was given".to_owned())),
@@ -269,26 +366,51 @@ fn check_sizes(sizes: &[usize]) -> Result<(), PathError> {
 mod tests {
     use super::*;
 
+    fn bench(tunnels: usize, measured: Measured, sizes: &[usize]) -> Result<PathBench, PathError> {
+        PathBench::new(Engine::AwsLc, Selection::Policy, tunnels, measured, sizes)
+    }
+
     #[test]
     fn every_packet_comes_through_and_is_counted_once() {
         for measured in [Measured::Seal, Measured::Open, Measured::Both] {
             let sizes = [64, 576, 1428, SIZE_MIN, SIZE_MAX];
-            let mut bench = PathBench::new(Engine::AwsLc, 7, measured, &sizes).unwrap();
+            let mut bench = bench(7, measured, &sizes).unwrap();
             let sample = bench.run(35).unwrap();
             assert_eq!(sample.packets, 35 * 64);
             // 35 batches are a whole number of passes over five sizes.
             let per_pass: u64 = sizes.iter().map(|size| *size as u64).sum();
             assert_eq!(sample.bytes, per_pass * 35 * 64 / 5);
-            assert!(sample.elapsed_ns > 0 && sample.ns_per_packet() > 0.0 && sample.gbps() > 0.0);
+            assert!(sample.cycles > 0 && sample.ns_per_packet() > 0.0 && sample.gbps() > 0.0);
+            let west = bench.west.worker.counters().snapshot();
+            assert_eq!((west.of(Verdict::Sealed), west.decided()), (35 * 64, 35 * 64));
+            let opened = if measured == Measured::Seal { 0 } else { 35 * 64 };
             let east = bench.east.worker.counters().snapshot();
-            assert_eq!((east.of(Verdict::Opened), east.decided()), (35 * 64, 35 * 64));
+            assert_eq!((east.of(Verdict::Opened), east.decided()), (opened, opened));
         }
     }
 
     #[test]
+    fn every_selection_brings_packets_through() {
+        let bench =
+            |selection, measured| PathBench::new(Engine::AwsLc, selection, 5, measured, &[100]);
+        for selection in [Selection::Policy, Selection::P2p] {
+            let mut bench = bench(selection, Measured::Both).unwrap();
+            assert_eq!(bench.run(3).unwrap().packets, 3 * 64);
+            let opened = bench.east.worker.counters().snapshot().of(Verdict::Opened);
+            assert_eq!(opened, 3 * 64, "{selection:?}");
+        }
+        let mut plain = bench(Selection::Plain, Measured::Seal).unwrap();
+        plain.run(3).unwrap();
+        let forwarded = plain.west.worker.counters().snapshot().of(Verdict::Forwarded);
+        assert_eq!(forwarded, 3 * 64);
+        assert!(bench(Selection::Plain, Measured::Both).is_err());
+    }
+
+    #[test]
     fn consecutive_packets_use_different_tunnels_evenly() {
-        let mut bench =
-            PathBench::new(Engine::AwsLc, 64, Measured::Both, &[100, 200, 300]).unwrap();
+        let mut bench = bench(64, Measured::Seal, &[28]).unwrap();
+        bench.measure(Measured::Both, &[100, 200, 300]).unwrap();
+        assert!(bench.measure(Measured::Both, &[]).is_err());
         bench.run(6).unwrap();
         for tunnel in 0..64 {
             let mut reader = bench.east._publisher.reader();
@@ -303,25 +425,39 @@ mod tests {
     }
 
     #[test]
+    fn stages_are_told_of_whole_turns() {
+        for measured in [Measured::Seal, Measured::Open, Measured::Both] {
+            let mut bench = bench(3, measured, &[100]).unwrap();
+            let stages = bench.stages(4).unwrap();
+            assert!(stages.iter().map(|(stage, _)| *stage).eq(Stage::ALL));
+            assert!(stages.iter().map(|(_, cycles)| cycles).sum::<f64>() > 0.0);
+            let sealed = bench.west.worker.counters().snapshot().of(Verdict::Sealed);
+            let opened = bench.east.worker.counters().snapshot().of(Verdict::Opened);
+            assert_eq!((sealed, opened), (256, if measured == Measured::Seal { 0 } else { 256 }));
+        }
+    }
+
+    #[test]
     fn the_bare_cipher_runs_on_the_same_bytes() {
-        let mut bench = CipherBench::new(Engine::AwsLc, Measured::Both, &[64, 1428, 576]).unwrap();
-        let sample = bench.run(3);
-        assert_eq!(sample.packets, 3 * 66);
-        assert_eq!(sample.bytes, 3 * 22 * (64 + 1428 + 576));
-        assert!(sample.elapsed_ns > 0);
+        for (keys, measured) in [(1, Measured::Both), (7, Measured::Open), (100, Measured::Seal)] {
+            let mut bench =
+                CipherBench::new(Engine::AwsLc, keys, measured, &[64, 1428, 576]).unwrap();
+            let sample = bench.run(3);
+            assert_eq!(sample.packets, 3 * 66);
+            assert_eq!(sample.bytes, 3 * 22 * (64 + 1428 + 576));
+            assert!(sample.cycles > 0);
+        }
     }
 
     #[test]
     fn impossible_requests_are_refused() {
         let bench = |tunnels, sizes: &[usize]| {
-            PathBench::new(Engine::AwsLc, tunnels, Measured::Seal, sizes)
-                .err()
-                .map(|e| e.to_string())
+            bench(tunnels, Measured::Seal, sizes).err().map(|e| e.to_string())
         };
         assert!(bench(0, &[64]).unwrap().contains("tunnels"));
         assert!(bench(1, &[]).unwrap().contains("no packet size"));
         assert!(bench(1, &[27]).unwrap().contains("28 to 1700 bytes"));
         assert!(bench(1, &[64, 1701]).unwrap().contains("not 1701"));
-        assert!(CipherBench::new(Engine::AwsLc, Measured::Seal, &[1]).is_err());
+        assert!(CipherBench::new(Engine::AwsLc, 1, Measured::Seal, &[1]).is_err());
     }
 }

@@ -15,10 +15,12 @@
 #![forbid(unsafe_code)]
 
 pub mod accounting;
+pub mod aims;
 pub mod calibration;
 pub mod clock;
 pub mod dut;
 pub mod environment;
+pub mod figure;
 pub mod generator;
 pub mod histogram;
 pub mod ike;
@@ -38,4 +40,5 @@ pub mod topology;
 pub mod traffic;
 pub mod usage;
 pub mod vici;
+pub mod vpp;
 pub mod wiring;

@@ -2,6 +2,8 @@
 //!
 //! Everything here is drawn from the three data files alone, so that any run can be redrawn.
 
+pub mod bench;
+pub mod chart;
 pub mod html;
 mod negotiation;
 mod number;

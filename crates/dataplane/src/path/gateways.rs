@@ -9,13 +9,14 @@ use crypto::Key;
 use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
 use wire::{Overlay, ipv4, protocol};
 
-use super::{HEADERS_LEN, PathError};
+use super::{HEADERS_LEN, PathError, Selection};
 use crate::fib::{NextHop, Route};
 use crate::nonce::NonceSpace;
 use crate::policy::{Action, Direction, Policy, PolicyConfig, Template};
 use crate::prefix::{Family, Prefix};
 use crate::sa::{HardLimits, Mode, Sa, SaConfig, SaFlags};
 use crate::selector::Selector;
+use crate::tunnel::TunnelName;
 use crate::view::{PortInfo, View};
 
 /// The SPI of the first tunnel; the others follow.
@@ -77,7 +78,12 @@ pub(super) fn headers(tunnel: usize, size: usize) -> [u8; HEADERS_LEN] {
     bytes
 }
 
-fn sa(tunnel: usize, key: &Arc<Key>) -> Result<Sa, PathError> {
+/// The `if_id` of a tunnel in route mode.
+fn if_id(tunnel: usize) -> u32 {
+    1 + tunnel as u32
+}
+
+fn sa(tunnel: usize, key: &Arc<Key>, if_id: u32) -> Result<Sa, PathError> {
     let config = SaConfig {
         spi: spi(tunnel),
         mode: Mode::Tunnel,
@@ -95,13 +101,23 @@ fn sa(tunnel: usize, key: &Arc<Key>) -> Result<Sa, PathError> {
         sent: 0,
         received: 0,
         received_bitmap: None,
-        if_id: 0,
+        if_id,
         added_ns: 1,
     };
     Sa::new(config).map_err(|error| PathError::Request(error.to_string()))
 }
 
+/// The policy of one tunnel's packets.
 fn policy(tunnel: usize, direction: Direction) -> Arc<Policy> {
+    let selector = Selector {
+        source: Prefix::host(HOST.into()),
+        destination: Prefix::host(destination(tunnel).into()),
+        ..Selector::any(Family::V4)
+    };
+    protect(tunnel, direction, selector, 0)
+}
+
+fn protect(tunnel: usize, direction: Direction, selector: Selector, if_id: u32) -> Arc<Policy> {
     let template = Template {
         mode: Mode::Tunnel,
         source: WEST.into(),
@@ -110,15 +126,10 @@ fn policy(tunnel: usize, direction: Direction) -> Arc<Policy> {
         reqid: 1 + tunnel as u32,
         optional: false,
     };
-    let selector = Selector {
-        source: Prefix::host(HOST.into()),
-        destination: Prefix::host(destination(tunnel).into()),
-        ..Selector::any(Family::V4)
-    };
     let bundle = (direction == Direction::Out).then_some(tunnel as u32);
     Arc::new(Policy::new(PolicyConfig {
         own_sas: false,
-        if_id: 0,
+        if_id,
         index: 8 * (1 + tunnel as u32) + direction as u32,
         direction,
         selector,
@@ -128,8 +139,8 @@ fn policy(tunnel: usize, direction: Direction) -> Arc<Policy> {
     }))
 }
 
-/// The tables of the gateway that seals.
-pub(super) fn west_view(keys: &[Arc<Key>]) -> Result<View, PathError> {
+/// The tables of the gateway that seals, or forwards in clear.
+pub(super) fn west_view(selection: Selection, keys: &[Arc<Key>]) -> Result<View, PathError> {
     // Epochs counted in memory: these keys and IVs never leave the process.
     let mut epoch = 0;
     let nonces = NonceSpace::new(move || {
@@ -139,24 +150,42 @@ pub(super) fn west_view(keys: &[Arc<Key>]) -> Result<View, PathError> {
     let mut view = base_view();
     view.local.insert(WEST.into());
     for (tunnel, key) in keys.iter().enumerate() {
-        let sa = Arc::new(sa(tunnel, key)?);
+        let host = Prefix::host(destination(tunnel).into());
+        let id = if selection == Selection::P2p { if_id(tunnel) } else { 0 };
+        if selection == Selection::Plain {
+            view.fib.insert(host, via(BLACK, EAST.into()));
+            continue;
+        }
+        let sa = Arc::new(sa(tunnel, key, id)?);
         sa.arm(&nonces)?;
         view.bundles.set(tunnel as u32, Some(sa));
-        view.spd.insert(policy(tunnel, Direction::Out));
+        if selection == Selection::Policy {
+            view.spd.insert(policy(tunnel, Direction::Out));
+        } else if let Some(row) = view.tunnels.join(TunnelName { if_id: id, remote: None }) {
+            view.tunnels.set_slots(row, [Some(tunnel as u32), None]);
+            view.fib.insert(host, Route::Tunnel(row));
+        }
     }
-    add_route(&mut view, Prefix::host(EAST.into()), BLACK, EAST.into(), BLACK_MAC);
+    view.fib.insert(Prefix::host(EAST.into()), via(BLACK, EAST.into()));
+    view.neighbours.set(BLACK, EAST.into(), BLACK_MAC);
     Ok(view)
 }
 
 /// The tables of the gateway that opens.
-pub(super) fn east_view(keys: &[Arc<Key>]) -> Result<View, PathError> {
+pub(super) fn east_view(selection: Selection, keys: &[Arc<Key>]) -> Result<View, PathError> {
     let mut view = base_view();
     view.local.insert(EAST.into());
     for (tunnel, key) in keys.iter().enumerate() {
-        view.sad.insert(Arc::new(sa(tunnel, key)?));
-        view.spd.insert(policy(tunnel, Direction::Forward));
+        let id = if selection == Selection::P2p { if_id(tunnel) } else { 0 };
+        view.sad.insert(Arc::new(sa(tunnel, key, id)?));
+        // A tunnel of route mode lets everything in that its peer sends, as IKE daemons ask for.
+        view.spd.insert(match selection {
+            Selection::P2p => protect(tunnel, Direction::Forward, Selector::any(Family::V4), id),
+            Selection::Plain | Selection::Policy => policy(tunnel, Direction::Forward),
+        });
     }
-    add_route(&mut view, Prefix::any(Family::V4), RED, HOST.into(), RED_MAC);
+    view.fib.insert(Prefix::any(Family::V4), via(RED, HOST.into()));
+    view.neighbours.set(RED, HOST.into(), RED_MAC);
     Ok(view)
 }
 
@@ -166,7 +195,6 @@ fn base_view() -> View {
     View { ports: [port("red", RED_MAC), port("black", BLACK_MAC)].into(), ..View::default() }
 }
 
-fn add_route(view: &mut View, prefix: Prefix, port: u16, gateway: IpAddr, mac: MacAddr) {
-    view.fib.insert(prefix, Route::Via(NextHop { port, gateway: Some(gateway) }));
-    view.neighbours.set(port, gateway, mac);
+fn via(port: u16, gateway: IpAddr) -> Route {
+    Route::Via(NextHop { port, gateway: Some(gateway) })
 }

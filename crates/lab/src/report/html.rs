@@ -3,7 +3,7 @@
 //! Figures and tables are complete without scripts; the script only adds a read-out under the
 //! pointer. The raw files are embedded as downloads.
 
-mod parts;
+pub(super) mod parts;
 mod tables;
 
 use self::parts::{Table, data_url, list, section};
@@ -15,7 +15,7 @@ use super::text::{remarks, rule};
 use crate::plot::Plot;
 use crate::result::{Curve, Marker, Rate, Run, RunResult, Step, write_samples};
 
-const STYLE: &str = include_str!("html/style.css");
+pub(super) const STYLE: &str = include_str!("html/style.css");
 const SCRIPT: &str = include_str!("html/readout.js");
 /// Points per curve in the read-out; beyond it they are thinned, a pixel has no more.
 const READOUT_POINTS_MAX: usize = 1200;

@@ -19,9 +19,9 @@
 //! white. It does not read files and does not know about fonts beyond their usual widths.
 
 mod annotate;
-mod axis;
+pub(super) mod axis;
 mod callout;
-mod canvas;
+pub(super) mod canvas;
 mod panel;
 
 pub use canvas::escape;
@@ -46,7 +46,7 @@ pub const EDGES: [f64; 5] = [60.0, 610.0, 710.0, 810.0, 910.0];
 
 /// Okabe and Ito's palette without black and yellow, in an order that starts like the published
 /// figures (orange, green, red-purple …); brown and violet extend it.
-const COLOURS: [&str; 8] =
+pub(super) const COLOURS: [&str; 8] =
     ["#e69f00", "#009e73", "#0072b2", "#cc79a7", "#d55e00", "#56b4e9", "#8c5a2b", "#6a51a3"];
 /// Dashes of the first eight curves, the next eight, and all others.
 const DASHES: [&str; 3] = ["", "7 3", "2 3"];
@@ -59,7 +59,11 @@ const HEADROOM: f64 = 1.06;
 /// Draws the figure.
 pub fn draw(plot: &Plot) -> String {
     let figure = Figure::new(plot);
-    let mut canvas = Canvas::new(WIDTH, HEIGHT, &plot.title, &description(plot));
+    let clips: Vec<_> = EDGES
+        .windows(2)
+        .map(|edges| ((LEFT, edges[0]), (RIGHT - LEFT, edges[1] - edges[0])))
+        .collect();
+    let mut canvas = Canvas::new((WIDTH, HEIGHT), &plot.title, &description(plot), &clips);
     figure.frame(&mut canvas);
     figure.limited(&mut canvas);
     figure.ceilings(&mut canvas);

@@ -3,7 +3,7 @@
 use crate::report::svg::escape;
 
 /// A section with its heading; nothing when it has no content.
-pub(super) fn section(id: &str, title: &str, content: &str) -> String {
+pub(crate) fn section(id: &str, title: &str, content: &str) -> String {
     if content.is_empty() {
         return String::new();
     }
@@ -15,13 +15,13 @@ pub(super) fn section(id: &str, title: &str, content: &str) -> String {
 }
 
 /// A list of sentences.
-pub(super) fn list(class: &str, items: &[String]) -> String {
+pub(crate) fn list(class: &str, items: &[String]) -> String {
     let items: String = items.iter().map(|item| format!("<li>{}</li>\n", escape(item))).collect();
     format!("<ul class=\"{class}\" role=\"note\">\n{items}</ul>\n")
 }
 
 /// A table with a caption, column headers, and a header cell in front of each row.
-pub(super) struct Table {
+pub(crate) struct Table {
     head: String,
     rows: String,
     class: &'static str,
@@ -73,7 +73,7 @@ impl Table {
 }
 
 /// A file inside a link (RFC 2397), percent-encoded so that it stays searchable in the source.
-pub(super) fn data_url(kind: &str, content: &str) -> String {
+pub(crate) fn data_url(kind: &str, content: &str) -> String {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let mut url = format!("data:{kind};charset=utf-8,");
     for byte in content.bytes() {

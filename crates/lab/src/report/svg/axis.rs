@@ -96,7 +96,7 @@ impl Scale {
 }
 
 /// Multiples of 1, 2 or 5 times a power of ten from 0 to `top`, at most `count` beside zero.
-fn round_steps(top: f64, count: u32) -> impl Iterator<Item = f64> {
+pub(crate) fn round_steps(top: f64, count: u32) -> impl Iterator<Item = f64> {
     let raw = top / f64::from(count);
     let power = 10f64.powf(raw.log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0]
@@ -109,7 +109,7 @@ fn round_steps(top: f64, count: u32) -> impl Iterator<Item = f64> {
 }
 
 /// Without needless zeros.
-fn plain(value: f64) -> String {
+pub(crate) fn plain(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }

@@ -16,7 +16,7 @@ const OTHER_WIDTH: u16 = 838;
 const BOLD: f64 = 1.1;
 
 /// The width of a text in pixels at `size` pixels, if the font is DejaVu Sans.
-pub(super) fn text_width(text: &str, size: f64, bold: bool) -> f64 {
+pub(crate) fn text_width(text: &str, size: f64, bold: bool) -> f64 {
     let width = |c: char| {
         let index = (c as usize).checked_sub(32);
         index.and_then(|index| WIDTHS.get(index)).copied().unwrap_or(OTHER_WIDTH)
@@ -26,7 +26,7 @@ pub(super) fn text_width(text: &str, size: f64, bold: bool) -> f64 {
 }
 
 /// The text, cut with an ellipsis where it would be wider than `room` pixels.
-pub(super) fn fit(text: &str, size: f64, bold: bool, room: f64) -> String {
+pub(crate) fn fit(text: &str, size: f64, bold: bool, room: f64) -> String {
     if text_width(text, size, bold) <= room {
         return text.to_owned();
     }
@@ -62,7 +62,7 @@ pub fn escape(text: &str) -> String {
 
 /// Which end of a text stands at its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Anchor {
+pub(crate) enum Anchor {
     Start,
     Middle,
     End,
@@ -78,14 +78,23 @@ impl Anchor {
     }
 }
 
+/// What can be drawn into: upper left corner and size.
+pub(crate) type Clip = ((f64, f64), (f64, f64));
+
 /// An SVG document being written. Attributes are given as text that is already safe.
-pub(super) struct Canvas {
+pub(crate) struct Canvas {
     out: String,
 }
 
 impl Canvas {
-    /// Opens the document; `title` and `description` are what screen readers say.
-    pub fn new(width: f64, height: f64, title: &str, description: &str) -> Canvas {
+    /// Opens the document; `title` and `description` are what screen readers say. `clips` are
+    /// named `panel0`, `panel1`, …
+    pub fn new(
+        (width, height): (f64, f64),
+        title: &str,
+        description: &str,
+        clips: &[Clip],
+    ) -> Canvas {
         let mut canvas = Canvas { out: String::with_capacity(1 << 16) };
         canvas.element(format_args!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
@@ -100,14 +109,10 @@ impl Canvas {
             escape(title),
             escape(description),
         ));
-        for index in 0..4 {
-            let (top, bottom) = (super::EDGES[index], super::EDGES[index + 1]);
+        for (index, ((x, y), (width, height))) in clips.iter().enumerate() {
             canvas.element(format_args!(
-                "<clipPath id=\"panel{index}\"><rect x=\"{}\" y=\"{top}\" width=\"{}\" \
-                 height=\"{}\"/></clipPath>",
-                super::LEFT,
-                super::RIGHT - super::LEFT,
-                bottom - top,
+                "<clipPath id=\"panel{index}\"><rect x=\"{x}\" y=\"{y}\" width=\"{width}\" \
+                 height=\"{height}\"/></clipPath>",
             ));
         }
         canvas.element(format_args!("</defs>"));

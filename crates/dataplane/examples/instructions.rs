@@ -1,0 +1,51 @@
+//! The work of the path for an instruction counter to watch: `instructions TUNNELS seal` sends a
+//! fixed number of packets through a sealing gateway with that many tunnels, and as many through the
+//! bare cipher; with `both` they are opened as well. It measures nothing itself;
+//! `tests/instructions.rs` runs it under callgrind and divides.
+//!
+//! The engine is the portable one: callgrind knows neither AVX-512 nor VAES. What is judged is the
+//! path beside the cipher, so that the engine matters little.
+
+use std::process::ExitCode;
+
+use crypto::Engine;
+use dataplane::path::{CipherBench, Measured, PathBench, PathError, Selection};
+
+/// Batches of 64 packets; the first ones find cold tables, which changes no instruction.
+const ROUNDS: usize = 16;
+
+/// Bytes of the inner packets: short, because the cipher is not what is counted.
+const SIZE: usize = 100;
+
+fn run(tunnels: usize, measured: Measured) -> Result<u64, PathError> {
+    let sizes = [SIZE];
+    let engine = Engine::AwsLc;
+    let path = PathBench::new(engine, Selection::Policy, tunnels, measured, &sizes)?.run(ROUNDS)?;
+    let cipher = CipherBench::new(engine, tunnels, measured, &sizes)?.run(ROUNDS);
+    assert_eq!(path.packets, cipher.packets, "both must do the same work");
+    Ok(path.packets)
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let asked = match words[..] {
+        [tunnels, "seal"] => tunnels.parse().ok().map(|tunnels| (tunnels, Measured::Seal)),
+        [tunnels, "both"] => tunnels.parse().ok().map(|tunnels| (tunnels, Measured::Both)),
+        _ => None,
+    };
+    let Some((tunnels, measured)) = asked else {
+        eprintln!("usage: instructions TUNNELS seal|both");
+        return ExitCode::from(2);
+    };
+    match run(tunnels, measured) {
+        Ok(packets) => {
+            println!("{packets}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("instructions: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Figures: what a bench measured, each with a name, a unit and its spread.
+//!
+//! Names are paths: `path/policy/seal/10000/imix1/cycles`. What is judged or drawn asks for figures
+//! by name and knows nothing of who measured them. Nothing here measures.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The share of the batches that count: the quickest quarter. On a machine that others use, the
+/// slow batches measure the others; the quickest one alone would be luck.
+const QUIET_SHARE: f64 = 0.25;
+
+/// The median of the quiet batches, and how far all of them spread.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// The median of the quickest quarter: the 12.5th percentile.
+    pub quiet: f64,
+    /// The 10th percentile of all.
+    pub p10: f64,
+    /// The median of all.
+    pub median: f64,
+    /// The 90th percentile of all.
+    pub p90: f64,
+}
+
+impl Spread {
+    /// Of times, where less is quieter; all zero if there are none.
+    pub fn of_times(mut values: Vec<f64>) -> Spread {
+        values.sort_by(f64::total_cmp);
+        let last = values.len().saturating_sub(1) as f64;
+        let at = |share: f64| values.get((last * share).round() as usize).copied().unwrap_or(0.0);
+        Spread { quiet: at(QUIET_SHARE / 2.0), p10: at(0.1), median: at(0.5), p90: at(0.9) }
+    }
+}
+
+/// One figure.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// The number that counts.
+    pub value: f64,
+    /// `cycles`, `ns`, `Gbps`, `1`, …
+    pub unit: String,
+    /// How far the measurements behind it spread, from the 10th to the 90th percentile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<(f64, f64)>,
+}
+
+/// Figures by name.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Figures(BTreeMap<String, Figure>);
+
+impl Figures {
+    /// Adds one; a later figure of a name replaces an earlier one.
+    pub fn add(&mut self, name: impl Into<String>, value: f64, unit: &str) {
+        let figure = Figure { value, unit: unit.to_owned(), spread: None };
+        self.0.insert(name.into(), figure);
+    }
+
+    /// Adds one that was measured many times.
+    pub fn add_spread(&mut self, name: impl Into<String>, spread: &Spread, unit: &str) {
+        let (value, spread) = (spread.quiet, Some((spread.p10, spread.p90)));
+        self.0.insert(name.into(), Figure { value, unit: unit.to_owned(), spread });
+    }
+
+    /// Adds all of another collection.
+    pub fn extend(&mut self, other: Figures) {
+        self.0.extend(other.0);
+    }
+
+    /// The value of a name.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        self.0.get(name).map(|figure| figure.value)
+    }
+
+    /// All, in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Figure)> {
+        self.0.iter().map(|(name, figure)| (name.as_str(), figure))
+    }
+
+    /// The values of all names that match a pattern, where `*` stands for one part of a path.
+    pub fn matching<'a>(&'a self, pattern: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
+        self.iter().filter(move |(name, _)| matches(pattern, name)).map(|(n, f)| (n, f.value))
+    }
+}
+
+fn matches(pattern: &str, name: &str) -> bool {
+    let (mut pattern, mut name) = (pattern.split('/'), name.split('/'));
+    loop {
+        match (pattern.next(), name.next()) {
+            (None, None) => return true,
+            (Some(wanted), Some(part)) if wanted == "*" || wanted == part => {}
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quiet_figure_is_the_median_of_the_quickest_quarter() {
+        let spread = Spread::of_times((0..=80).rev().map(f64::from).collect());
+        assert_eq!((spread.quiet, spread.p10), (10.0, 8.0));
+        assert_eq!((spread.median, spread.p90), (40.0, 72.0));
+        assert_eq!(Spread::of_times(vec![3.0]).quiet, 3.0);
+        assert_eq!(Spread::of_times(vec![]).p90, 0.0);
+    }
+
+    #[test]
+    fn figures_are_found_by_name_and_by_pattern() {
+        let mut figures = Figures::default();
+        figures.add("path/seal/1/ns", 20.0, "ns");
+        figures.add("path/seal/10000/ns", 40.0, "ns");
+        figures.add("path/open/1/ns", 21.0, "ns");
+        assert_eq!(figures.value("path/open/1/ns"), Some(21.0));
+        assert_eq!(figures.value("path/open/2/ns"), None);
+        let values: Vec<f64> = figures.matching("path/seal/*/ns").map(|(_, v)| v).collect();
+        assert_eq!(values, [20.0, 40.0]);
+        assert_eq!(figures.matching("path/*/ns").count(), 0);
+    }
+}

@@ -1,0 +1,57 @@
+//! The page of the benches: complete, and honest about what was not measured.
+
+use super::*;
+
+fn bench() -> Bench {
+    let mut figures = Figures::default();
+    for (tunnels, cycles) in [(1, 200.0), (10_000, 300.0), (50_000, 900.0)] {
+        for size in ["114", "1428", "imix1"] {
+            let name = |what| format!("path/policy/seal/{tunnels}/{size}/{what}");
+            figures.add(name("cycles"), cycles, "cycles");
+            figures.add(name("beside_ns"), cycles / 20.0, "ns");
+            figures.add(format!("cipher/seal/{tunnels}/{size}/cycles"), 90.0, "cycles");
+        }
+    }
+    let machine = vec![("processor".to_owned(), "<one>".to_owned())];
+    Bench { machine, figures, notes: vec!["cores were not measured".to_owned()] }
+}
+
+#[test]
+fn the_folder_holds_figures_pictures_and_the_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let drawn = write(folder.path(), &bench()).unwrap();
+    for name in [FIGURES_FILE, PAGE_FILE, "seal-tunnels-imix1.svg", "seal-sizes-1.svg"] {
+        assert!(drawn.files.contains(&folder.path().join(name)), "{name}: {drawn:?}");
+    }
+    assert!(!folder.path().join("open-sizes-1.svg").exists(), "nothing of ours is in it");
+    let page = std::fs::read_to_string(folder.path().join(PAGE_FILE)).unwrap();
+    assert!(page.contains("&lt;one&gt;") && page.contains("<li>cores were not measured</li>"));
+    assert!(page.contains("not measured") && page.contains("NOT MET"));
+    for forbidden in ["src=", "@import", "<link"] {
+        assert!(!page.contains(forbidden), "{forbidden}");
+    }
+    let ids: Vec<&str> = page.split(" id=\"").skip(1).filter_map(|r| r.split('"').next()).collect();
+    let unique: std::collections::BTreeSet<&&str> = ids.iter().collect();
+    assert_eq!(ids.len(), unique.len(), "{ids:?}");
+}
+
+#[test]
+fn aims_are_judged_with_vpp_beside_them() {
+    let judged = bench().judged();
+    let of = |figure: &str| judged.iter().find(|judged| judged.aim.figure == figure).unwrap();
+    let beside = of("path/policy/seal/1/*/beside_ns");
+    assert_eq!((beside.value, beside.is_met()), (Some(10.0), Some(true)));
+    let against = of("vpp/seal/policy-fastpath/10000/imix1/cycles");
+    assert_eq!(against.is_met(), Some(true));
+    assert_eq!(aim_cells(against)[2], "8.42 ×");
+    assert_eq!(of("cores/many/2/mpps").is_met(), None);
+    let scale =
+        judged.iter().find(|judged| judged.aim.text.contains("policy mode, worst")).unwrap();
+    assert_eq!(aim_cells(scale)[5], "NOT MET");
+}
+
+#[test]
+fn numbers_have_three_digits() {
+    let texts = [0.0, 0.8, 8.4167, 20.0, 24.96, 104.4, 35_000.0].map(number);
+    assert_eq!(texts, ["0", "0.8", "8.42", "20", "25", "104", "35000"]);
+}

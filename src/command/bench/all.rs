@@ -1,0 +1,238 @@
+//! `peregrine bench all`: every bench in turn, and the verdict on every aim.
+//!
+//! Each bench is a process of its own, asked for JSON: its memory, its caches and its failure do not
+//! touch the next one's figures. What a bench calls `figures` is taken as it is.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::Context;
+use crypto::Engine;
+use lab::aims::Judged;
+use lab::figure::Figures;
+use lab::report::bench::{self, AIM_HEADER, Bench, aim_cells};
+use serde_json::Value;
+
+use super::machine::Machine;
+use super::output;
+use crate::command::Unfit;
+
+/// Where a recorded table stands in a page of the docs.
+const RECORD_BEGIN: &str = "<!-- aims: begin, written by `make record` -->";
+const RECORD_END: &str = "<!-- aims: end -->";
+
+/// Measure everything, and say which aims are met
+///
+/// Runs the other benches one after the other, prints the table of the aims with what was measured,
+/// the bound, how far the value is from it (above 1 on the good side) and whether it is met, and
+/// writes the page with the charts. What needs root is left out for others, and says so.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Exit codes:
+  0    every bench measured; met or not met is in the table
+  1    a bench failed; what the others measured is printed
+  2    not started: an option is not fit
+
+Examples:
+  peregrine bench all --out bench                 everything, several minutes
+  peregrine bench all --only path --out bench     one bench
+  peregrine bench all --from bench                judge and draw again what was measured")]
+pub struct All {
+    /// Folder for figures, charts and page
+    #[arg(long, value_name = "DIR", default_value = "bench")]
+    out: PathBuf,
+    /// Benches: path, policy, cores, control
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Measure nothing: take the figures of an earlier run's folder
+    #[arg(long, value_name = "DIR", conflicts_with = "only")]
+    from: Option<PathBuf>,
+    /// Page whose table of aims is written anew
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+}
+
+/// One bench.
+struct Part {
+    name: &'static str,
+    arguments: &'static [&'static str],
+    needs_root: bool,
+    figures: fn(&Value) -> Figures,
+}
+
+/// In the order in which they run.
+const PARTS: &[Part] = &[Part {
+    name: "path",
+    arguments: &["path", "--sas", "1,1000,10000,50000"],
+    needs_root: false,
+    figures: plain_figures,
+}];
+
+/// The figures that a bench wrote as such.
+fn plain_figures(report: &Value) -> Figures {
+    serde_json::from_value(report["figures"].clone()).unwrap_or_default()
+}
+
+impl All {
+    /// Measures, judges, prints and writes.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let (bench, failed) = match &self.from {
+            Some(folder) => (read(folder)?, false),
+            None => self.measure()?,
+        };
+        let judged = bench.judged();
+        println!("{}", table(&judged));
+        let met = judged.iter().filter(|judged| judged.is_met() == Some(true)).count();
+        println!("{met} of {} aims are met", judged.len());
+        bench.notes.iter().for_each(|note| println!("note: {note}"));
+        let drawn = bench::write(&self.out, &bench)?;
+        drawn.warnings.iter().for_each(|warning| eprintln!("peregrine: {warning}"));
+        println!("The page is {}", self.out.join(bench::PAGE_FILE).display());
+        if let Some(page) = &self.record {
+            record(page, &markdown(&bench, &judged))?;
+        }
+        Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+
+    /// Every part that was asked for; whether one of them failed.
+    fn measure(&self) -> anyhow::Result<(Bench, bool)> {
+        let known = || PARTS.iter().map(|part| part.name);
+        if let Some(name) = self.only.iter().find(|name| !known().any(|part| part == **name)) {
+            let known: Vec<_> = known().collect();
+            return Err(Unfit(format!("bench {name} is none of: {}", known.join(", "))).into());
+        }
+        let binary = std::env::current_exe().context("finding this program's own file")?;
+        let machine = Machine::of(Engine::select(None).map_err(|e| Unfit(e.to_string()))?);
+        let mut bench =
+            Bench { machine: machine.facts(), figures: Figures::default(), notes: vec![] };
+        let mut failed = false;
+        let is_asked_for =
+            |part: &&Part| self.only.is_empty() || self.only.iter().any(|name| name == part.name);
+        for part in PARTS.iter().filter(is_asked_for) {
+            if part.needs_root && !rustix::process::geteuid().is_root() {
+                bench.notes.push(format!("bench {} was left out: it needs root", part.name));
+                continue;
+            }
+            eprintln!("peregrine bench {}", part.arguments.join(" "));
+            match ask(&binary, part.arguments) {
+                Ok(report) => bench.figures.extend((part.figures)(&report)),
+                Err(error) => {
+                    failed = true;
+                    bench.notes.push(format!("bench {} failed: {error:#}", part.name));
+                }
+            }
+        }
+        Ok((bench, failed))
+    }
+}
+
+/// The JSON of a bench.
+fn ask(binary: &Path, arguments: &[&str]) -> anyhow::Result<Value> {
+    let asked = Command::new(binary)
+        .arg("bench")
+        .args(arguments)
+        .arg("--json")
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("starting it")?;
+    anyhow::ensure!(asked.status.success(), "it ended with {}", asked.status);
+    serde_json::from_slice(&asked.stdout).context("reading its JSON")
+}
+
+/// An earlier run's figures.
+fn read(folder: &Path) -> anyhow::Result<Bench> {
+    let path = folder.join(bench::FIGURES_FILE);
+    let text = fs::read_to_string(&path)
+        .map_err(|error| Unfit(format!("cannot read {}: {error}", path.display())))?;
+    let value: Value = serde_json::from_str(&text)
+        .map_err(|error| Unfit(format!("{}: {error}", path.display())))?;
+    let text_of = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let machine = value["machine"].as_object().into_iter().flatten();
+    let notes = value["notes"].as_array().into_iter().flatten();
+    Ok(Bench {
+        machine: machine.map(|(key, value)| (key.clone(), text_of(value))).collect(),
+        figures: plain_figures(&value),
+        notes: notes.map(text_of).collect(),
+    })
+}
+
+/// The aims for a terminal.
+fn table(judged: &[Judged]) -> output::Table {
+    let mut header = vec![""];
+    header.extend(AIM_HEADER);
+    let mut table = output::table(&header);
+    let mut group = "";
+    for judged in judged {
+        let heading = if judged.aim.group == group { "" } else { judged.aim.group.as_str() };
+        group = &judged.aim.group;
+        table.add_row([heading.to_owned()].into_iter().chain(aim_cells(judged)));
+    }
+    table
+}
+
+/// The same for a page of the docs.
+fn markdown(bench: &Bench, judged: &[Judged]) -> String {
+    let machine: Vec<String> = bench.machine.iter().map(|(k, v)| format!("{k}: {v}")).collect();
+    let mut text = format!("{}.\n\n", machine.join("; "));
+    text.push_str("| aim | worst at | measured | bound | ratio | |\n|---|---|---|---|---|---|\n");
+    for judged in judged {
+        let cells = aim_cells(judged);
+        text.push_str(&format!("| {} |\n", cells.join(" | ")));
+    }
+    for note in &bench.notes {
+        text.push_str(&format!("\n{note}.\n"));
+    }
+    text
+}
+
+/// Puts a text between the two marks of a page.
+fn record(page: &Path, text: &str) -> anyhow::Result<()> {
+    let old = fs::read_to_string(page).with_context(|| page.display().to_string())?;
+    let new = between_marks(&old, text)
+        .ok_or_else(|| Unfit(format!("{} has no line `{RECORD_BEGIN}`", page.display())))?;
+    fs::write(page, new).with_context(|| page.display().to_string())
+}
+
+fn between_marks(page: &str, text: &str) -> Option<String> {
+    let (head, rest) = page.split_once(RECORD_BEGIN)?;
+    let (_, tail) = rest.split_once(RECORD_END)?;
+    Some(format!("{head}{RECORD_BEGIN}\n{text}\n{RECORD_END}{tail}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recorded_table_replaces_the_one_before() {
+        let page = format!("a\n{RECORD_BEGIN}\nold\n{RECORD_END}\nb\n");
+        let once = between_marks(&page, "new").unwrap();
+        assert_eq!(once, format!("a\n{RECORD_BEGIN}\nnew\n{RECORD_END}\nb\n"));
+        assert_eq!(between_marks(&once, "new").unwrap(), once);
+        assert_eq!(between_marks("a", "new"), None);
+    }
+
+    #[test]
+    fn figures_survive_their_file() {
+        let folder = std::env::temp_dir().join(format!("peregrine-all-{}", std::process::id()));
+        let mut figures = Figures::default();
+        figures.add("path/policy/seal/1/64/beside_ns", 12.5, "ns");
+        let machine = vec![("processor".to_owned(), "one".to_owned())];
+        let bench = Bench { machine, figures, notes: vec!["a note".to_owned()] };
+        bench::write(&folder, &bench).unwrap();
+        assert_eq!(read(&folder).unwrap(), bench);
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(read(&folder).is_err());
+    }
+
+    #[test]
+    fn every_aim_has_a_line_and_says_when_nothing_is_known() {
+        let bench = Bench { machine: vec![], figures: Figures::default(), notes: vec![] };
+        let judged = bench.judged();
+        let text = markdown(&bench, &judged);
+        assert_eq!(text.matches("not measured |").count(), judged.len());
+        assert_eq!(table(&judged).to_string().matches("not measured").count(), judged.len());
+    }
+}

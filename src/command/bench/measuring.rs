@@ -1,0 +1,280 @@
+//! Path and cipher in turn: the loop behind `bench path` and `bench scale`.
+
+use std::time::Duration;
+
+use crypto::Engine;
+use dataplane::laps::Stage;
+use dataplane::path::{CipherBench, Measured, PathBench, PathError, Sample, Selection};
+use indicatif::{ProgressBar, ProgressStyle};
+use lab::figure::{Figures, Spread};
+use lab::traffic::Mix;
+use serde::Serialize;
+
+use crate::command::Unfit;
+
+/// Bytes of an Ethernet header: sizes are given with it, the bench sends what is behind it.
+const LINK_LEN: usize = 14;
+
+/// Rounds of 64 packets in one batch. At 100 ns a packet one takes half a millisecond: long against
+/// what the other bench left in the caches, short against what else the machine does, so that many
+/// batches pass undisturbed.
+const ROUNDS: usize = 64;
+
+/// What to measure.
+pub struct Plan {
+    pub engine: Engine,
+    pub selections: Vec<Selection>,
+    pub directions: Vec<Measured>,
+    pub sas: Vec<usize>,
+    /// Names, and the lengths of the inner packets behind each.
+    pub sizes: Vec<(String, Vec<usize>)>,
+    pub batches: u32,
+    pub quiet: bool,
+}
+
+/// What a stage took in a line of the table.
+#[derive(Serialize)]
+pub struct StageCost {
+    pub stage: &'static str,
+    pub cycles: f64,
+}
+
+/// One line of the table. Cycles are those of the time stamp counter, per packet.
+#[derive(Serialize)]
+pub struct Row {
+    pub selection: &'static str,
+    pub direction: &'static str,
+    pub sas: usize,
+    pub size: String,
+    /// The worker's whole turn.
+    pub path_cycles: Spread,
+    /// The cipher alone with one key.
+    pub cipher_cycles: Spread,
+    /// The cipher alone with as many keys as there are SAs, in random order, nothing prefetched.
+    pub cipher_all_keys_cycles: Spread,
+    pub beside_cycles: f64,
+    pub beside_ns: f64,
+    /// The cipher's part of the path: 1 would be no path at all.
+    pub cipher_share: f64,
+    /// Inner IP packets.
+    pub path_gbps: f64,
+    /// Where the turn's cycles went, in its order; measured apart, with a reading between stages.
+    pub stages: Vec<StageCost>,
+}
+
+impl Plan {
+    /// Measures everything, the benches of a line in turn, so that all see the same machine.
+    pub fn measure(&self) -> anyhow::Result<Vec<Row>> {
+        let per_sas = self.selections.len() * self.directions.len() * self.sizes.len();
+        let bar = progress((per_sas * self.sas.len()) as u64, self.quiet)?;
+        let mut rows = Vec::new();
+        for &selection in &self.selections {
+            for &sas in &self.sas {
+                let first = &self.sizes[0].1;
+                // Building 50 000 tunnels takes longer than measuring them: once for all lines.
+                let mut path = PathBench::new(self.engine, selection, sas, Measured::Seal, first)
+                    .map_err(unfit)?;
+                for &direction in &self.directions {
+                    // In clear there is one direction, and nothing to open.
+                    if selection == Selection::Plain && direction != Measured::Seal {
+                        bar.inc(self.sizes.len() as u64);
+                        continue;
+                    }
+                    for (name, sizes) in &self.sizes {
+                        let (way, to) = (selection.name(), direction_name(direction));
+                        bar.set_message(format!("{way}, {to}, {sas} SAs, {name}"));
+                        path.measure(direction, sizes).map_err(unfit)?;
+                        rows.push(self.line(
+                            &mut path,
+                            (selection, direction, sas),
+                            name,
+                            sizes,
+                        )?);
+                        bar.inc(1);
+                    }
+                }
+            }
+        }
+        bar.finish_and_clear();
+        Ok(rows)
+    }
+
+    fn line(
+        &self,
+        path: &mut PathBench,
+        (selection, direction, sas): (Selection, Measured, usize),
+        name: &str,
+        sizes: &[usize],
+    ) -> anyhow::Result<Row> {
+        let cipher = |keys| CipherBench::new(self.engine, keys, direction, sizes).map_err(unfit);
+        let (mut one_key, mut all_keys) = (cipher(1)?, cipher(sas)?);
+        // Once to warm up: page faults, branch history, every SA twice.
+        let warm = ROUNDS.max(2 * sas / 64);
+        path.run(warm)?;
+        one_key.run(ROUNDS);
+        all_keys.run(warm);
+        let (mut paths, mut ones, mut alls) = (Vec::new(), Vec::new(), Vec::new());
+        let mut total = Sample::default();
+        for _ in 0..self.batches {
+            let sample = path.run(ROUNDS)?;
+            (total.packets, total.bytes) =
+                (total.packets + sample.packets, total.bytes + sample.bytes);
+            paths.push(sample.cycles_per_packet());
+            if selection == Selection::Plain {
+                continue;
+            }
+            ones.push(one_key.run(ROUNDS).cycles_per_packet());
+            alls.push(all_keys.run(ROUNDS).cycles_per_packet());
+        }
+        let stages = self.stages(path)?;
+        let path_cycles = Spread::of_times(paths);
+        let cipher_cycles = Spread::of_times(ones);
+        let hz = dataplane::cycles::hz();
+        let beside_cycles = path_cycles.quiet - cipher_cycles.quiet;
+        Ok(Row {
+            selection: selection.name(),
+            direction: direction_name(direction),
+            sas,
+            size: name.to_owned(),
+            path_cycles,
+            cipher_cycles,
+            cipher_all_keys_cycles: Spread::of_times(alls),
+            beside_cycles,
+            beside_ns: beside_cycles * 1e9 / hz,
+            cipher_share: cipher_cycles.quiet / path_cycles.quiet,
+            path_gbps: 8.0 * total.bytes as f64 / total.packets.max(1) as f64 * hz
+                / path_cycles.quiet
+                / 1e9,
+            stages,
+        })
+    }
+
+    /// Each stage's quiet figure, over as many batches as the whole path had.
+    fn stages(&self, path: &mut PathBench) -> anyhow::Result<Vec<StageCost>> {
+        let batches: Vec<_> =
+            (0..self.batches).map(|_| path.stages(ROUNDS)).collect::<Result<_, _>>()?;
+        let cost = |stage: Stage| {
+            let cycles = Spread::of_times(batches.iter().map(|b| b[stage as usize].1).collect());
+            StageCost { stage: stage.name(), cycles: cycles.quiet }
+        };
+        Ok(Stage::ALL.into_iter().map(cost).filter(|cost| cost.cycles >= 0.5).collect())
+    }
+}
+
+/// The lines as figures, by name.
+pub fn figures(rows: &[Row]) -> Figures {
+    let mut figures = Figures::default();
+    for row in rows {
+        let Row { selection, direction, sas, size, .. } = row;
+        let name = |what: &str| format!("path/{selection}/{direction}/{sas}/{size}/{what}");
+        figures.add_spread(name("cycles"), &row.path_cycles, "cycles");
+        figures.add(name("gbps"), row.path_gbps, "Gbps");
+        for StageCost { stage, cycles } in &row.stages {
+            figures.add(name(&format!("stage/{stage}")), *cycles, "cycles");
+        }
+        if *selection == Selection::Plain.name() {
+            continue;
+        }
+        figures.add(name("beside_cycles"), row.beside_cycles, "cycles");
+        figures.add(name("beside_ns"), row.beside_ns, "ns");
+        figures.add(name("share"), row.cipher_share, "1");
+        let name = |keys: usize| format!("cipher/{direction}/{keys}/{size}/cycles");
+        figures.add_spread(name(*sas), &row.cipher_all_keys_cycles, "cycles");
+        figures.add_spread(name(1), &row.cipher_cycles, "cycles");
+    }
+    figures
+}
+
+/// `seal`, `open`, `both`.
+pub fn direction_name(direction: Measured) -> &'static str {
+    match direction {
+        Measured::Seal => "seal",
+        Measured::Open => "open",
+        Measured::Both => "both",
+    }
+}
+
+/// The other way round.
+pub fn direction(name: &str) -> Result<Measured, String> {
+    let all = [Measured::Seal, Measured::Open, Measured::Both];
+    let found = all.into_iter().find(|direction| direction_name(*direction) == name);
+    found.ok_or_else(|| "write seal, open or both".to_owned())
+}
+
+/// `policy` and the other ways.
+pub fn selection(name: &str) -> Result<Selection, String> {
+    let names = || Selection::ALL.map(Selection::name).join(", ");
+    let found = Selection::ALL.into_iter().find(|selection| selection.name() == name);
+    found.ok_or_else(|| format!("write one of: {}", names()))
+}
+
+/// The inner lengths of each size given on the command line.
+pub fn inner_sizes(names: &[String]) -> Result<Vec<(String, Vec<usize>)>, Unfit> {
+    let inner = |name: &String| {
+        if let Ok(size) = name.parse::<usize>() {
+            return match size.checked_sub(LINK_LEN) {
+                Some(inner) => Ok((name.clone(), vec![inner])),
+                None => Err(Unfit(format!("a packet of {size} bytes has no room for Ethernet"))),
+            };
+        }
+        let mix = Mix::from_names(&[name]).map_err(|error| Unfit(error.to_string()))?;
+        let sizes = (0..mix.period() as u64).map(|n| usize::from(mix.size(n)) - LINK_LEN);
+        Ok((name.clone(), sizes.collect()))
+    };
+    names.iter().map(inner).collect()
+}
+
+fn progress(jobs: u64, quiet: bool) -> anyhow::Result<ProgressBar> {
+    if quiet {
+        return Ok(ProgressBar::hidden());
+    }
+    let bar = ProgressBar::new(jobs);
+    bar.set_style(ProgressStyle::with_template("{msg:<40} {bar:40} {pos}/{len}  {eta} left")?);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    Ok(bar)
+}
+
+fn unfit(error: PathError) -> Unfit {
+    Unfit(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_lose_their_link_header() {
+        let sizes = inner_sizes(&["64".to_owned(), "imix1".to_owned()]).unwrap();
+        assert_eq!(sizes[0], ("64".to_owned(), vec![50]));
+        assert!(sizes[1].1.len() > 1);
+        assert!(inner_sizes(&["13".to_owned()]).is_err());
+        assert!(inner_sizes(&["imix9".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn a_small_plan_gives_a_line_for_each_combination() {
+        let plan = Plan {
+            engine: Engine::AwsLc,
+            selections: vec![Selection::Plain, Selection::Policy],
+            directions: vec![Measured::Seal, Measured::Both],
+            sas: vec![1, 5],
+            sizes: inner_sizes(&["114".to_owned()]).unwrap(),
+            batches: 3,
+            quiet: true,
+        };
+        let rows = plan.measure().unwrap();
+        let (plain, policy) = rows.split_at(2);
+        assert!(plain.iter().all(|row| (row.selection, row.direction) == ("plain", "seal")));
+        let named: Vec<_> = policy.iter().map(|row| (row.sas, row.direction)).collect();
+        assert_eq!(named, [(1, "seal"), (1, "both"), (5, "seal"), (5, "both")]);
+        let figures = figures(&rows);
+        assert!(figures.value("path/plain/seal/5/114/cycles").unwrap() > 0.0);
+        assert_eq!(figures.value("path/plain/seal/5/114/share"), None);
+        assert!(figures.value("path/policy/both/5/114/cycles").unwrap() > 0.0);
+        assert!(figures.value("cipher/seal/1/114/cycles").unwrap() > 0.0);
+        for name in ["seal", "open", "both"] {
+            assert_eq!(direction_name(direction(name).unwrap()), name);
+        }
+        assert!(direction("up").is_err() && selection("guess").unwrap_err().contains("policy"));
+    }
+}
