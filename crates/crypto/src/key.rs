@@ -18,6 +18,9 @@ pub const TAG_LEN: usize = 16;
 /// counter would wrap and key stream repeat. No packet comes near it.
 pub const DATA_LEN_MAX: u64 = (1 << 36) - 32;
 
+/// Bytes of AAD that one call can take, 1 MiB. ESP has 8 or 12.
+pub const AAD_LEN_MAX: usize = 1 << 20;
+
 /// An AES-GCM key with a 16-byte tag, expanded for one engine.
 ///
 /// Any number of threads may use it at once; all of it but the engine and size is secret, so that
@@ -120,11 +123,10 @@ impl Key {
     /// Encrypts `data` in place, and writes the tag over it and `aad`.
     ///
     /// `nonce` must never have been used with this key before. In ESP `aad` is SPI and sequence
-    /// number, 8 bytes, or 12 with extended sequence numbers (RFC 4106 §5); any other length works
-    /// too.
+    /// number, 8 bytes, or 12 with extended sequence numbers (RFC 4106 §5); other lengths work too.
     ///
     /// # Panics
-    /// If `data` is longer than [`DATA_LEN_MAX`], 64 GiB.
+    /// If `data` is longer than [`DATA_LEN_MAX`], 64 GiB, or `aad` than [`AAD_LEN_MAX`], 1 MiB.
     #[inline]
     pub fn seal(
         &self,
@@ -134,6 +136,7 @@ impl Key {
         tag: &mut [u8; TAG_LEN],
     ) {
         assert!(data.len() as u64 <= DATA_LEN_MAX, "data beyond the limit of AES-GCM");
+        assert!(aad.len() <= AAD_LEN_MAX, "AAD beyond what is offered");
         match &self.form {
             Form::Vaes512 { bits, cpu } => cpu.seal(*bits, &self.schedule, nonce, aad, data, tag),
             Form::IpsecMb { key, .. } => key.seal(nonce, aad, data, tag),
@@ -156,6 +159,7 @@ impl Key {
         tag: &[u8; TAG_LEN],
     ) -> bool {
         let genuine = data.len() as u64 <= DATA_LEN_MAX
+            && aad.len() <= AAD_LEN_MAX
             && match &self.form {
                 Form::Vaes512 { bits, cpu } => {
                     cpu.open_unwiped(*bits, &self.schedule, nonce, aad, data, tag)

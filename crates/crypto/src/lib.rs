@@ -29,4 +29,4 @@ mod vaes512;
 
 pub use batch::{Open, Seal, open_batch, seal_batch};
 pub use engine::{Engine, EngineError};
-pub use key::{DATA_LEN_MAX, Key, KeyError, NONCE_LEN, TAG_LEN};
+pub use key::{AAD_LEN_MAX, DATA_LEN_MAX, Key, KeyError, NONCE_LEN, TAG_LEN};

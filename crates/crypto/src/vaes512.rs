@@ -10,9 +10,11 @@
 //! does that.
 
 mod ghash;
+mod hash;
 mod lanes;
 mod packet;
 mod schedule;
+mod stream;
 
 use self::packet::Aad;
 pub use self::schedule::Schedule;

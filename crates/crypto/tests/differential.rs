@@ -5,7 +5,7 @@
 mod common;
 
 use common::{keys, noise};
-use crypto::{Key, NONCE_LEN, TAG_LEN};
+use crypto::{AAD_LEN_MAX, Key, NONCE_LEN, TAG_LEN};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -71,6 +71,38 @@ fn the_engines_agree_on_every_length() {
                 assert_fences(&buffer, start, len);
             }
         }
+    }
+}
+
+/// Counters that carry into their third byte, and AAD of the greatest length.
+#[test]
+fn the_engines_agree_on_what_is_too_long_for_a_packet() {
+    let (plain, aad) = (noise(4, 16 * 65_536 + 100), noise(5, AAD_LEN_MAX));
+    let keys = keys(&noise(6, 32));
+    let seal = |key: &Key, aad: &[u8]| {
+        let (mut data, mut tag) = (plain.clone(), [0; TAG_LEN]);
+        key.seal(&[7; NONCE_LEN], aad, &mut data, &mut tag);
+        (data, tag)
+    };
+    for aad_len in [0, 15, 16, 17, 32, 1000, AAD_LEN_MAX] {
+        let (sealed, tag) = seal(&keys[0], &aad[..aad_len]);
+        for key in &keys {
+            assert!(seal(key, &aad[..aad_len]) == (sealed.clone(), tag), "{aad_len}, {key:?}");
+            let mut data = sealed.clone();
+            assert!(key.open(&[7; NONCE_LEN], &aad[..aad_len], &mut data, &tag), "{key:?}");
+            assert!(data == plain, "{aad_len}, {key:?}");
+        }
+    }
+}
+
+/// Longer AAD is nothing that anybody has sealed.
+#[test]
+fn too_much_aad_is_refused() {
+    for key in keys(&noise(7, 16)) {
+        let mut data = [1; 20];
+        let aad = vec![0; AAD_LEN_MAX + 1];
+        assert!(!key.open(&[0; NONCE_LEN], &aad, &mut data, &[0; TAG_LEN]), "{key:?}");
+        assert_eq!(data, [0; 20]);
     }
 }
 

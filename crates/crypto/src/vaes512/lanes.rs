@@ -10,14 +10,14 @@ pub const LANES_LEN: usize = 64;
 
 /// Ones for the first `len` bytes of a register, for all of them if there are more.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
 pub fn mask(len: usize) -> __mmask64 {
     _bzhi_u64(u64::MAX, len.min(LANES_LEN) as u32)
 }
 
 /// The first 64 bytes of `data`, zeros after its end.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
 pub fn load(data: &[u8]) -> __m512i {
     // SAFETY: only the bytes that the mask names are read, and they are in the slice.
     unsafe { _mm512_maskz_loadu_epi8(mask(data.len()), data.as_ptr().cast()) }
@@ -25,7 +25,7 @@ pub fn load(data: &[u8]) -> __m512i {
 
 /// Writes the first 64 bytes of `data`, or all of it if it is shorter, and nothing else.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
 pub fn store(data: &mut [u8], lanes: __m512i) {
     let mask = mask(data.len());
     // SAFETY: only the bytes that the mask names are written, and they are in the slice.
@@ -34,7 +34,7 @@ pub fn store(data: &mut [u8], lanes: __m512i) {
 
 /// Four consecutive blocks.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
 pub fn blocks(blocks: &[[u8; 16]; 4]) -> __m512i {
     // SAFETY: as many bytes as are read; any alignment will do.
     unsafe { _mm512_loadu_si512(blocks.as_ptr().cast()) }
@@ -42,14 +42,14 @@ pub fn blocks(blocks: &[[u8; 16]; 4]) -> __m512i {
 
 /// One block in all four lanes.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
 pub fn broadcast(block: &[u8; 16]) -> __m512i {
     _mm512_broadcast_i32x4(self::block(block))
 }
 
 /// One block.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
 pub fn block(block: &[u8; 16]) -> __m128i {
     // SAFETY: as many bytes as are read; any alignment will do.
     unsafe { _mm_loadu_si128(block.as_ptr().cast()) }
@@ -57,7 +57,7 @@ pub fn block(block: &[u8; 16]) -> __m128i {
 
 /// Writes one block.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
 pub fn store_block(block: &mut [u8; 16], lane: __m128i) {
     // SAFETY: as many bytes as are written; any alignment will do.
     unsafe { _mm_storeu_si128(block.as_mut_ptr().cast(), lane) }
@@ -68,4 +68,11 @@ pub fn store_block(block: &mut [u8; 16], lane: __m128i) {
 pub fn prefetch(blocks: &[[u8; 16]]) {
     // SAFETY: a hint about memory that is there; every x86-64 has the instruction.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(blocks.as_ptr().cast()) };
+}
+
+/// A block out of general registers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+pub fn words(block: u128) -> __m128i {
+    _mm_set_epi64x((block >> 64) as i64, block as i64)
 }

@@ -56,7 +56,7 @@ impl Schedule {
     }
 
     /// Fills the schedule for `key`, which has 16, 24 or 32 bytes.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
     pub fn expand(&mut self, key: &[u8]) {
         let rounds = key.len() / 4 + 6;
         self.expand_round_keys(key, rounds);
@@ -64,7 +64,7 @@ impl Schedule {
     }
 
     /// FIPS 197 §5.2, with words in the machine's order, so that "rotate left" is to the right.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
     fn expand_round_keys(&mut self, key: &[u8], rounds: usize) {
         let (words, _) = self.0[POWERS..].as_flattened_mut().as_chunks_mut::<4>();
         let key_words = key.len() / 4;
@@ -84,7 +84,7 @@ impl Schedule {
     }
 
     /// H is the zero block, encrypted. Every power is the one before times H.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
     fn expand_powers(&mut self, rounds: usize) {
         let mut state = block(self.round_key(0));
         for round in 1..rounds {
@@ -107,7 +107,7 @@ impl Schedule {
 
 /// The S-box for the four bytes of a word: the last round of AES on four equal columns, which
 /// shifting rows leaves as they are.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
 fn substitute(word: u32) -> u32 {
     let columns = _mm_set1_epi32(word as i32);
     _mm_cvtsi128_si32(_mm_aesenclast_si128(columns, _mm_setzero_si128())) as u32
