@@ -107,14 +107,22 @@ impl Key {
         }
     }
 
-    /// Asks the CPU for the cache lines that sealing or opening one short packet will read, so that
-    /// other work hides the wait for memory; a hint without any other effect.
+    /// Asks the CPU for the cache lines that sealing or opening one packet will read, so that other
+    /// work hides the wait for memory; a hint without any other effect.
     ///
     /// Does nothing with AWS-LC, which keeps its expanded keys to itself.
     #[inline]
     pub fn prefetch(&self) {
+        self.prefetch_for(usize::MAX);
+    }
+
+    /// As [`Key::prefetch`], for a packet with `data_len` bytes of data: a short one reads less, and
+    /// where 50 000 keys come from the last cache in random order, six lines of eight are a fifth of
+    /// the time.
+    #[inline]
+    pub fn prefetch_for(&self, data_len: usize) {
         match &self.form {
-            Form::Vaes512 { .. } => self.schedule.prefetch(),
+            Form::Vaes512 { .. } => self.schedule.prefetch(data_len),
             Form::IpsecMb { key, .. } => key.prefetch(),
             Form::AwsLc { .. } => {}
         }

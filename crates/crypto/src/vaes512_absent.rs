@@ -21,7 +21,7 @@ impl Schedule {
     }
 
     /// Nothing to fetch.
-    pub fn prefetch(&self) {}
+    pub fn prefetch(&self, _: usize) {}
 }
 
 impl Supported {

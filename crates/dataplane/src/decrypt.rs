@@ -6,7 +6,7 @@
 use wire::esp::{self, ICV_LEN};
 
 use crate::batch::{Batch, Slot, is_same};
-use crate::encrypt::KEYS_AHEAD;
+use crate::encrypt::{KEYS_AHEAD, OVERHEAD_LEN};
 use crate::sa::Sa;
 use crate::seal::PREFIX_LEN;
 use crate::verdict::Verdict;
@@ -19,10 +19,12 @@ pub(crate) fn decrypt(batch: &mut Batch<'_>) {
     let slots = &mut batch.slots[..];
     let mut asked: Option<&Sa> = None;
     for index in 0..slots.len() + KEYS_AHEAD {
-        if let Some(sa) = slots.get(index).and_then(|ahead| ahead.inbound)
+        if let Some(ahead) = slots.get(index)
+            && let Some(sa) = ahead.inbound
             && !is_same(asked, sa)
         {
-            sa.hot().key.prefetch();
+            let outside = usize::from(ahead.esp_at) + OVERHEAD_LEN;
+            sa.hot().key.prefetch_for(ahead.frame.bytes().len().saturating_sub(outside));
             asked = Some(sa);
         }
         let Some(slot) = index.checked_sub(KEYS_AHEAD).and_then(|at| slots.get_mut(at)) else {

@@ -17,15 +17,19 @@ use crate::verdict::Verdict;
 /// so three would just do; with 64, the last keys would push the first ones out.
 pub(crate) const KEYS_AHEAD: usize = 6;
 
+/// Bytes of ESP that are not encrypted.
+pub(crate) const OVERHEAD_LEN: usize = PREFIX_LEN + ICV_LEN;
+
 /// Encrypts every packet that `seal` numbered.
 pub(crate) fn encrypt(batch: &mut Batch<'_>) {
     let slots = &mut batch.slots[..];
     let mut asked: Option<&Sa> = None;
     for index in 0..slots.len() + KEYS_AHEAD {
-        if let Some(sa) = slots.get(index).and_then(|ahead| ahead.outbound)
+        if let Some(ahead) = slots.get(index)
+            && let Some(sa) = ahead.outbound
             && !is_same(asked, sa)
         {
-            sa.hot().key.prefetch();
+            sa.hot().key.prefetch_for(usize::from(ahead.esp_len).saturating_sub(OVERHEAD_LEN));
             asked = Some(sa);
         }
         let Some(slot) = index.checked_sub(KEYS_AHEAD).and_then(|at| slots.get_mut(at)) else {

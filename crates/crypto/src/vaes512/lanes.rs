@@ -63,11 +63,11 @@ pub fn store_block(block: &mut [u8; 16], lane: __m128i) {
     unsafe { _mm_storeu_si128(block.as_mut_ptr().cast(), lane) }
 }
 
-/// Asks for the cache line that `blocks` begin in.
+/// Asks for the cache line that `block` is in.
 #[inline]
-pub fn prefetch(blocks: &[[u8; 16]]) {
+pub fn prefetch(block: &[u8; 16]) {
     // SAFETY: a hint about memory that is there; every x86-64 has the instruction.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(blocks.as_ptr().cast()) };
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().cast()) };
 }
 
 /// A block out of general registers.
