@@ -312,3 +312,29 @@ fn judge_daemons(site: &mut Site, failed_before: [usize; 2], slow: bool) {
     site.east.terminate(&["--ike", "site"]);
     own::gone(site);
 }
+
+pub fn limits_pass_without_a_gateway(site: &mut Site) {
+    // Strictly more than the gateway is away, and much less than the rest of the test may take.
+    const REKEY: Duration = Duration::from_secs(6);
+    site.load(|connection| {
+        let limits = match connection.side() {
+            Side::West => {
+                format!("rekey_time = {}s\nrand_time = 0\nlife_time = 3600s", REKEY.as_secs())
+            }
+            Side::East => "rekey_time = 0\nlife_time = 0".to_owned(),
+        };
+        connection.child("net", 1, false, &limits)
+    });
+    site.west.initiate("net");
+    site.pair.flows(1, false);
+    let old = site.west.child("net");
+    site.pair.west.gateway.kill();
+    // Nobody can say EXPIRE when it is due.
+    thread::sleep(REKEY + Duration::from_secs(1));
+    assert_eq!(site.west.said("creating rekey job for CHILD_SA ESP"), 0);
+    let end = &mut site.pair.west;
+    end.gateway.restart(&end.namespace);
+    site.wait_renewed("net", &old);
+    assert!(site.west.said("creating rekey job for CHILD_SA ESP") > 0);
+    assert_eq!(site.pair.pings(Side::West, 1, false, 10), 10);
+}

@@ -95,6 +95,7 @@ scenarios! {
         gateways_own_traffic
         own_packets_acquire
         gateway_is_killed
+        limits_pass_without_a_gateway
     }
     since_6 {
         per_cpu_sas on [0, 1];

@@ -1,4 +1,8 @@
 //! Timers: what happens to SAs and policies because time passed or traffic reached a limit.
+//!
+//! A server that goes on for one that was killed holds its tongue at first, until those who listened to
+//! that one have noticed and are back: an IKE daemon that misses EXPIRE does not rekey. What was announced
+//! before, and perhaps not heard, is announced once more then.
 
 use wire::xfrm::netlink::Header;
 use wire::xfrm::number::{group, msg};
@@ -11,11 +15,18 @@ use super::policy::PolicyId;
 use super::sa::SaId;
 use super::server::{Change, Server};
 
+/// How long nothing expires after a restoration. A daemon that sleeps in `poll` is back within
+/// milliseconds, on a busy machine within a second; limits of time are hours.
+const SETTLE_S: u64 = 2;
+
 impl Server {
     /// Does what is due at `now` (seconds since the epoch): larval SAs that nobody completed, soft
     /// and hard limits of time, bytes and packets. To be called about once a second.
     pub fn tick(&mut self, now: u64, counters: &dyn Counters) -> Vec<Delivery> {
         let mut out = Vec::new();
+        if self.settles(now, counters, &mut out) {
+            return out;
+        }
         while let Some((deadline, id)) = self.sad.next_deadline() {
             if deadline > now {
                 break;
@@ -38,8 +49,30 @@ impl Server {
     /// The same for one SA that the data plane saw reach a limit in bytes or packets.
     pub fn limit_reached(&mut self, id: SaId, counters: &dyn Counters) -> Vec<Delivery> {
         let mut out = Vec::new();
-        self.check_traffic(id, counters, &mut out);
+        // Until then the data plane alone keeps the hard limit; `tick` looks at all of them.
+        if self.settles_at.is_none() {
+            self.check_traffic(id, counters, &mut out);
+        }
         out
+    }
+
+    /// Whether it is too early after a restoration. At the end of that time soft limits that were
+    /// announced before are announced again.
+    fn settles(&mut self, now: u64, counters: &dyn Counters, out: &mut Vec<Delivery>) -> bool {
+        match self.settles_at {
+            None => return false,
+            Some(0) => self.settles_at = Some(now + SETTLE_S),
+            Some(_) => {}
+        }
+        if self.settles_at > Some(now) {
+            return true;
+        }
+        self.settles_at = None;
+        let dying = self.sad.ids().filter(|(_, sa)| sa.dying).map(|(id, _)| id);
+        for id in dying.collect::<Vec<_>>() {
+            self.announce_expiry(id, false, 0, counters, out);
+        }
+        false
     }
 
     /// When [`Server::tick`] has something to do next because of time; traffic limits are not
@@ -47,7 +80,7 @@ impl Server {
     pub fn next_deadline(&self) -> Option<u64> {
         let sa = self.sad.next_deadline().map(|(deadline, _)| deadline);
         let policy = self.spd.next_deadline().map(|(deadline, _)| deadline);
-        [sa, policy].into_iter().flatten().min()
+        self.settles_at.or([sa, policy].into_iter().flatten().min())
     }
 
     fn look_at_sa(&mut self, id: SaId, now: u64, counters: &dyn Counters, out: &mut Vec<Delivery>) {

@@ -148,6 +148,7 @@ impl Server {
     /// change, so that the journal learns of it.
     pub fn restore(&mut self, entries: &Entries<'_>) -> Restored {
         let mut restored = Restored::default();
+        self.settles_at = Some(0);
         let mut lost = Vec::new();
         for (id, (head, message)) in &entries.sas {
             match self.restore_sa(head, message) {

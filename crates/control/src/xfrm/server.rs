@@ -108,6 +108,9 @@ pub struct Server {
     pub(super) acquires: u32,
     /// Something changed that is neither an SA nor a policy, and the journal does not know.
     pub(super) marks_touched: bool,
+    /// After a restoration: until when nothing expires, in seconds since the epoch, 0 if no clock was
+    /// seen yet.
+    pub(super) settles_at: Option<u64>,
     listeners: u32,
 }
 
@@ -124,6 +127,7 @@ impl Server {
             random: Random::new(settings.seed),
             acquires: 0,
             marks_touched: false,
+            settles_at: None,
             listeners: u32::MAX,
         }
     }

@@ -9,9 +9,12 @@ use wire::xfrm::policy::UserpolicyDefault;
 use wire::xfrm::replay::ReplayStateEsn;
 use wire::xfrm::sa::UsersaInfo;
 
-use super::super::{Bytes, Change, Entries, Flow, Places, SaId, Server, Settings, Walk};
+use super::super::{
+    Bytes, Change, Entries, Flow, Places, SaCounters, SaId, Server, Settings, Walk,
+};
 use super::bench::*;
 use super::properties::{nearly_good, soup};
+use super::timers::hardness;
 
 /// Every SA has a place.
 struct Everywhere;
@@ -108,21 +111,48 @@ fn everything_that_can_be_installed_comes_back() {
     assert!(!server.has_changes(), "nothing is news to the journal");
 }
 
+/// A bench whose server goes on where the journal ends.
+fn taken_over(bench: &Bench, journal: &[u8]) -> Bench {
+    let (server, _) = restored(journal);
+    let mut after = Bench { server, now: bench.now, ..Bench::new() };
+    after.server.set_listeners(u32::MAX);
+    after
+}
+
 #[test]
 fn time_goes_on_where_it_was() {
     let mut bench = Bench::new();
     bench.accept(&rich_sa(1));
     bench.tick(100);
     let mut journal = touched(&mut bench.server);
-    // The soft limit was announced before the kill and is not announced again.
-    let (server, _) = restored(&journal);
-    let mut after = Bench { server, now: bench.now, ..Bench::new() };
-    after.server.set_listeners(u32::MAX);
-    assert_eq!(after.tick(50).events.len(), 0);
-    assert_eq!(after.tick(60).events.len(), 1, "the hard limit is met in time");
+    let mut after = taken_over(&bench, &journal);
+    // Whoever listens has to notice first that the server is another one. Then the soft limit, which
+    // was announced before the kill and may not have been heard, is announced again, and only once.
+    assert_eq!(after.tick(48).events.len(), 0);
+    assert_eq!(after.tick(1).events.len(), 0);
+    assert_eq!(hardness(&after.tick(1)), [0]);
+    assert_eq!(after.tick(1).events.len(), 0);
+    assert_eq!(hardness(&after.tick(59)), [1], "the hard limit is met in time");
     assert_eq!(after.server.sizes(), (0, 0));
     journal.extend(touched(&mut after.server));
     assert_eq!(restored(&journal).0.sizes(), (0, 0));
+}
+
+#[test]
+fn a_limit_that_passes_while_nobody_serves_is_announced_to_those_who_come_back() {
+    let mut bench = Bench::new();
+    bench.accept(&rich_sa(1));
+    let journal = touched(&mut bench.server);
+    let mut after = taken_over(&bench, &journal);
+    assert_eq!(after.tick(150).events.len(), 0, "nobody can have come back yet");
+    assert_eq!(after.server.next_deadline(), Some(after.now + 2));
+    let beyond = SaCounters { packets: 1, bytes: 1 << 50, ..SaCounters::default() };
+    let id = after.server.sad.ids().next().expect("the SA").0;
+    after.figures.sas.insert(id, beyond);
+    assert!(after.server.limit_reached(id, &after.figures).is_empty());
+    after.figures.sas.clear();
+    assert_eq!(hardness(&after.tick(2)), [0], "to rekey");
+    assert_eq!(hardness(&after.tick(50)), [1]);
 }
 
 #[test]

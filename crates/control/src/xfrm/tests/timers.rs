@@ -14,7 +14,7 @@ fn limited(limits: LifetimeConfig) -> Request {
     new_sa(1).change(|info: &mut UsersaInfo| info.lft = limits)
 }
 
-fn hardness(answer: &Answer) -> Vec<u8> {
+pub fn hardness(answer: &Answer) -> Vec<u8> {
     let expiries = answer.events.iter().map(|event| {
         assert_eq!((event.group, header(&event.bytes).kind), (group::EXPIRE, msg::EXPIRE));
         messages(&event.bytes)[0].fixed::<UserExpire>().unwrap().hard
