@@ -1,9 +1,10 @@
 //! `peregrine bench`: single figures, as opposed to the lab's curves.
 
 mod all;
-mod machine;
+pub(super) mod machine;
 mod measuring;
 mod output;
+pub(super) mod parts;
 mod path;
 mod xfrm;
 

@@ -1,5 +1,6 @@
 //! `peregrine lab`: measure two gateways in network namespaces, redraw what was measured.
 
+mod matrix;
 mod swanctl;
 
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
 use control::signal::StopSignals;
 use lab::ike::{Keying, Responder, SHARDS_MAX};
+use lab::matrix::Matrix;
 use lab::recipe::{Recipe, Speed};
 use lab::report;
 use lab::result::{Direction, Label};
@@ -82,6 +84,7 @@ Examples:
   peregrine lab run bf3-test0 --tunnels 10,50,100,500 --steps 20 --step-time 10s --max 2gbps
   peregrine lab run bf3-test1 --directions uni,both --mix 1428 --out long-frames
   peregrine lab run bf3-test1 --keys ike --tunnels 500
+  peregrine lab run vpp-10k                            modes against cores, beside VPP's table
   peregrine lab run my-recipe.toml --json | jq '.curves[].conclusion.marker.rx_bps'")]
 struct Run {
     /// A built-in recipe (see `peregrine lab list`) or a recipe's file
@@ -172,6 +175,9 @@ impl Lab {
 
 impl Run {
     fn run(self) -> anyhow::Result<ExitCode> {
+        if let Some(matrix) = Matrix::built_in(&self.recipe) {
+            return self.run_matrix(matrix);
+        }
         let recipe = self.changed_recipe()?;
         let keying = self.keying(&recipe)?;
         check_machine()?;
@@ -193,6 +199,20 @@ impl Run {
         Ok(exit_code(&outcome))
     }
 
+    /// A table of modes against cores; most options are those of its run over veth.
+    fn run_matrix(&self, mut matrix: Matrix) -> anyhow::Result<ExitCode> {
+        if self.keys == Keys::Ike || !self.mix.is_empty() || self.tunnels.len() > 1 {
+            let sentence =
+                format!("{} has static keys, one size and one number of tunnels", matrix.id);
+            return Err(Unfit(sentence).into());
+        }
+        matrix.tunnels = self.tunnels.first().copied().unwrap_or(matrix.tunnels);
+        let unfit = |error: lab::recipe::RecipeError| Unfit(error.to_string());
+        let recipe = self.change(matrix.recipe().map_err(unfit)?)?;
+        let out = self.out.clone().unwrap_or_else(|| default_out(&recipe));
+        matrix::run(&matrix::Asked { matrix, recipe, out, json: self.json })
+    }
+
     /// How the tunnels are negotiated, if they are.
     fn keying(&self, recipe: &Recipe) -> Result<Option<Keying>, Unfit> {
         let is_asked_for = self.shards.is_some() || self.responder.is_some() || self.show_sas;
@@ -208,7 +228,10 @@ impl Run {
 
     /// The recipe with what the options change in it.
     fn changed_recipe(&self) -> anyhow::Result<Recipe> {
-        let mut recipe = read_recipe(&self.recipe)?;
+        self.change(read_recipe(&self.recipe)?)
+    }
+
+    fn change(&self, mut recipe: Recipe) -> anyhow::Result<Recipe> {
         if !self.tunnels.is_empty() {
             recipe.tunnels.clone_from(&self.tunnels);
         }
@@ -242,7 +265,10 @@ impl Plot {
 
 fn list() -> anyhow::Result<ExitCode> {
     for name in Recipe::names() {
-        println!("{name:<12} {}", Recipe::built_in(name)?.title);
+        println!("{name:<18} {}", Recipe::built_in(name)?.title);
+    }
+    for matrix in Matrix::names().filter_map(Matrix::built_in) {
+        println!("{:<18} {}", matrix.id, matrix.title);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -25,6 +25,7 @@ pub mod generator;
 pub mod histogram;
 pub mod ike;
 pub mod marker;
+pub mod matrix;
 pub mod plot;
 pub mod progress;
 pub mod rates;

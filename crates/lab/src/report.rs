@@ -5,6 +5,7 @@
 pub mod bench;
 pub mod chart;
 pub mod html;
+pub mod matrix;
 mod negotiation;
 mod number;
 pub mod png;

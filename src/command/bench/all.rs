@@ -1,11 +1,11 @@
 //! `peregrine bench all`: every bench in turn, and the verdict on every aim.
 //!
-//! Each bench is a process of its own, asked for JSON: its memory, its caches and its failure do not
-//! touch the next one's figures. What a bench calls `figures` is taken as it is.
+//! The aims and their bounds are data of the lab's; which bench fills which figure is told by the
+//! figures' names.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
 use anyhow::Context;
 use crypto::Engine;
@@ -15,7 +15,7 @@ use lab::report::bench::{self, AIM_HEADER, Bench, aim_cells};
 use serde_json::Value;
 
 use super::machine::Machine;
-use super::output;
+use super::{output, parts};
 use crate::command::Unfit;
 
 /// Where a recorded table stands in a page of the docs.
@@ -42,7 +42,7 @@ pub struct All {
     /// Folder for figures, charts and page
     #[arg(long, value_name = "DIR", default_value = "bench")]
     out: PathBuf,
-    /// Benches: path, policy, cores, control
+    /// Benches: path, tables, cores, control, xfrm
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     only: Vec<String>,
     /// Measure nothing: take the figures of an earlier run's folder
@@ -58,21 +58,34 @@ struct Part {
     name: &'static str,
     arguments: &'static [&'static str],
     needs_root: bool,
-    figures: fn(&Value) -> Figures,
 }
 
 /// In the order in which they run.
-const PARTS: &[Part] = &[Part {
-    name: "path",
-    arguments: &["path", "--sas", "1,1000,10000,50000"],
-    needs_root: false,
-    figures: plain_figures,
-}];
-
-/// The figures that a bench wrote as such.
-fn plain_figures(report: &Value) -> Figures {
-    serde_json::from_value(report["figures"].clone()).unwrap_or_default()
-}
+const PARTS: &[Part] = &[
+    Part {
+        name: "path",
+        arguments: &["path", "--sas", "1,1000,10000,50000", "--selections", "plain,policy,p2p"],
+        needs_root: false,
+    },
+    Part { name: "tables", arguments: &["tables"], needs_root: false },
+    Part {
+        name: "tables",
+        arguments: &["tables", "--routes", "1000", "--vrfs", "10", "--policies", "10"],
+        needs_root: false,
+    },
+    Part {
+        name: "tables",
+        arguments: &["tables", "--routes", "10000", "--vrfs", "100", "--policies", "1000"],
+        needs_root: false,
+    },
+    Part { name: "cores", arguments: &["cores"], needs_root: false },
+    Part { name: "control", arguments: &["control"], needs_root: true },
+    Part {
+        name: "xfrm",
+        arguments: &["xfrm", "--sas", "50000", "--workers", "idle", "--rounds", "4"],
+        needs_root: true,
+    },
+];
 
 impl All {
     /// Measures, judges, prints and writes.
@@ -99,7 +112,8 @@ impl All {
     fn measure(&self) -> anyhow::Result<(Bench, bool)> {
         let known = || PARTS.iter().map(|part| part.name);
         if let Some(name) = self.only.iter().find(|name| !known().any(|part| part == **name)) {
-            let known: Vec<_> = known().collect();
+            let mut known: Vec<_> = known().collect();
+            known.dedup();
             return Err(Unfit(format!("bench {name} is none of: {}", known.join(", "))).into());
         }
         let binary = std::env::current_exe().context("finding this program's own file")?;
@@ -114,9 +128,8 @@ impl All {
                 bench.notes.push(format!("bench {} was left out: it needs root", part.name));
                 continue;
             }
-            eprintln!("peregrine bench {}", part.arguments.join(" "));
-            match ask(&binary, part.arguments) {
-                Ok(report) => bench.figures.extend((part.figures)(&report)),
+            match parts::measure(&binary, part.arguments) {
+                Ok(figures) => bench.figures.extend(figures),
                 Err(error) => {
                     failed = true;
                     bench.notes.push(format!("bench {} failed: {error:#}", part.name));
@@ -125,20 +138,6 @@ impl All {
         }
         Ok((bench, failed))
     }
-}
-
-/// The JSON of a bench.
-fn ask(binary: &Path, arguments: &[&str]) -> anyhow::Result<Value> {
-    let asked = Command::new(binary)
-        .arg("bench")
-        .args(arguments)
-        .arg("--json")
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .context("starting it")?;
-    anyhow::ensure!(asked.status.success(), "it ended with {}", asked.status);
-    serde_json::from_slice(&asked.stdout).context("reading its JSON")
 }
 
 /// An earlier run's figures.
@@ -153,7 +152,7 @@ fn read(folder: &Path) -> anyhow::Result<Bench> {
     let notes = value["notes"].as_array().into_iter().flatten();
     Ok(Bench {
         machine: machine.map(|(key, value)| (key.clone(), text_of(value))).collect(),
-        figures: plain_figures(&value),
+        figures: parts::figures("all", &value),
         notes: notes.map(text_of).collect(),
     })
 }

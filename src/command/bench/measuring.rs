@@ -181,6 +181,8 @@ pub fn figures(rows: &[Row]) -> Figures {
         let name = |keys: usize| format!("cipher/{direction}/{keys}/{size}/cycles");
         figures.add_spread(name(*sas), &row.cipher_all_keys_cycles, "cycles");
         figures.add_spread(name(1), &row.cipher_cycles, "cycles");
+        let gbps = row.path_gbps * row.path_cycles.quiet / row.cipher_cycles.quiet;
+        figures.add(format!("cipher/{direction}/1/{size}/gbps"), gbps, "Gbps");
     }
     figures
 }

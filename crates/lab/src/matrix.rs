@@ -1,0 +1,228 @@
+//! Tables of modes against cores: which figures fill them, and what was published for VPP.
+//!
+//! A recipe of this kind (`recipes/vpp-10k.toml`) names the benches to run and, for each mode, the
+//! figures that are its cells, so that a mode is a row of data. Nothing here measures or draws.
+
+use serde::{Deserialize, Serialize};
+
+use crate::figure::Figures;
+use crate::recipe::{Recipe, RecipeError};
+use crate::result::Direction;
+use crate::vpp;
+
+/// The built-in ones by id.
+const BUILT_IN: [(&str, &str); 2] = [
+    ("vpp-10k", include_str!("../../../recipes/vpp-10k.toml")),
+    ("vpp-single-tunnel", include_str!("../../../recipes/vpp-single-tunnel.toml")),
+];
+
+/// A table to be measured.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Matrix {
+    /// The version of the format: 1.
+    pub schema: u32,
+    /// Short name, for the command line.
+    pub id: String,
+    /// One line for the top of the chart.
+    pub title: String,
+    /// Name of the published table in [`vpp::rates`].
+    pub published: String,
+    /// Tunnels.
+    pub tunnels: u32,
+    /// Bytes of a packet with Ethernet header.
+    pub size: u16,
+    /// The columns.
+    pub cores: Vec<u32>,
+    /// Arguments of `peregrine bench`, one list for each bench to run.
+    pub benches: Vec<Vec<String>>,
+    /// The rows.
+    #[serde(rename = "mode")]
+    pub modes: Vec<Mode>,
+    /// The run over veth.
+    pub end_to_end: EndToEnd,
+}
+
+/// A row: where its figures come from.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mode {
+    /// What it is called.
+    pub name: String,
+    /// What VPP's is called.
+    pub published: String,
+    /// The figure of one core.
+    #[serde(default)]
+    pub one_core: Option<String>,
+    /// The figures of more cores.
+    #[serde(default)]
+    pub more_cores: Option<String>,
+    /// The figures of cores that are not there.
+    #[serde(default)]
+    pub model: Option<String>,
+}
+
+/// The same tunnels over veth, between two gateways.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EndToEnd {
+    /// The recipe whose network and addresses are used.
+    pub recipe: String,
+    /// Steps of its ramp.
+    pub steps: u32,
+    /// Their length, in seconds.
+    pub step_time_s: f64,
+}
+
+/// One cell of the table, in Gbps.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Cell {
+    /// The row.
+    pub mode: String,
+    /// The column.
+    pub cores: u32,
+    /// Measured here, on memory ports.
+    pub measured: Option<f64>,
+    /// Calculated from what was measured here.
+    pub modelled: Option<f64>,
+    /// Published for VPP.
+    pub published: Option<f64>,
+}
+
+/// What no gateway on one core can exceed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Limit {
+    /// Its name.
+    pub name: String,
+    /// Of one core, or of all where `per_core` is false.
+    pub gbps: f64,
+    /// Whether more cores have more of it.
+    pub per_core: bool,
+}
+
+impl Matrix {
+    /// The ids of the built-in ones.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.iter().map(|(id, _)| *id)
+    }
+
+    /// A built-in one; nothing where there is none of that name.
+    ///
+    /// # Panics
+    /// Never: a test reads them all.
+    pub fn built_in(id: &str) -> Option<Matrix> {
+        let (_, text) = BUILT_IN.iter().find(|(name, _)| *name == id)?;
+        Some(toml::from_str(text).expect("the built-in recipes are read by a test"))
+    }
+
+    /// A figure's name, or an argument, with the numbers in it.
+    pub fn fill(&self, template: &str, cores: u32) -> String {
+        template
+            .replace("{tunnels}", &self.tunnels.to_string())
+            .replace("{size}", &self.size.to_string())
+            .replace("{cores}", &cores.to_string())
+    }
+
+    /// The table, row by row.
+    pub fn cells(&self, figures: &Figures) -> Vec<Cell> {
+        let rates = vpp::rates();
+        let mut cells = Vec::new();
+        for mode in &self.modes {
+            for &cores in &self.cores {
+                let value = |template: &Option<String>| {
+                    figures.value(&self.fill(template.as_deref()?, cores))
+                };
+                let one = if cores == 1 { value(&mode.one_core) } else { None };
+                let published = rates.iter().find(|rate| {
+                    (rate.table, rate.mode, rate.cores)
+                        == (self.published.as_str(), mode.published.as_str(), cores)
+                });
+                cells.push(Cell {
+                    mode: mode.name.clone(),
+                    cores,
+                    measured: one.or_else(|| value(&mode.more_cores)),
+                    modelled: value(&mode.model),
+                    published: published.map(|rate| rate.gbps),
+                });
+            }
+        }
+        cells
+    }
+
+    /// The ceilings that the figures know: the cipher and the path in clear, on one core each.
+    pub fn limits(&self, figures: &Figures) -> Vec<Limit> {
+        let cipher = figures.value(&self.fill("cipher/seal/1/{size}/gbps", 1));
+        let plain = figures.value(&self.fill("path/plain/seal/{tunnels}/{size}/gbps", 1));
+        let limit = |name: &str, gbps: f64| Limit { name: name.to_owned(), gbps, per_core: true };
+        let cipher = cipher.map(|gbps| limit("the cipher alone", gbps));
+        cipher.into_iter().chain(plain.map(|gbps| limit("the path in clear", gbps))).collect()
+    }
+
+    /// The run over veth.
+    ///
+    /// # Errors
+    /// If its recipe cannot carry these tunnels or sizes.
+    pub fn recipe(&self) -> Result<Recipe, RecipeError> {
+        let mut recipe = Recipe::built_in(&self.end_to_end.recipe)?;
+        recipe.id.clone_from(&self.id);
+        recipe.title = format!("{}, end to end over veth", self.title);
+        recipe.tunnels = vec![self.tunnels];
+        recipe.directions = vec![Direction::Unidirectional];
+        recipe.near.mix = vec![self.size.to_string()];
+        recipe.far.mix = recipe.near.mix.clone();
+        recipe.ramp.steps = self.end_to_end.steps;
+        recipe.ramp.step_time_s = self.end_to_end.step_time_s;
+        recipe.ramp.settle_s = recipe.ramp.settle_s.min(recipe.ramp.step_time_s);
+        recipe.check()?;
+        Ok(recipe)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_built_in_tables_can_be_read_and_run() {
+        for id in Matrix::names() {
+            let matrix = Matrix::built_in(id).unwrap();
+            assert_eq!((matrix.id.as_str(), matrix.schema), (id, 1));
+            assert!(matrix.recipe().is_ok(), "{id}");
+            let rates = vpp::rates();
+            for mode in &matrix.modes {
+                let is_published = |rate: &vpp::Rate| {
+                    rate.table == matrix.published && rate.mode == mode.published
+                };
+                assert!(rates.iter().any(is_published), "{id}: {}", mode.published);
+            }
+        }
+        assert_eq!(Matrix::built_in("bf3-test0"), None);
+    }
+
+    #[test]
+    fn cells_are_found_by_the_names_of_their_figures() {
+        let matrix = Matrix::built_in("vpp-10k").unwrap();
+        let mut figures = Figures::default();
+        figures.add("path/policy/seal/10000/1428/gbps", 30.0, "Gbps");
+        figures.add("cores/many/2/gbps", 58.0, "Gbps");
+        figures.add("cores/many-model/4/gbps", 115.0, "Gbps");
+        figures.add("cipher/seal/1/1428/gbps", 70.0, "Gbps");
+        let cells = matrix.cells(&figures);
+        assert_eq!(cells.len(), matrix.modes.len() * matrix.cores.len());
+        let cell = |mode: &str, cores| {
+            cells.iter().find(|cell| cell.mode == mode && cell.cores == cores).unwrap()
+        };
+        assert_eq!(cell("policy", 1).measured, Some(30.0));
+        assert_eq!(
+            (cell("policy", 2).measured, cell("policy", 2).published),
+            (Some(58.0), Some(1.3))
+        );
+        assert_eq!((cell("policy", 4).measured, cell("policy", 4).modelled), (None, Some(115.0)));
+        assert_eq!(
+            (cell("point-to-point", 1).measured, cell("point-to-point", 4).published),
+            (None, Some(78.0))
+        );
+        let limits = matrix.limits(&figures);
+        assert_eq!((limits.len(), limits[0].gbps), (1, 70.0));
+    }
+}

@@ -1,0 +1,183 @@
+//! The benches as processes: each is asked for JSON, and its figures get their names.
+//!
+//! A process of its own: its memory, its caches and its failure do not touch the next one's figures.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+use lab::figure::Figures;
+use serde_json::Value;
+
+/// What another bench found out, as figures. `arguments` are those of `peregrine bench`.
+///
+/// # Errors
+/// If it fails, or its JSON cannot be read.
+pub fn measure<S: AsRef<str>>(binary: &Path, arguments: &[S]) -> anyhow::Result<Figures> {
+    let arguments: Vec<&str> = arguments.iter().map(AsRef::as_ref).collect();
+    eprintln!("peregrine bench {}", arguments.join(" "));
+    let asked = Command::new(binary)
+        .arg("bench")
+        .args(&arguments)
+        .arg("--json")
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("starting it")?;
+    anyhow::ensure!(asked.status.success(), "it ended with {}", asked.status);
+    let report = serde_json::from_slice(&asked.stdout).context("reading its JSON")?;
+    Ok(figures(arguments.first().copied().unwrap_or_default(), &report))
+}
+
+/// The figures in a report of the bench `name`.
+pub fn figures(name: &str, report: &Value) -> Figures {
+    match name {
+        "tables" => tables(report),
+        "control" => control(report),
+        "xfrm" => xfrm(report),
+        _ => serde_json::from_value(report["figures"].clone()).unwrap_or_default(),
+    }
+}
+
+/// `bench tables`: rows of table, content, figure, value, unit.
+fn tables(report: &Value) -> Figures {
+    let mut figures = Figures::default();
+    for row in report.as_array().into_iter().flatten() {
+        let text = |key: &str| row[key].as_str().unwrap_or_default();
+        let Some(value) = row["value"].as_f64() else { continue };
+        let count = text("content").split(' ').next().unwrap_or_default();
+        match (text("table"), text("figure")) {
+            ("VRFs", "memory") => {
+                figures.add(format!("fib/vrfs/{count}/bytes"), value * 1e6, "bytes")
+            }
+            ("routes", "look-up") => figures.add(format!("fib/{count}/ns"), value, "ns"),
+            // Of policies the mixed ones are the harder case, and the one that is aimed at.
+            ("policies", figure) if text("content").ends_with("mixed") => {
+                let kind = match figure {
+                    "look-up" => "classifier",
+                    "look-up through the cache" => "cache",
+                    "linear search" => "linear",
+                    _ => continue,
+                };
+                figures.add(format!("policy/{kind}/{count}/ns"), value, "ns");
+            }
+            _ => {}
+        }
+    }
+    figures
+}
+
+/// `bench control`: one report.
+fn control(report: &Value) -> Figures {
+    let mut figures = Figures::default();
+    let tunnels = report["tunnels"].as_u64().unwrap_or(0);
+    for install in report["install"].as_array().into_iter().flatten() {
+        let (traffic, seconds) = (&install["traffic"], install["seconds"].as_f64());
+        let under = if traffic.is_null() { "idle" } else { "busy" };
+        if let Some(seconds) = seconds {
+            figures.add(format!("control/install-{under}/{tunnels}/s"), seconds, "s");
+        }
+        if let Some(loss) = traffic["loss_ratio"].as_f64() {
+            figures.add(format!("control/install-{under}/{tunnels}/loss"), loss, "1");
+        }
+    }
+    let resident = |when: &str| report["memory"][when]["resident_bytes"].as_f64();
+    if let (Some(empty), Some(full), true) = (resident("empty"), resident("full"), tunnels > 0) {
+        let per_sa = (full - empty) / (2 * tunnels) as f64;
+        figures.add("control/bytes_per_sa", per_sa, "bytes");
+    }
+    let rekeying = &report["rekeying"];
+    if let Some(rate) = rekeying["per_second"].as_f64() {
+        figures.add("control/rekeys_per_s", rate, "1/s");
+    }
+    if let Some(loss) = rekeying["traffic"]["loss_ratio"].as_f64() {
+        figures.add("control/rekeys_loss", loss, "1");
+    }
+    if let Some(seconds) = report["stop_s"].as_f64() {
+        figures.add("control/stop_s", seconds, "s");
+    }
+    figures
+}
+
+/// `bench xfrm`: rows of operations; those of idle workers and one request.
+fn xfrm(report: &Value) -> Figures {
+    let mut figures = Figures::default();
+    for row in report["rows"].as_array().into_iter().flatten() {
+        let single = row["requests"].as_u64() == Some(1) && row["traffic"].is_null();
+        let operation = row["operation"].as_str().filter(|_| single);
+        let (Some(operation), Some(sas)) = (operation, row["sas"].as_u64()) else { continue };
+        let mut add = |what: &str, value: &Value, unit: &str| {
+            if let Some(value) = value.as_f64() {
+                figures.add(format!("control/xfrm/{sas}/{operation}/{what}"), value, unit);
+            }
+        };
+        add("requests_per_s", &row["requests_per_second"], "1/s");
+        add("p99_us", &row["latency"]["p99_us"], "µs");
+    }
+    figures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn tables_are_named_by_their_size() {
+        let row = |table: &str, content: &str, figure: &str, value: f64| {
+            json!({ "table": table, "content": content, "figure": figure, "value": value,
+                    "unit": "" })
+        };
+        let report = json!([
+            row("VRFs", "1000 × 10 routes", "memory", 7.5),
+            row("routes", "1000000 routes", "look-up", 15.0),
+            row("routes", "1000000 routes", "building", 2.0),
+            row("policies", "50000 of one shape", "look-up", 10.0),
+            row("policies", "50000 mixed", "look-up", 60.0),
+            row("policies", "50000 mixed", "linear search", 90_000.0),
+        ]);
+        let figures = figures("tables", &report);
+        assert_eq!(figures.value("fib/vrfs/1000/bytes"), Some(7.5e6));
+        assert_eq!(figures.value("fib/1000000/ns"), Some(15.0));
+        assert_eq!(figures.value("policy/classifier/50000/ns"), Some(60.0));
+        assert_eq!(figures.iter().count(), 4);
+    }
+
+    #[test]
+    fn a_report_of_control_gives_what_is_aimed_at() {
+        let report = json!({
+            "tunnels": 50_000,
+            "install": [
+                { "seconds": 2.5, "requests": 300_000, "traffic": { "loss_ratio": 0.0 } },
+                { "seconds": 2.0, "requests": 300_000, "traffic": null },
+            ],
+            "memory": { "empty": { "resident_bytes": 50_000_000_u64 },
+                        "full": { "resident_bytes": 250_000_000_u64 } },
+            "rekeying": { "per_second": 499.0, "traffic": { "loss_ratio": 0.001 } },
+            "stop_s": 0.3,
+        });
+        let figures = figures("control", &report);
+        assert_eq!(figures.value("control/install-busy/50000/s"), Some(2.5));
+        assert_eq!(figures.value("control/install-busy/50000/loss"), Some(0.0));
+        assert_eq!(figures.value("control/install-idle/50000/s"), Some(2.0));
+        assert_eq!(figures.value("control/bytes_per_sa"), Some(2000.0));
+        assert_eq!(figures.value("control/rekeys_per_s"), Some(499.0));
+    }
+
+    #[test]
+    fn requests_count_one_by_one_and_idle() {
+        let row = |operation: &str, requests: u32, traffic: Value| {
+            json!({ "operation": operation, "requests": requests, "sas": 50_000,
+                    "traffic": traffic, "requests_per_second": 30_000.0,
+                    "latency": { "p99_us": 80.0 } })
+        };
+        let rows = [
+            row("new_sa", 1, Value::Null),
+            row("rekey", 8, Value::Null),
+            row("del_sa", 1, json!({ "pps": 1.0 })),
+        ];
+        let figures = figures("xfrm", &json!({ "rows": rows }));
+        assert_eq!(figures.value("control/xfrm/50000/new_sa/p99_us"), Some(80.0));
+        assert_eq!(figures.iter().count(), 2);
+    }
+}
