@@ -169,8 +169,9 @@ pub fn draw(chart: &Chart) -> String {
 fn description(chart: &Chart) -> String {
     let mut text = format!("{} over {}.", chart.y.title, chart.x.title);
     for line in &chart.lines {
+        let usable = line.points.iter().filter(|(x, y)| x.is_finite() && y.is_finite());
         let points: Vec<String> =
-            line.points.iter().map(|(x, y)| format!("{} at {}", number(*y), grouped(*x))).collect();
+            usable.map(|(x, y)| format!("{} at {}", number(*y), grouped(*x))).collect();
         text.push_str(&format!(" {}: {}.", line.label, points.join(", ")));
     }
     text
