@@ -1,28 +1,10 @@
 //! The state that workers forward by, as immutable versions, and how a version replaces another.
 //!
-//! Control builds a [`View`] and publishes it with one pointer store. A worker takes the current
-//! view once per turn and keeps nothing of it beyond; taking the next one is its word that it has
-//! let go of all before. An old view is freed by control, and only after every worker gave that
-//! word (quiescent-state-based reclamation). Nobody ever waits: a worker that stalls merely keeps
-//! its view alive, and one that goes to sleep says before that it holds none.
-//!
-//! ```text
-//!  publish: swap pointer ──► epoch E ──► old view retired at E
-//!  enter:   read epoch e ──► "seen e" ──► load pointer ──► one turn on that view
-//!  reclaim: free what was retired at E, once every reader has seen E or later
-//! ```
-//!
-//! This is the crate's only file with unsafe code. What the tables mean is not its business.
-
-#![allow(unsafe_code)]
+//! Control builds a [`View`] and publishes it with one pointer store; a worker takes the current one
+//! once per turn (`publication.rs`). What the tables mean is not this file's business.
 
 use std::ops::Range;
-use std::sync::atomic::{
-    AtomicPtr, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
-    fence,
-};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use wire::ethernet::MacAddr;
 
@@ -31,6 +13,7 @@ use crate::encapsulation::PortSet;
 use crate::fib::Fib;
 use crate::local::Locals;
 use crate::neighbour::Neighbours;
+use crate::publication;
 use crate::sad::Sad;
 use crate::spd::Spd;
 use crate::transport::TransportSlots;
@@ -98,171 +81,21 @@ impl View {
     }
 }
 
-/// What publisher and readers share.
-struct Shared {
-    current: AtomicPtr<View>,
-    /// Publications so far.
-    epoch: AtomicU64,
-    readers: Mutex<Vec<Arc<Seen>>>,
-    retired: Mutex<Vec<Retired>>,
-}
+/// Control's end: publishes views, and frees old ones.
+pub type Publisher = publication::Publisher<View>;
 
-/// What a reader declares while it holds no view and is about to hold none for a while.
-const RESTING: u64 = u64::MAX - 1;
-
-/// The epoch a reader last declared; `u64::MAX` once it is gone. On its own cache lines, as it is
-/// written every turn.
-#[repr(align(128))]
-struct Seen(AtomicU64);
-
-/// A view that was replaced by the publication of `epoch`.
-struct Retired {
-    epoch: u64,
-    view: *mut View,
-}
-
-// SAFETY: the pointer came from `Box::into_raw` and is owned by this object alone, so it may be
-// dropped on any thread: `View` is `Send` (checked below).
-unsafe impl Send for Retired {}
+/// A worker's end: takes the current view, once per turn.
+pub type Reader = publication::Reader<View>;
 
 const _: () = {
     const fn shareable<T: Send + Sync>() {}
     shareable::<View>();
 };
 
-/// Control's end: publishes views, and frees old ones.
-pub struct Publisher {
-    shared: Arc<Shared>,
-}
-
-/// A worker's end: takes the current view, once per turn.
-pub struct Reader {
-    shared: Arc<Shared>,
-    seen: Arc<Seen>,
-    resting: bool,
-}
-
-impl Publisher {
-    /// Begins with a first view.
-    pub fn new(view: View) -> Publisher {
-        let shared = Shared {
-            current: AtomicPtr::new(Box::into_raw(Box::new(view))),
-            epoch: AtomicU64::new(0),
-            readers: Mutex::new(Vec::new()),
-            retired: Mutex::new(Vec::new()),
-        };
-        Publisher { shared: Arc::new(shared) }
-    }
-
-    /// A new reader, for one worker.
-    pub fn reader(&self) -> Reader {
-        let mut readers = lock(&self.shared.readers);
-        // It holds no view yet; this epoch is a safe understatement.
-        let seen = Arc::new(Seen(AtomicU64::new(self.shared.epoch.load(Acquire))));
-        readers.push(seen.clone());
-        Reader { shared: self.shared.clone(), seen, resting: false }
-    }
-
-    /// Makes a view the current one. Workers take it at their next turn.
-    pub fn publish(&mut self, view: View) {
-        let view = self.shared.current.swap(Box::into_raw(Box::new(view)), AcqRel);
-        // `Release`: whoever reads the new epoch also sees the swap before it.
-        let epoch = self.shared.epoch.fetch_add(1, Release) + 1;
-        lock(&self.shared.retired).push(Retired { epoch, view });
-        self.reclaim();
-    }
-
-    /// Frees the old views that no worker can still hold; the number that must wait. Control calls
-    /// this now and then; [`publish`](Publisher::publish) does too.
-    pub fn reclaim(&mut self) -> usize {
-        // Pairs with the one in `enter`: a reader that we see resting below sees our last swap.
-        fence(SeqCst);
-        let seen_by_all = {
-            let mut readers = lock(&self.shared.readers);
-            // `Acquire`: what a reader did with its old view happened before we free it.
-            readers.retain(|seen| seen.0.load(Acquire) != u64::MAX);
-            readers.iter().map(|seen| seen.0.load(Acquire)).min().unwrap_or(u64::MAX)
-        };
-        let mut retired = lock(&self.shared.retired);
-        retired.retain(|old| {
-            let keep = old.epoch > seen_by_all;
-            if !keep {
-                // SAFETY: the view was swapped out before `old.epoch` was stored. Every reader has
-                // since read that epoch or a later one, so each load of the pointer after that
-                // gave a newer view, and by `Reader::enter` no reference to an older one is left.
-                drop(unsafe { Box::from_raw(old.view) });
-            }
-            keep
-        });
-        retired.len()
-    }
-
-    /// Publications since the start.
-    pub fn epoch(&self) -> u64 {
-        self.shared.epoch.load(Relaxed)
-    }
-
-    /// Whether every worker has begun a turn with the current view.
-    pub fn settled(&self) -> bool {
-        let epoch = self.epoch();
-        lock(&self.shared.readers).iter().all(|seen| seen.0.load(Acquire) >= epoch)
-    }
-}
-
-impl Reader {
-    /// The current view, for one turn. The borrow of `self` ends all borrows from turns before.
-    #[inline]
-    pub fn enter(&mut self) -> &View {
-        let epoch = self.shared.epoch.load(Acquire);
-        // `Release`: our use of the last view happened before this word is read.
-        self.seen.0.store(epoch, Release);
-        if self.resting {
-            self.resting = false;
-            // The word above must be out before the pointer is loaded: either `reclaim` reads it, or
-            // we load what it published last.
-            fence(SeqCst);
-        }
-        // SAFETY: the pointer is never null and came from `Box::into_raw`. The view it names is
-        // freed only after this reader has seen a later epoch than the one stored above, which
-        // happens in the next `enter` (or in `rest` or `drop`), when `&mut self` proves this borrow
-        // over. After a rest, the fences order that word before the load.
-        unsafe { &*self.shared.current.load(Acquire) }
-    }
-
-    /// Lets go of the view until the next [`enter`](Reader::enter), however long that takes: what is
-    /// replaced meanwhile need not wait for this reader.
-    pub fn rest(&mut self) {
-        self.resting = true;
-        self.seen.0.store(RESTING, Release);
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        self.seen.0.store(u64::MAX, Release);
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        let retired = std::mem::take(&mut *lock(&self.retired));
-        let current = Retired { epoch: 0, view: *self.current.get_mut() };
-        for old in retired.into_iter().chain([current]) {
-            // SAFETY: publisher and readers all held this object and are gone, so nobody has a
-            // reference into any view, and each is in exactly one place.
-            drop(unsafe { Box::from_raw(old.view) });
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::time::{Duration, Instant};
 
     fn view(generation: u64) -> View {
@@ -336,6 +169,27 @@ mod tests {
         assert_eq!(reader.enter().generation, 2);
         publisher.publish(view(3));
         assert_eq!(publisher.reclaim(), 1, "awake again, it keeps what it holds");
+    }
+
+    #[test]
+    fn a_reader_that_lent_its_view_keeps_it_until_it_has_it_back() {
+        let (first, watch) = watched(1);
+        let mut publisher = Publisher::new(first);
+        let mut reader = publisher.reader();
+        reader.hold(true);
+        assert_eq!(reader.enter().generation, 1, "there was nothing to hold yet");
+        reader.hold(true);
+        publisher.publish(view(2));
+        assert!(reader.is_outdated() && !publisher.settled());
+        assert_eq!(reader.enter().generation, 1);
+        reader.rest();
+        assert_eq!((publisher.reclaim(), reader.enter().generation), (1, 1));
+        assert!(watch.upgrade().is_some());
+        reader.hold(false);
+        assert_eq!(reader.enter().generation, 2);
+        assert!(!reader.is_outdated() && publisher.settled());
+        assert_eq!(publisher.reclaim(), 0);
+        assert!(watch.upgrade().is_none());
     }
 
     #[test]
