@@ -9,6 +9,9 @@
 #![allow(dead_code)]
 
 #[cfg(not(test))]
+#[path = "../../crates/dataplane/src/claim.rs"]
+pub mod claim;
+#[cfg(not(test))]
 #[path = "../../crates/dataplane/src/commit.rs"]
 pub mod commit;
 #[cfg(not(test))]

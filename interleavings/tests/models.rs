@@ -1,10 +1,13 @@
-//! Every order of steps of the commit ring, the publication of views, and the replay window.
+//! Every order of steps of the commit ring, the publication of views, the replay window, and claims.
 
+use interleavings::claim::{Access, RESTING, access};
 use interleavings::commit::Owner;
 use interleavings::publication::Publisher;
 use interleavings::replay_window;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
+use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use loom::sync::atomic::{AtomicU64, fence};
 use loom::thread;
 
 #[test]
@@ -174,4 +177,50 @@ fn no_number_passes_a_replay_window_twice() {
             assert_eq!(receive(numbers[1]) + receive(numbers[0]), 0, "accepted again");
         });
     }
+}
+
+/// Words that two workers claim, and the turns they are in.
+struct Claimed {
+    claim: AtomicU64,
+    turns: [AtomicU64; 2],
+    sent: AtomicU64,
+}
+
+impl Claimed {
+    /// A worker's turn with one packet: the number it took, unless it has to wait.
+    fn turn(&self, seat: u16, turn: u64) -> Option<u64> {
+        let turn_of = |seat: u16| self.turns[usize::from(seat) - 1].load(Acquire);
+        self.turns[usize::from(seat) - 1].store(turn, Release);
+        fence(SeqCst);
+        let taken = match access(&self.claim, seat, turn, turn_of) {
+            Access::Alone => {
+                let sent = self.sent.load(Relaxed) + 1;
+                self.sent.store(sent, Relaxed);
+                Some(sent)
+            }
+            Access::Shared => Some(self.sent.fetch_add(1, Relaxed) + 1),
+            Access::Wait => None,
+        };
+        self.turns[usize::from(seat) - 1].store(RESTING, Release);
+        taken
+    }
+}
+
+#[test]
+fn a_claimed_number_is_taken_once_and_none_is_left_out() {
+    loom::model(|| {
+        let claimed = Arc::new(Claimed {
+            claim: AtomicU64::new(0),
+            turns: [AtomicU64::new(RESTING), AtomicU64::new(RESTING)],
+            sent: AtomicU64::new(0),
+        });
+        let theirs = claimed.clone();
+        let other = thread::spawn(move || [theirs.turn(2, 1), theirs.turn(2, 2)]);
+        let mine = [claimed.turn(1, 1), claimed.turn(1, 2)];
+        let theirs = other.join().unwrap();
+        let mut taken: Vec<u64> = mine.into_iter().chain(theirs).flatten().collect();
+        taken.sort_unstable();
+        assert!(taken.iter().copied().eq(1..=taken.len() as u64), "{taken:?}");
+        assert_eq!(claimed.sent.load(Relaxed), taken.len() as u64);
+    });
 }

@@ -15,6 +15,7 @@ use wire::esp::{self, ICV_LEN};
 use wire::{Malformed, Overlay, ipv4, ipv6, protocol};
 
 use crate::batch::{Batch, Slot, Turn, is_same};
+use crate::claim::Access;
 use crate::ecn;
 use crate::encapsulation::UdpEncapsulation;
 use crate::open::refusal;
@@ -27,6 +28,8 @@ use crate::verdict::Verdict;
 /// What consecutive packets of one SA are to count, added up before it is written.
 struct Opened<'v> {
     sa: Option<&'v Sa>,
+    /// Whether nobody else may change its words.
+    alone: bool,
     packets: u64,
     bytes: u64,
 }
@@ -36,12 +39,13 @@ pub(crate) fn accept(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
     if batch.named.is_empty() {
         return;
     }
-    let mut opened = Opened { sa: None, packets: 0, bytes: 0 };
+    let mut opened = Opened { sa: None, alone: false, packets: 0, bytes: 0 };
     for slot in batch.undecided() {
         let Some(sa) = slot.inbound else { continue };
         if !is_same(opened.sa, sa) || sa.hot().counted {
             opened.settle(turn);
-            opened.sa = Some(sa);
+            // `open` let none pass that has to wait.
+            (opened.sa, opened.alone) = (Some(sa), sa.access(turn) == Access::Alone);
         }
         if let Err(verdict) = accept_one(slot, sa, &mut opened, turn) {
             if verdict != Verdict::Dummy {
@@ -59,7 +63,7 @@ impl Opened<'_> {
     fn settle(&mut self, turn: &mut Turn<'_>) {
         let Some(sa) = self.sa.take() else { return };
         if self.packets != 0 {
-            sa.count(self.packets, self.bytes, turn.now_ns);
+            sa.count(self.packets, self.bytes, turn.now_ns, self.alone);
             (self.packets, self.bytes) = (0, 0);
             if let Some(token) = sa.limit_crossed() {
                 turn.events.limit_reached(token, turn.counters);
@@ -80,7 +84,11 @@ fn accept_one(
         return Err(Verdict::InSaExpired);
     }
     // Two copies of one packet may both have passed `open`; one of them stops here.
-    sa.replay().commit(slot.sequence).map_err(refusal)?;
+    let committed = match opened.alone {
+        true => sa.replay().commit_alone(slot.sequence),
+        false => sa.replay().commit(slot.sequence),
+    };
+    committed.map_err(refusal)?;
     if sa.hot().encapsulated {
         note_move(slot, sa, turn);
     }

@@ -41,6 +41,8 @@ pub(crate) struct Slot<'v> {
     pub(crate) esp_at: u16,
     /// Bytes from the ESP header to the end of the frame, once a packet is to be encrypted.
     pub(crate) esp_len: u16,
+    /// Bytes of the link header that `parse` took off.
+    pub(crate) link_len: u8,
     /// The full ESP sequence number: of a packet to be opened what it seems to be, and of one to be
     /// encrypted its own.
     pub(crate) sequence: u64,
@@ -166,6 +168,7 @@ impl<'v> Batch<'v> {
             flow: UNPARSED,
             esp_at: 0,
             esp_len: 0,
+            link_len: 0,
             sequence: 0,
             policy: None,
             tunnel: None,
@@ -203,11 +206,15 @@ pub(crate) struct Turn<'a> {
     pub(crate) worker: usize,
     /// The worker's seat (`seat.rs`).
     pub(crate) seat: u16,
+    /// The turn's number there.
+    pub(crate) number: u64,
     /// The CPU that it is pinned to.
     pub(crate) cpu: Option<u32>,
     pub(crate) counters: &'a Counters,
     pub(crate) events: &'a mut EventSink,
     pub(crate) hold: &'a mut Hold,
+    /// Packets that come in once more in the next turn, and their ports.
+    pub(crate) late: &'a mut Vec<(Frame, u16)>,
 }
 
 #[cfg(test)]

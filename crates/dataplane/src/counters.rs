@@ -138,7 +138,7 @@ impl CounterSnapshot {
 }
 
 #[inline]
-fn bump(counter: &AtomicU64, by: u64) {
+pub(crate) fn bump(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Relaxed) + by, Relaxed);
 }
 

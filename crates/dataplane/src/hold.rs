@@ -58,6 +58,8 @@ pub(crate) struct Stay {
     since_ns: u64,
     /// The packet came through another tunnel.
     pub(crate) opened: bool,
+    /// The SA is there, and another worker's until its turn is over.
+    brief: bool,
 }
 
 /// A packet that waits.
@@ -172,8 +174,9 @@ impl Hold {
     ) {
         let same = self.packets.iter().filter(|held| held.stay.policy == stay.policy).count();
         let room = self.packets.len() < HOLD_PACKETS
-            && same < HOLD_POLICY_PACKETS
+            && (same < HOLD_POLICY_PACKETS || stay.brief)
             && pool.free() >= POOL_FRAMES_MIN;
+        self.hurried |= stay.brief;
         if room {
             let Slot { frame, ingress, flow, .. } = slot;
             self.packets.push_back(Held { frame, ingress, flow, stay });
@@ -196,8 +199,13 @@ impl Stay {
     /// A packet begins to wait now, or goes on waiting for this policy.
     pub(crate) fn begin(slot: &Slot<'_>, policy: u32, now_ns: u64) -> Stay {
         match slot.stay {
-            Some(stay) => Stay { policy, ..stay },
-            None => Stay { policy, since_ns: now_ns, opened: slot.inbound.is_some() },
+            Some(stay) => Stay { policy, brief: false, ..stay },
+            None => Stay { policy, since_ns: now_ns, opened: slot.inbound.is_some(), brief: false },
         }
+    }
+
+    /// As [`begin`](Stay::begin), until the next turn.
+    pub(crate) fn briefly(slot: &Slot<'_>, policy: u32, now_ns: u64) -> Stay {
+        Stay { brief: true, ..Stay::begin(slot, policy, now_ns) }
     }
 }

@@ -13,7 +13,7 @@
 //!
 //! ```text
 //!  entry: 16 words, then the ring of the replay window (0 to 256 words)
-//!   0 tag  1 sent  2 top  3 packets  4 bytes  5 first use  6 last use  7 added │ 8 … 11 errors
+//!   0 tag  1 sent  2 top  3 packets  4 bytes  5 first use  6 last use  7 claim │ 8 … 11 errors  12 added
 //! ```
 //!
 //! What is read and written for every packet is in the first line. IVs are not here: a new process
@@ -27,7 +27,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use xsk::Region;
 use xsk::region::CHUNK_WORDS;
 
-use crate::counters::UsageSnapshot;
+use crate::counters::{UsageSnapshot, bump};
 use crate::cpu::prefetch;
 use crate::replay::ring_words;
 
@@ -54,8 +54,9 @@ mod word {
     pub(super) const BYTES: usize = 4;
     pub(super) const FIRST_USE: usize = 5;
     pub(super) const LAST_USE: usize = 6;
-    pub(super) const ADDED: usize = 7;
+    pub(super) const CLAIM: usize = 7;
     pub(super) const ERRORS: usize = 8;
+    pub(super) const ADDED: usize = 12;
 }
 
 /// Kinds of packets that an SA refused, as an entry counts them.
@@ -183,6 +184,10 @@ impl Ledger {
         }
         known.class = Some(class);
         known.found[at] |= bit;
+        // Before there were claims, the time of addition stood in their place.
+        if words[word::ADDED].load(Relaxed) == 0 {
+            words[word::ADDED].store(words[word::CLAIM].load(Relaxed), Relaxed);
+        }
         state.in_use += 1;
         drop(state);
         self.entry(words, place, true, window)
@@ -359,16 +364,29 @@ impl Words {
         prefetch(self.head);
     }
 
-    /// Counts packets.
+    /// Who may change the words (`claim.rs`); not of the ledger's matters, but needed with them.
     #[inline]
-    pub(crate) fn count(&self, packets: u64, bytes: u64, now_ns: u64) {
-        self.head[word::PACKETS].fetch_add(packets, Relaxed);
-        self.head[word::BYTES].fetch_add(bytes, Relaxed);
+    pub(crate) fn claim(&self) -> &'static AtomicU64 {
+        &self.head[word::CLAIM]
+    }
+
+    /// Counts packets: `alone` if nobody else may.
+    #[inline]
+    pub(crate) fn count(&self, packets: u64, bytes: u64, now_ns: u64, alone: bool) {
+        if alone {
+            bump(&self.head[word::PACKETS], packets);
+            bump(&self.head[word::BYTES], bytes);
+        } else {
+            self.head[word::PACKETS].fetch_add(packets, Relaxed);
+            self.head[word::BYTES].fetch_add(bytes, Relaxed);
+        }
         // The clock is read once per turn, so most packets find their own time here already.
         if self.head[word::LAST_USE].load(Relaxed) != now_ns {
             self.head[word::LAST_USE].store(now_ns, Relaxed);
             let first = &self.head[word::FIRST_USE];
-            let _ = first.compare_exchange(0, now_ns, Relaxed, Relaxed);
+            if first.load(Relaxed) == 0 {
+                let _ = first.compare_exchange(0, now_ns, Relaxed, Relaxed);
+            }
         }
     }
 
@@ -404,7 +422,7 @@ impl Words {
 
     /// Goes on with the counters of the entry whose place this one takes.
     pub(crate) fn count_on(&self, old: Words) {
-        for index in (word::PACKETS..=word::ADDED).chain(word::ERRORS..word::ERRORS + 4) {
+        for index in (word::PACKETS..=word::LAST_USE).chain(word::ERRORS..=word::ADDED) {
             self.head[index].store(old.head[index].load(Relaxed), Relaxed);
         }
     }

@@ -20,6 +20,7 @@ mod accept;
 mod array;
 mod batch;
 mod choose;
+mod claim;
 mod classify;
 mod decrypt;
 mod ecn;

@@ -12,13 +12,14 @@
 
 use wire::{Malformed, esp, protocol};
 
-use crate::batch::{Batch, Slot};
+use crate::batch::{Batch, Slot, Turn, is_same};
+use crate::claim::Access;
 use crate::replay::Refusal;
 use crate::sa::Sa;
 use crate::verdict::Verdict;
 
 /// Checks every packet that `classify` found an SA for.
-pub(crate) fn open(batch: &mut Batch<'_>) {
+pub(crate) fn open(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
     if batch.named.is_empty() {
         return;
     }
@@ -31,13 +32,38 @@ pub(crate) fn open(batch: &mut Batch<'_>) {
             sa.replay().prefetch(u32::from_be_bytes(*number));
         }
     }
+    let (mut known, mut waiting): (Option<&Sa>, bool) = (None, false);
     for slot in batch.undecided() {
         let Some(sa) = slot.inbound else { continue };
+        if !is_same(known, sa) {
+            if sa.access(turn) == Access::Wait {
+                waiting = true;
+                break;
+            }
+            known = Some(sa);
+        }
         if let Err(verdict) = check_one(slot, sa) {
             sa.count_error(verdict);
             slot.decide(verdict);
         }
     }
+    if waiting {
+        keep_back(batch, turn);
+    }
+}
+
+/// Another worker is about to leave an SA to all. What is not checked yet waits for the next turn, as it
+/// came in, and all of it, so that it stays in order.
+#[cold]
+fn keep_back(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
+    let waits = |slot: &mut Slot<'_>| {
+        slot.verdict.is_none()
+            && slot.inbound.is_some()
+            && slot.sequence == 0
+            && slot.frame.push_front(usize::from(slot.link_len)).is_some()
+    };
+    let kept = batch.slots.extract_if(.., waits);
+    turn.late.extend(kept.map(|slot| (slot.frame, slot.ingress)));
 }
 
 #[inline]

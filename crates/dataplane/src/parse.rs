@@ -53,6 +53,8 @@ fn parse_one(slot: &mut Slot<'_>, view: &View) -> Result<(), Verdict> {
         return Err(Verdict::EthernetTruncated);
     }
     slot.frame.truncate(usize::from(slot.flow.total_len));
+    // 14 or 18.
+    slot.link_len = header_len as u8;
     Ok(())
 }
 

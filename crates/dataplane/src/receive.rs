@@ -14,8 +14,12 @@ pub(crate) fn receive(
     ports: &mut [Port],
     pool: &mut Pool,
     inbox: &mut Vec<Frame>,
-    turn: &Turn<'_>,
+    turn: &mut Turn<'_>,
 ) -> usize {
+    for (frame, ingress) in turn.late.drain(..) {
+        batch.extend(std::iter::once(frame), ingress);
+    }
+    let late = batch.slots.len();
     let share = (BATCH_PACKETS / ports.len().max(1)).max(1);
     let mut bytes = 0;
     let mut more = true;
@@ -33,6 +37,6 @@ pub(crate) fn receive(
         }
         more &= batch.slots.len() < BATCH_PACKETS;
     }
-    turn.counters.count_received(batch.slots.len() as u64, bytes);
+    turn.counters.count_received((batch.slots.len() - late) as u64, bytes);
     batch.slots.len()
 }

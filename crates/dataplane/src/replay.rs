@@ -140,6 +140,30 @@ impl Replay {
         Ok(())
     }
 
+    /// As [`commit`](Replay::commit), for a caller beside whom nobody writes.
+    #[inline]
+    pub(crate) fn commit_alone(&self, sequence: u64) -> Result<(), Refusal> {
+        let top = self.entry.top().load(Relaxed);
+        if self.window != 0 {
+            self.inside(sequence, top)?;
+            let (index, epoch, bit) = self.place(sequence);
+            let slot = &self.entry.ring()[index];
+            let word = slot.load(Relaxed);
+            let next = match age(word, epoch) {
+                Age::Same if word & bit != 0 => return Err(Refusal::Duplicate),
+                Age::Newer => return Err(Refusal::Old),
+                Age::Same => word | bit,
+                Age::Older => u64::from(epoch) << 32 | bit,
+            };
+            slot.store(next, Relaxed);
+        }
+        if sequence > top {
+            // `Release`: the bit before the window's move, whenever this process dies.
+            self.entry.top().store(sequence, Release);
+        }
+        Ok(())
+    }
+
     /// Counts as received what another window of this size received, laid out as [`Replay::bitmap`]
     /// says. Workers may go on meanwhile: a number is only ever added.
     pub fn unite(&self, top: u64, received: &[u32]) {

@@ -18,12 +18,15 @@ use crypto::Key;
 use wire::{ipv4, ipv6, protocol};
 
 use crate::alarm::Alarm;
+use crate::batch::Turn;
+use crate::claim::{self, Access};
 use crate::counters::UsageSnapshot;
 use crate::cpu::{LINE, prefetch, prefetch_all};
 use crate::encapsulation::UdpEncapsulation;
 use crate::ledger::{Entry, ErrorKind, Ledger, Place, Words};
 use crate::nonce::{BlockCopy, IvSource, NonceSpace};
 use crate::replay::{Replay, WINDOW_MAX};
+use crate::seat;
 use crate::selector::Selector;
 use crate::verdict::Verdict;
 
@@ -156,6 +159,8 @@ struct Runtime {
 
 impl Runtime {
     fn new(entry: Entry) -> Runtime {
+        // Whoever had claimed it in an earlier process is gone.
+        entry.words().claim().store(0, Relaxed);
         Runtime { ivs: IvSource::unarmed(), entry, announced_ns: AtomicU64::new(0) }
     }
 }
@@ -304,6 +309,7 @@ impl Sa {
             let key = current.key.clone();
             *current = SaConfig { key, ..config };
         })?;
+        moved.share();
         moved.words().sent().fetch_max(sent, Relaxed);
         moved.hot.replay.unite(received, &bitmap);
         Ok(moved)
@@ -427,15 +433,33 @@ impl Sa {
         Arc::ptr_eq(&self.runtime, &other.runtime)
     }
 
-    /// Takes the numbers for one packet: sequence number and IV. Neither is ever given again, and
-    /// the sequence stops at its end for good (RFC 4303 §3.3.3: no sender lets it cycle).
-    pub fn take_numbers(&self) -> Result<(u64, u64), SealRefusal> {
-        self.take_run(1)?.next().ok_or(SealRefusal::SequenceExhausted)
+    /// What the worker of this turn may do with the SA's words, until the turn is over.
+    #[inline]
+    pub(crate) fn access(&self, turn: &Turn<'_>) -> Access {
+        claim::access(self.words().claim(), turn.seat, turn.number, seat::turn_of)
     }
 
-    /// Takes the numbers for up to `wanted` packets, at least one of them, in one step.
+    /// Makes the words everybody's, so that one who is no worker may change them. Waits for the end of
+    /// their owner's turn, some microseconds; not for workers.
+    fn share(&self) {
+        let access = || claim::access(self.words().claim(), 0, claim::RESTING, seat::turn_of);
+        while access() != Access::Shared {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Takes the numbers for one packet: sequence number and IV. Neither is ever given again, and
+    /// the sequence stops at its end for good (RFC 4303 §3.3.3: no sender lets it cycle). Not for
+    /// workers.
+    pub fn take_numbers(&self) -> Result<(u64, u64), SealRefusal> {
+        self.share();
+        self.take_run(1, false)?.next().ok_or(SealRefusal::SequenceExhausted)
+    }
+
+    /// Takes the numbers for up to `wanted` packets, at least one of them, in one step: `alone` if
+    /// nobody else may.
     #[inline]
-    pub(crate) fn take_run(&self, wanted: u32) -> Result<Numbers, SealRefusal> {
+    pub(crate) fn take_run(&self, wanted: u32, alone: bool) -> Result<Numbers, SealRefusal> {
         let last = if self.hot.replay.is_extended() { u64::MAX } else { u32::MAX.into() };
         let counter = self.words().sent();
         let mut sent = counter.load(Relaxed);
@@ -451,8 +475,13 @@ impl Sa {
             // The numbers with one upper half share a block, so a run ends where that does.
             let room = (last - sent).min(u64::from(u32::MAX - first as u32) + 1);
             let count = u64::from(wanted.max(1)).min(room);
+            let numbers = Numbers { first, count: count as u32, block };
+            if alone {
+                counter.store(sent + count, Relaxed);
+                return Ok(numbers);
+            }
             match counter.compare_exchange_weak(sent, sent + count, Relaxed, Relaxed) {
-                Ok(_) => return Ok(Numbers { first, count: count as u32, block }),
+                Ok(_) => return Ok(numbers),
                 Err(seen) => sent = seen,
             }
         }
@@ -472,8 +501,8 @@ impl Sa {
 
     /// Counts packets sealed or opened.
     #[inline]
-    pub(crate) fn count(&self, packets: u64, inner_bytes: u64, now_ns: u64) {
-        self.words().count(packets, inner_bytes, now_ns);
+    pub(crate) fn count(&self, packets: u64, inner_bytes: u64, now_ns: u64, alone: bool) {
+        self.words().count(packets, inner_bytes, now_ns, alone);
     }
 
     /// What control calls the SA, if the packet counted last made it reach a limit that control
@@ -564,7 +593,7 @@ mod tests {
         for sequence in [3, 5] {
             old.replay().commit(sequence).unwrap();
         }
-        old.count(1, 1000, 7);
+        old.count(1, 1000, 7, true);
         let key = Arc::new(Key::new(Engine::AwsLc, &[7; 16]).unwrap());
         let elsewhere = SaConfig {
             source: [192, 0, 2, 9].into(),
@@ -596,8 +625,8 @@ mod tests {
     #[test]
     fn a_successor_with_other_numbers_keeps_counters_and_limits() {
         let old = Sa::new(config()).unwrap();
-        old.count(1, 1000, 7);
-        old.count(1, 400, 9);
+        old.count(1, 1000, 7, true);
+        old.count(1, 400, 9, false);
         old.count_error(Verdict::IntegrityFailed);
         assert!(old.expired());
         let new = Sa::new(SaConfig { sent: 90, received: 80, added_ns: 11, ..config() }).unwrap();

@@ -21,7 +21,9 @@ use wire::{Overlay, ipv4, ipv6, protocol, udp};
 use xsk::Frame;
 
 use crate::batch::{Batch, Slot, Turn, is_same, run_len};
+use crate::claim::Access;
 use crate::ecn;
+use crate::hold::Stay;
 use crate::sa::{Mode, Numbers, OuterTemplate, Sa, SealRefusal};
 use crate::transport;
 use crate::verdict::Verdict;
@@ -49,14 +51,31 @@ pub(crate) fn seal(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
             true => 1,
             false => run_len(rest, |slot| is_same(slot.outbound, sa)),
         };
+        let access = sa.access(turn);
+        if access == Access::Wait {
+            keep_back(rest, sa, turn);
+            continue;
+        }
         let (now, later) = rest.split_at_mut(run);
-        seal_run(now, sa, turn);
+        seal_run(now, sa, access == Access::Alone, turn);
         rest = later;
     }
 }
 
+/// Another worker is about to leave the SA to all. Its packets wait for the next turn, all of them, so that
+/// they stay in order.
+#[cold]
+fn keep_back(slots: &mut [Slot<'_>], sa: &Sa, turn: &Turn<'_>) {
+    let waits = |slot: &&mut Slot<'_>| slot.verdict.is_none() && is_same(slot.outbound, sa);
+    for slot in slots.iter_mut().filter(waits) {
+        let policy = slot.policy.map_or(0, |policy| policy.config().index);
+        slot.stay = Some(Stay::briefly(slot, policy, turn.now_ns));
+        slot.decide(Verdict::NoSa);
+    }
+}
+
 /// Consecutive packets of one SA.
-fn seal_run(slots: &mut [Slot<'_>], sa: &Sa, turn: &mut Turn<'_>) {
+fn seal_run(slots: &mut [Slot<'_>], sa: &Sa, alone: bool, turn: &mut Turn<'_>) {
     let expired = sa.expired();
     // 1. Room, in front and behind.
     let mut wanted = 0;
@@ -69,7 +88,7 @@ fn seal_run(slots: &mut [Slot<'_>], sa: &Sa, turn: &mut Turn<'_>) {
     let (mut packets, mut bytes, mut numbers) = (0, 0, Numbers::NONE);
     for slot in slots.iter_mut().filter(|slot| slot.verdict.is_none()) {
         // 2. Numbers.
-        let (sequence, iv) = match next_numbers(&mut numbers, sa, wanted) {
+        let (sequence, iv) = match next_numbers(&mut numbers, sa, wanted, alone) {
             Ok(next) => next,
             Err(refusal) => {
                 refuse(slot, sa, refusal_verdict(refusal));
@@ -92,7 +111,7 @@ fn seal_run(slots: &mut [Slot<'_>], sa: &Sa, turn: &mut Turn<'_>) {
         }
     }
     if packets != 0 {
-        sa.count(packets, bytes, turn.now_ns);
+        sa.count(packets, bytes, turn.now_ns, alone);
         if let Some(token) = sa.limit_crossed() {
             turn.events.limit_reached(token, turn.counters);
         }
@@ -107,11 +126,16 @@ fn refuse(slot: &mut Slot<'_>, sa: &Sa, verdict: Verdict) {
 
 /// The next of the numbers that were taken, or of new ones.
 #[inline]
-fn next_numbers(numbers: &mut Numbers, sa: &Sa, wanted: u32) -> Result<(u64, u64), SealRefusal> {
+fn next_numbers(
+    numbers: &mut Numbers,
+    sa: &Sa,
+    wanted: u32,
+    alone: bool,
+) -> Result<(u64, u64), SealRefusal> {
     if let Some(next) = numbers.next() {
         return Ok(next);
     }
-    *numbers = sa.take_run(wanted)?;
+    *numbers = sa.take_run(wanted, alone)?;
     numbers.next().ok_or(SealRefusal::SequenceExhausted)
 }
 

@@ -11,17 +11,27 @@ use std::sync::atomic::{
     fence,
 };
 
+use crate::claim::RESTING;
+
 /// Seats of a process: more than the workers of any machine. Who finds none works without claims.
 const SEATS: usize = 1024;
 
-/// What the count of turns says of a seat whose worker is between two turns, for however long.
-pub(crate) const RESTING: u64 = u64::MAX;
-
-/// A count of turns, on cache lines of its own.
+/// The turns of a seat, on cache lines of their own.
 #[repr(align(128))]
-struct Turns(AtomicU64);
+struct Turns {
+    /// The one that the worker is in, or [`RESTING`].
+    current: AtomicU64,
+    /// How many workers of the past had here.
+    past: AtomicU64,
+}
 
-static TURNS: [Turns; SEATS] = [const { Turns(AtomicU64::new(RESTING)) }; SEATS];
+impl Turns {
+    const fn none() -> Turns {
+        Turns { current: AtomicU64::new(RESTING), past: AtomicU64::new(0) }
+    }
+}
+
+static TURNS: [Turns; SEATS] = [const { Turns::none() }; SEATS];
 
 /// A bit for each seat that is taken.
 static TAKEN: [AtomicU64; SEATS / 64] = [const { AtomicU64::new(0) }; SEATS / 64];
@@ -44,7 +54,8 @@ impl Seat {
                 match word.compare_exchange_weak(taken, taken | 1 << bit, Acquire, Relaxed) {
                     Ok(_) => {
                         let number = (index * 64) as u16 + bit as u16 + 1;
-                        return Seat { number, turn: 0 };
+                        let turn = turns(number).map_or(0, |turns| turns.past.load(Relaxed));
+                        return Seat { number, turn };
                     }
                     Err(now) => taken = now,
                 }
@@ -59,47 +70,48 @@ impl Seat {
         self.number
     }
 
-    /// A turn begins: all that was done in turns before is over. What others made known before they
-    /// read an older count is seen in this turn.
+    /// A turn begins; its number, which no other turn of this seat has. What others made known before
+    /// they read an older one is seen in it.
     #[inline]
-    pub(crate) fn begin_turn(&mut self) {
+    pub(crate) fn begin_turn(&mut self) -> u64 {
         self.turn += 1;
         if let Some(turns) = turns(self.number) {
-            turns.store(self.turn, Release);
-            // The count must be out before anything of this turn is read (as in `Reader::enter`):
+            turns.current.store(self.turn, Release);
+            // The number must be out before anything of this turn is read (as in `Reader::enter`):
             // either the other reads it, or we read what the other wrote.
             fence(SeqCst);
         }
+        self.turn
     }
 
-    /// The worker goes away for a while, and does nothing meanwhile.
-    pub(crate) fn rest(&self) {
+    /// The turn is over: all that was done in it is seen by whoever reads this.
+    #[inline]
+    pub(crate) fn end_turn(&self) {
         if let Some(turns) = turns(self.number) {
-            turns.store(RESTING, Release);
+            turns.current.store(RESTING, Release);
         }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.rest();
-        if let Some(index) = usize::from(self.number).checked_sub(1) {
+        self.end_turn();
+        if let Some(turns) = turns(self.number) {
+            turns.past.store(self.turn, Relaxed);
+            let index = usize::from(self.number) - 1;
             TAKEN[index / 64].fetch_and(!(1 << (index % 64)), AcqRel);
         }
     }
 }
 
 /// The turn that the worker of a seat is in, or [`RESTING`]. Whatever it did before is over and seen.
-#[cfg(test)]
-fn turn_of(number: u16) -> u64 {
-    // `SeqCst`, after what the caller made known before.
-    fence(SeqCst);
-    turns(number).map_or(RESTING, |turns| turns.load(Acquire))
+pub(crate) fn turn_of(number: u16) -> u64 {
+    turns(number).map_or(RESTING, |turns| turns.current.load(Acquire))
 }
 
 #[inline]
-fn turns(number: u16) -> Option<&'static AtomicU64> {
-    TURNS.get(usize::from(number).wrapping_sub(1)).map(|turns| &turns.0)
+fn turns(number: u16) -> Option<&'static Turns> {
+    TURNS.get(usize::from(number).wrapping_sub(1))
 }
 
 #[cfg(test)]
@@ -121,16 +133,30 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_counted_until_the_worker_rests() {
+    fn turns_are_numbered_and_their_ends_are_seen() {
         let mut seat = Seat::take();
-        seat.begin_turn();
-        let first = turn_of(seat.number());
-        seat.begin_turn();
-        assert_eq!(turn_of(seat.number()), first + 1);
-        seat.rest();
+        let first = seat.begin_turn();
+        assert_eq!(turn_of(seat.number()), first);
+        assert_eq!(seat.begin_turn(), first + 1);
+        seat.end_turn();
         assert_eq!(turn_of(seat.number()), RESTING);
-        seat.begin_turn();
-        assert_eq!(turn_of(seat.number()), first + 2);
         assert_eq!(turn_of(0), RESTING);
+    }
+
+    #[test]
+    fn whoever_sits_down_next_goes_on_counting() {
+        // Other tests take seats, too, so the same one comes back only sooner or later.
+        let mut seat = Seat::take();
+        let (number, last) = (seat.number(), seat.begin_turn());
+        drop(seat);
+        let mut taken = Vec::new();
+        for _ in 0..SEATS {
+            let mut seat = Seat::take();
+            if seat.number() == number {
+                assert!(seat.begin_turn() > last);
+                return;
+            }
+            taken.push(seat);
+        }
     }
 }

@@ -35,6 +35,7 @@ use crate::route::route;
 use crate::seal::seal;
 use crate::seat::Seat;
 use crate::send::{Queue, send};
+use crate::verdict::Verdict;
 use crate::view::Reader;
 
 /// What a worker does when there is no packet.
@@ -106,6 +107,7 @@ pub struct Worker {
     counters: Arc<Counters>,
     board: Arc<PortBoard>,
     batch: BatchMemory,
+    late: Vec<(Frame, u16)>,
     inbox: Vec<Frame>,
 }
 
@@ -128,6 +130,7 @@ impl Worker {
             counters: Arc::default(),
             board: Arc::default(),
             batch: BatchMemory::new(),
+            late: Vec::with_capacity(BATCH_PACKETS),
             inbox: Vec::with_capacity(BATCH_PACKETS),
         }
     }
@@ -179,7 +182,7 @@ impl Worker {
 
     /// Packets that wait for a port or for an SA, and are therefore not counted yet.
     pub fn waiting(&self) -> usize {
-        self.queues.iter().map(Queue::len).sum::<usize>() + self.hold.len()
+        self.queues.iter().map(Queue::len).sum::<usize>() + self.hold.len() + self.late.len()
     }
 
     /// One turn: a batch of packets, from the ports to the ports. The number received.
@@ -190,7 +193,7 @@ impl Worker {
     /// The same, and `laps` is told when each stage is over.
     pub fn turn_timed(&mut self, laps: &mut impl Laps) -> usize {
         laps.begin();
-        self.seat.begin_turn();
+        let turn_number = self.seat.begin_turn();
         let (ports, pool) = (&mut self.ports[..], &mut self.pool);
         self.now_ns = self.clock.now_ns();
         let now_ns = self.now_ns;
@@ -198,10 +201,12 @@ impl Worker {
             now_ns,
             worker: self.id,
             seat: self.seat.number(),
+            number: turn_number,
             cpu: self.cpu.map(|cpu| cpu as u32),
             counters: &self.counters,
             events: &mut self.events,
             hold: &mut self.hold,
+            late: &mut self.late,
         };
         let batch = &mut self.batch.begin();
 
@@ -213,7 +218,7 @@ impl Worker {
         laps.lap(Stage::Parse);
         classify(batch, view);
         laps.lap(Stage::Classify);
-        open(batch);
+        open(batch, turn);
         laps.lap(Stage::Open);
         decrypt(batch);
         laps.lap(Stage::Decrypt);
@@ -236,6 +241,7 @@ impl Worker {
         laps.lap(Stage::Send);
 
         self.batch.end(std::mem::take(batch));
+        self.seat.end_turn();
         self.counters.count_turn(received);
         received
     }
@@ -273,7 +279,6 @@ impl Worker {
     fn sleep(&mut self) -> io::Result<()> {
         self.counters.count_sleep();
         self.reader.rest();
-        self.seat.rest();
         let idle = self.queues.iter().all(Queue::is_idle);
         let has_fds = self.ports.iter().all(|port| port.as_fd().is_some());
         if !idle || !has_fds || self.ports.is_empty() {
@@ -296,6 +301,10 @@ impl Worker {
     /// Sends what waits, for a bounded time, and gives up the rest. Receives nothing more.
     fn drain(&mut self) {
         self.hold.discard(&mut self.pool, &self.counters);
+        self.counters.count(Verdict::Stopped, self.late.len() as u64);
+        for (frame, _) in self.late.drain(..) {
+            self.pool.give(frame);
+        }
         for _ in 0..DRAIN_TURNS_MAX {
             for (queue, port) in self.queues.iter_mut().zip(&mut self.ports) {
                 queue.drain(port, &mut self.pool, &self.counters);
