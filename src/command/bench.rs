@@ -1,6 +1,7 @@
 //! `peregrine bench`: single figures, as opposed to the lab's curves.
 
 mod all;
+mod control;
 pub(super) mod machine;
 mod measuring;
 mod output;
@@ -23,6 +24,7 @@ enum Subject {
     Path(path::Path),
     Scale(path::Scale),
     Xfrm(xfrm::Xfrm),
+    Control(control::Control),
     /// The client of `bench xfrm --through-shim`
     #[command(hide = true)]
     XfrmClient,
@@ -36,6 +38,7 @@ impl Bench {
             Subject::Path(path) => path.run(),
             Subject::Scale(scale) => scale.run(),
             Subject::Xfrm(xfrm) => xfrm.run(),
+            Subject::Control(control) => control.run(),
             Subject::XfrmClient => xfrm::client(),
         }
     }

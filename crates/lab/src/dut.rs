@@ -200,6 +200,13 @@ impl Dut {
         let [near, far] = &mut self.gateways;
         [near.process.stop(), far.process.stop()]
     }
+
+    /// Stops one of them; how long that took, or `None` if it did not end well.
+    pub fn stop_one(&mut self, index: usize) -> Option<Duration> {
+        let begin = Instant::now();
+        let code = self.gateways.get_mut(index)?.process.stop();
+        (code == Some(0)).then(|| begin.elapsed())
+    }
 }
 
 impl Gateway {

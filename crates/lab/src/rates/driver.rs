@@ -2,7 +2,9 @@
 //!
 //! A driver installs tunnels and remembers them; a round begins and ends with the same tunnels
 //! installed, so that a table's size is what the report says it is. The clock runs from before a
-//! request is sent until its answer is here.
+//! request is sent until its answer is here. What is done to all tunnels at once is in `mass`.
+
+mod mass;
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -73,6 +75,24 @@ pub enum Order {
     Install(u32),
     /// Measure this many rounds.
     Measure(u32),
+    /// Have this many tunnels installed, several at a time.
+    Fill {
+        /// All of them.
+        tunnels: u32,
+        /// Tunnels whose requests are under way at a time.
+        in_flight: u32,
+    },
+    /// Rekey tunnels at random, at an even pace.
+    Rekey {
+        /// Rekeyings per second.
+        per_second: u32,
+        /// How many.
+        count: u32,
+    },
+    /// List all SAs.
+    List,
+    /// Flush all policies, then all SAs.
+    Flush,
 }
 
 /// What a driver did.
@@ -84,6 +104,8 @@ pub struct Done {
     pub seconds: f64,
     /// Latencies, of a measurement only.
     pub latencies: BTreeMap<Operation, Latency>,
+    /// Messages of a listing.
+    pub listed: u64,
 }
 
 /// One client and the tunnels that it installed.
@@ -115,7 +137,7 @@ impl Driver {
     /// Carries out an order.
     pub fn obey(&mut self, order: Order) -> Result<Done, ProgramError> {
         let (begin, sent) = (Instant::now(), self.sent);
-        let mut books = Books::default();
+        let (mut books, mut listed) = (Books::default(), 0);
         match order {
             Order::Install(tunnels) => self.install(tunnels)?,
             Order::Measure(rounds) => {
@@ -123,12 +145,19 @@ impl Driver {
                 self.round(&mut Books::default())?;
                 (0..rounds).try_for_each(|_| self.round(&mut books))?;
             }
+            Order::Fill { tunnels, in_flight } => self.fill(tunnels, in_flight)?,
+            Order::Rekey { per_second, count } => {
+                self.keep_rekeying(per_second, count, &mut books)?
+            }
+            Order::List => listed = self.list()?,
+            Order::Flush => self.flush()?,
         }
         let latencies = books.0.iter().filter_map(|(of, all)| Some((*of, all.latency()?)));
         Ok(Done {
             requests: self.sent - sent,
             seconds: begin.elapsed().as_secs_f64(),
             latencies: latencies.collect(),
+            listed,
         })
     }
 
@@ -256,9 +285,7 @@ impl Driver {
         let answer = self.program.ask(self.requests.bytes())?;
         books.record(Operation::AllocSpi, begin);
         self.sent += 1;
-        let body = answer.get(wire::xfrm::netlink::HEADER_LEN..).unwrap_or_default();
-        let info = UsersaInfo::read_from_prefix(body).map(|(info, _)| info);
-        tunnel.inbound = info.map_err(|_| ProgramError::Closed)?.id.spi.get();
+        tunnel.inbound = allocated(answer)?;
         Ok(())
     }
 
@@ -291,4 +318,11 @@ impl Driver {
             .wrapping_add(1_442_695_040_888_963_407);
         (self.random >> 33) as usize % end.max(1)
     }
+}
+
+/// The SPI in the answer to an ALLOCSPI.
+fn allocated(answer: &[u8]) -> Result<u32, ProgramError> {
+    let body = answer.get(wire::xfrm::netlink::HEADER_LEN..).unwrap_or_default();
+    let info = UsersaInfo::read_from_prefix(body).map(|(info, _)| info);
+    Ok(info.map_err(|_| ProgramError::Closed)?.id.spi.get())
 }

@@ -12,8 +12,8 @@ use netlink_sys::{Socket, SocketAddr};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, connect, recv, send, socket,
 };
-use wire::xfrm::Header;
-use wire::xfrm::netlink::{HEADER_LEN, NLMSG_ERROR};
+use wire::xfrm::netlink::{HEADER_LEN, NLMSG_DONE, NLMSG_ERROR};
+use wire::xfrm::{Datagram, Header};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// `nlmsg_type` of the frame by which the preload library tells a socket's port and groups.
@@ -83,24 +83,69 @@ impl Program {
 
     /// Sends a request and waits for its answer. An acknowledgement is an answer of no bytes.
     pub fn ask(&mut self, request: &[u8]) -> Result<&[u8], ProgramError> {
-        let len = match &self.wire {
+        let asked = self.send(request)?;
+        self.receive(asked)
+    }
+
+    /// Sends a request, whose answer is to be [`received`](Program::receive) after those of all
+    /// requests before it.
+    pub fn send(&mut self, request: &[u8]) -> Result<Asked, ProgramError> {
+        match &self.wire {
             Wire::Direct(fd) => {
                 send(fd, request, SendFlags::NOSIGNAL).map_err(io::Error::from)?;
-                recv(fd, &mut self.buffer[..], RecvFlags::empty()).map_err(io::Error::from)?.0
             }
             Wire::Netlink(socket) => {
                 socket.send_to(request, &SocketAddr::new(0, 0), 0)?;
-                socket.recv(&mut &mut self.buffer[..], 0)?
             }
-        };
-        judge(request, &self.buffer[..len])
+        }
+        Ok(Asked(head(request).unwrap_or_default()))
+    }
+
+    /// Waits for the answer to a request.
+    pub fn receive(&mut self, asked: Asked) -> Result<&[u8], ProgramError> {
+        let len = self.next()?;
+        judge(asked, &self.buffer[..len])
+    }
+
+    /// Waits for the messages of a dump; how many there were.
+    pub fn receive_dump(&mut self, asked: Asked) -> Result<u64, ProgramError> {
+        let mut messages = 0;
+        loop {
+            let len = self.next()?;
+            for (header, _) in Datagram::new(&self.buffer[..len]) {
+                match header.kind {
+                    NLMSG_DONE => return Ok(messages),
+                    NLMSG_ERROR => judge(asked, &self.buffer[..len]).map(drop)?,
+                    _ => messages += 1,
+                }
+            }
+            if len == 0 {
+                return Err(ProgramError::Closed);
+            }
+        }
+    }
+
+    /// The length of the next datagram, which is in the buffer.
+    fn next(&mut self) -> Result<usize, ProgramError> {
+        Ok(match &self.wire {
+            Wire::Direct(fd) => {
+                recv(fd, &mut self.buffer[..], RecvFlags::empty()).map_err(io::Error::from)?.0
+            }
+            Wire::Netlink(socket) => socket.recv(&mut &mut self.buffer[..], 0)?,
+        })
     }
 }
 
-/// Whether `answer` is the good answer to `request`.
-fn judge<'a>(request: &[u8], answer: &'a [u8]) -> Result<&'a [u8], ProgramError> {
-    let head = |bytes: &[u8]| Header::read_from_prefix(bytes).ok().map(|(header, _)| header);
-    let asked = head(request).unwrap_or_default();
+/// A request that was sent: its header.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked(Header);
+
+fn head(bytes: &[u8]) -> Option<Header> {
+    Header::read_from_prefix(bytes).ok().map(|(header, _)| header)
+}
+
+/// Whether `answer` is the good answer to a request.
+fn judge(Asked(asked): Asked, answer: &[u8]) -> Result<&[u8], ProgramError> {
     let request = wire::xfrm::message::name(asked.kind);
     let header = head(answer).ok_or(ProgramError::Closed)?;
     if header.seq != asked.seq {
@@ -128,15 +173,15 @@ mod tests {
 
     #[test]
     fn answers_are_told_apart() {
-        let request = message(0x10, 9, &[]);
+        let request = Asked(Header { kind: 0x10, seq: 9, ..Header::default() });
         let fine = message(NLMSG_ERROR, 9, &0_i32.to_ne_bytes());
-        assert!(judge(&request, &fine).unwrap().is_empty());
-        assert!(judge(&request, &message(0x10, 9, &[1])).unwrap().len() > HEADER_LEN);
+        assert!(judge(request, &fine).unwrap().is_empty());
+        assert!(judge(request, &message(0x10, 9, &[1])).unwrap().len() > HEADER_LEN);
         let refusal = message(NLMSG_ERROR, 9, &(-17_i32).to_ne_bytes());
-        assert!(matches!(judge(&request, &refusal), Err(ProgramError::Refused { error, .. })
+        assert!(matches!(judge(request, &refusal), Err(ProgramError::Refused { error, .. })
             if error.raw_os_error() == Some(17)));
         let other = message(NLMSG_ERROR, 8, &0_i32.to_ne_bytes());
-        assert!(matches!(judge(&request, &other), Err(ProgramError::Answer { sequence: 8, .. })));
-        assert!(matches!(judge(&request, &[]), Err(ProgramError::Closed)));
+        assert!(matches!(judge(request, &other), Err(ProgramError::Answer { sequence: 8, .. })));
+        assert!(matches!(judge(request, &[]), Err(ProgramError::Closed)));
     }
 }

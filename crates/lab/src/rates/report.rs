@@ -254,7 +254,7 @@ mod tests {
             memory: Memory::between(1 << 20, 2 << 20, 1024),
         };
         let latencies = [(Operation::GetSa, latency), (Operation::Rekey, latency)].into();
-        let done = Done { requests: 9, seconds: 1.0, latencies };
+        let done = Done { requests: 9, seconds: 1.0, latencies, ..Done::default() };
         report.add(10_000, Some(Traffic::default()), &done);
         report.add(10_000, None, &done);
         report

@@ -95,9 +95,26 @@ impl Rig {
 
     /// Its resident memory in bytes.
     pub fn resident_bytes(&self) -> u64 {
+        self.status_bytes("VmRSS:")
+    }
+
+    /// The most that its resident memory ever was, in bytes.
+    pub fn peak_bytes(&self) -> u64 {
+        self.status_bytes("VmHWM:")
+    }
+
+    /// The size of its journal in bytes; 0 if it has none.
+    pub fn journal_bytes(&self) -> u64 {
+        let here = self.dut.directory(0);
+        let elsewhere = Path::new("/dev/shm/peregrine").join(self.instance());
+        let mut files = [here, elsewhere].into_iter().map(|folder| folder.join("journal"));
+        files.find_map(|file| Some(std::fs::metadata(file).ok()?.len())).unwrap_or(0)
+    }
+
+    fn status_bytes(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.dut.pids()[0]));
         let status = status.unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
         let kilobytes = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
         kilobytes.unwrap_or(0) * 1024
     }
@@ -168,6 +185,12 @@ impl Rig {
             climb.book(total_rate(&station.step(order, |_| {})?).l2_bps);
         }
         Ok(climb.best_bps() / 2.0)
+    }
+
+    /// Stops the gateway that is measured; how long that took, if it ended well.
+    pub fn stop_near(&mut self) -> Option<Duration> {
+        self.station = None;
+        self.dut.stop_one(0)
     }
 
     /// Stops both gateways.

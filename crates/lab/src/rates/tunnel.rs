@@ -8,11 +8,11 @@ use std::net::Ipv4Addr;
 use wire::xfrm::address::{Address, Be32, Id, Selector};
 use wire::xfrm::algorithm::{AlgorithmAead, Name};
 use wire::xfrm::lifetime::LifetimeConfig;
-use wire::xfrm::netlink::{Header, NLM_F_ACK, NLM_F_REQUEST};
+use wire::xfrm::netlink::{Header, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 use wire::xfrm::number::{AF_INET, IPPROTO_ESP, attr, direction, mode, msg, sa_flag};
 use wire::xfrm::policy::{UserTmpl, UserpolicyId, UserpolicyInfo};
 use wire::xfrm::replay::ReplayStateEsn;
-use wire::xfrm::sa::{UsersaId, UsersaInfo, UserspiInfo};
+use wire::xfrm::sa::{UsersaFlush, UsersaId, UsersaInfo, UserspiInfo};
 use wire::xfrm::{Builder, builder};
 use zerocopy::IntoBytes;
 
@@ -205,6 +205,27 @@ impl Requests {
     pub fn delete_policy(&mut self, tunnel: &Tunnel, dir: u8) {
         let id = UserpolicyId { sel: tunnel.selector(dir), dir, ..UserpolicyId::default() };
         self.begin(msg::DELPOLICY, NLM_F_REQUEST | NLM_F_ACK).fixed(&id).finish();
+    }
+
+    /// GETSA of all SAs.
+    pub fn list_sas(&mut self) {
+        self.begin(msg::GETSA, NLM_F_REQUEST | NLM_F_DUMP).finish();
+    }
+
+    /// FLUSHSA of all protocols.
+    pub fn flush_sas(&mut self) {
+        let all = UsersaFlush { proto: 0 };
+        self.begin(msg::FLUSHSA, NLM_F_REQUEST | NLM_F_ACK).fixed(&all).finish();
+    }
+
+    /// FLUSHPOLICY.
+    pub fn flush_policies(&mut self) {
+        self.begin(msg::FLUSHPOLICY, NLM_F_REQUEST | NLM_F_ACK).finish();
+    }
+
+    /// GETSADINFO: a question that needs no table.
+    pub fn sad_info(&mut self) {
+        self.begin(msg::GETSADINFO, NLM_F_REQUEST).fixed(&u32::MAX).finish();
     }
 
     fn begin(&mut self, kind: u16, flags: u16) -> builder::Builder<'_> {

@@ -1,0 +1,88 @@
+//! What is done to all tunnels: installing with many requests under way, rekeying at an even pace,
+//! listing, flushing.
+
+use std::time::{Duration, Instant};
+
+use wire::xfrm::number::msg;
+
+use super::super::program::{Asked, ProgramError};
+use super::super::tunnel::{DIRECTIONS, Requests, Tunnel};
+use super::{Books, Driver, Operation, allocated};
+
+impl Driver {
+    /// Installs tunnels until there are so many, `in_flight` of them at a time, as an IKE daemon does
+    /// that does not wait for one answer before it sends the next request: their ALLOCSPIs first,
+    /// because the SPIs are in the answers, then everything else.
+    pub(super) fn fill(&mut self, tunnels: u32, in_flight: u32) -> Result<(), ProgramError> {
+        let mut asked: Vec<Asked> = Vec::new();
+        let mut first = self.installed.len() as u32;
+        while first < tunnels {
+            let end = tunnels.min(first + in_flight.max(1));
+            let mut block: Vec<Tunnel> = (first..end).map(Tunnel::new).collect();
+            for tunnel in &block {
+                asked.push(self.begin(|requests| requests.allocate(tunnel))?);
+            }
+            for (tunnel, asked) in block.iter_mut().zip(asked.drain(..)) {
+                tunnel.inbound = allocated(self.program.receive(asked)?)?;
+                tunnel.outbound = self.requests.fresh_spi();
+            }
+            for tunnel in &block {
+                asked.push(self.begin(|requests| requests.complete_inbound(tunnel))?);
+                asked.push(self.begin(|requests| requests.add_outbound(tunnel))?);
+                for dir in DIRECTIONS {
+                    asked
+                        .push(self.begin(|requests| requests.policy(msg::NEWPOLICY, tunnel, dir))?);
+                }
+            }
+            for asked in asked.drain(..) {
+                self.program.receive(asked)?;
+            }
+            self.installed.append(&mut block);
+            first = end;
+        }
+        Ok(())
+    }
+
+    /// Rekeys `count` tunnels out of all at random. Each has its moment, whether the one before was
+    /// late or not; its time counts from that moment, so that waiting for a late one is in it.
+    pub(super) fn keep_rekeying(
+        &mut self,
+        per_second: u32,
+        count: u32,
+        books: &mut Books,
+    ) -> Result<(), ProgramError> {
+        let begin = Instant::now();
+        let mut inside = Books::default();
+        for nth in 0..count {
+            let due = begin + Duration::from_secs(nth.into()) / per_second.max(1);
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            let place = self.below(self.installed.len());
+            let Some(old) = self.installed.get(place).copied() else { return Ok(()) };
+            self.installed[place] = self.rekey(old, &mut inside)?;
+            books.record(Operation::Rekey, due);
+        }
+        Ok(())
+    }
+
+    /// Lists all SAs; how many.
+    pub(super) fn list(&mut self) -> Result<u64, ProgramError> {
+        let asked = self.begin(Requests::list_sas)?;
+        self.program.receive_dump(asked)
+    }
+
+    /// Flushes what is installed, by whomever.
+    pub(super) fn flush(&mut self) -> Result<(), ProgramError> {
+        self.installed.clear();
+        for write in [Requests::flush_policies, Requests::flush_sas] {
+            let asked = self.begin(write)?;
+            self.program.receive(asked)?;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, write: impl FnOnce(&mut Requests)) -> Result<Asked, ProgramError> {
+        write(&mut self.requests);
+        self.sent += 1;
+        self.program.send(self.requests.bytes())
+    }
+}
