@@ -8,6 +8,7 @@
 //!
 //! It decides nothing about packets (`dataplane`), requests (`xfrm`) or routes (`route_feed`).
 
+mod attention;
 mod backstop;
 mod candidates;
 mod cpus;
@@ -17,10 +18,12 @@ mod facts;
 mod forwarding;
 mod guard;
 mod host;
+mod kernel_policy;
 mod lasting;
 mod launch;
 mod network;
 mod ports;
+mod short;
 mod slots;
 mod tables;
 mod translate;
@@ -38,12 +41,12 @@ use dataplane::clock::Clock;
 use dataplane::event::{self, Event};
 use dataplane::nonce::NonceSpace;
 use dataplane::view::{Publisher, View};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thiserror::Error;
 use tracing::{error, info, warn};
 use wire::xfrm::number::group;
 use xsk::XskError;
 
+use self::attention::Attention;
 use self::backstop::Backstop;
 use self::facts::Rates;
 use self::forwarding::Forwarding;
@@ -60,10 +63,6 @@ use crate::instance::{Instance, InstanceError};
 use crate::route_feed::{FeedError, RouteFeed};
 use crate::signal::StopSignals;
 use crate::xfrm::{Backend, Clients, Delivery, Flow, Mapping, SaId, Server, Settings, SocketError};
-
-/// How often the control loop looks at what has no file descriptor: events of the workers, timers.
-/// Bounds how late a missing neighbour is asked for; shorter wakes an idle gateway more often.
-const TICK: Duration = Duration::from_millis(10);
 
 /// How often neighbours in use are confirmed. The kernel forgets a stale neighbour that it does not
 /// use itself after a minute at the earliest (`gc_stale_time`).
@@ -148,6 +147,7 @@ pub struct Gateway {
     events: Receiver<Event>,
     workers: Workers,
     refreshed: Instant,
+    attention: Attention,
     /// When lifetimes were looked at last, in seconds since 1970.
     expired_at: u64,
     // The run directory is given back last.
@@ -208,6 +208,7 @@ impl Gateway {
         Ok(Gateway {
             started: now,
             refreshed: now,
+            attention: Attention::new(),
             expired_at: 0,
             server,
             restored,
@@ -250,13 +251,19 @@ impl Gateway {
     pub fn serve(&mut self, signals: &mut StopSignals) -> Result<(), GatewayError> {
         let mut changes = Vec::new();
         while signals.take() == 0 {
-            self.wait(signals)?;
+            let others = [self.clients.as_fd(), signals.as_fd()];
+            let ready = self
+                .attention
+                .wait(self.feed.as_fd(), self.api.as_fd(), others)
+                .map_err(system("wait for requests"))?;
             let now = unix_seconds();
             // News of the kernel. First: an IKE daemon that installs a virtual IP and then the policy
             // for it shall find the address known.
-            changes.clear();
-            self.feed.poll(&mut changes)?;
-            self.apply_network(&changes);
+            if ready.feed {
+                changes.clear();
+                self.feed.poll(&mut changes)?;
+                self.apply_network(&changes);
+            }
             // Requests of IKE daemons and `ip xfrm`, each in force before it is answered.
             self.clients.on_ready(&mut self.server, &mut self.forwarding, now);
             let heard = self.server.is_heard(group::ACQUIRE);
@@ -265,7 +272,9 @@ impl Gateway {
             self.expire(now);
             self.forwarding.end_departures();
             self.hear_workers(now);
-            self.answer_questions()?;
+            if ready.api {
+                self.answer_questions()?;
+            }
             if let Some(binary) = self.successor.take() {
                 self.give_way(&binary)?;
             }
@@ -289,21 +298,6 @@ impl Gateway {
         self.workers.stop();
         self.forwarding.end().map_err(system("remove the guard's file and the journal"))?;
         Ok(())
-    }
-
-    fn wait(&self, signals: &StopSignals) -> Result<(), GatewayError> {
-        let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let mut fds = [
-            readable(self.clients.as_fd()),
-            readable(self.feed.as_fd()),
-            readable(self.api.as_fd()),
-            readable(signals.as_fd()),
-        ];
-        let timeout = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(system("wait for requests")(error.into())),
-        }
     }
 
     /// Lifetimes, once a second, which is what they are counted in. It looks at every SA that has a
@@ -350,7 +344,7 @@ impl Gateway {
             match event {
                 Event::NeighbourNeeded { port, address } => self.solicit(port, address),
                 Event::SaNeeded { policy, flow, cpu } => {
-                    let Some(id) = self.forwarding.tables.policy_of_index(policy) else { continue };
+                    let Some(id) = self.server.policy_of_index(policy) else { continue };
                     let flow = Flow {
                         addresses: (flow.src, flow.dst),
                         protocol: flow.protocol,
@@ -414,6 +408,7 @@ impl Gateway {
             engine: self.engine,
             epoch: self.epoch,
             clock: self.clock,
+            server: &self.server,
             tables: &self.forwarding.tables,
             host: self.forwarding.host.as_ref(),
             kernel: self.feed.kernel(),

@@ -23,6 +23,7 @@ pub mod cpu;
 pub mod gateway;
 pub mod instance;
 pub mod journal;
+mod roster;
 pub mod route_feed;
 pub mod signal;
 pub mod xfrm;

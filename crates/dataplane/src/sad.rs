@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::cpu::prefetch_count;
 use crate::prefix::address_bits;
 use crate::sa::Sa;
 use crate::table::Table;
@@ -23,7 +24,7 @@ impl Key {
 }
 
 /// A version of the inbound SA database. Cloning is cheap; versions share what did not change.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Sad {
     table: Table<Key, Arc<Sa>>,
 }
@@ -31,7 +32,7 @@ pub struct Sad {
 impl Sad {
     /// An empty database.
     pub fn new() -> Sad {
-        Sad::default()
+        Sad { table: Table::fetching(prefetch_count) }
     }
 
     /// The SA that a received packet names.
@@ -80,5 +81,11 @@ impl Sad {
     /// Every SA, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Sa>> {
         self.table.iter().map(|(_, sa)| sa)
+    }
+}
+
+impl Default for Sad {
+    fn default() -> Sad {
+        Sad::new()
     }
 }

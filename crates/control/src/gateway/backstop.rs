@@ -10,14 +10,10 @@
 //!
 //! Such policies outlive a gateway that is killed, as its programs do. A clean stop removes them.
 
-use std::collections::HashMap;
 use std::io;
 
 use dataplane::policy::Direction;
 use dataplane::selector::Selector;
-use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NLMSG_ERROR};
-use netlink_sys::protocols::NETLINK_XFRM;
-use rustix::io::Errno;
 use wire::xfrm::event::UserPolexpire;
 use wire::xfrm::lifetime::LifetimeConfig;
 use wire::xfrm::number::{action, direction, msg};
@@ -25,19 +21,19 @@ use wire::xfrm::policy::{UserpolicyId, UserpolicyInfo};
 use zerocopy::IntoBytes;
 
 use super::guard::Held;
+use super::kernel_policy::KernelPolicies;
 use super::translate;
-use crate::route_feed::socket::{NetlinkSocket, Received, error_of, messages};
 
 /// One policy in so many is deleted in the way that frees what the others left in the kernel's tables:
 /// some 100 bytes each, so the kernel keeps less than half a megabyte for us.
 const COLLECT_EVERY: u64 = 4096;
 
-/// The kernel's policies that are ours.
+/// The kernel's policies that are ours. Which they are the guard knows.
 pub struct Backstop {
     /// `None`: the kernel is left alone.
-    socket: Option<NetlinkSocket>,
-    /// What is blocked, and for how many directions of the guard.
-    blocked: HashMap<Selector, u32>,
+    kernel: Option<KernelPolicies>,
+    /// Policies that are there.
+    blocks: usize,
     /// Policies that were removed so far.
     removals: u64,
 }
@@ -48,99 +44,64 @@ impl Backstop {
     /// # Errors
     /// The kernel has no XFRM.
     pub fn open() -> io::Result<Backstop> {
-        let socket = NetlinkSocket::open(NETLINK_XFRM, 0)?;
-        Ok(Backstop { socket: Some(socket), blocked: HashMap::new(), removals: 0 })
+        Ok(Backstop { kernel: Some(KernelPolicies::open()?), blocks: 0, removals: 0 })
     }
 
     /// One that does nothing.
     pub fn absent() -> Backstop {
-        Backstop { socket: None, blocked: HashMap::new(), removals: 0 }
+        Backstop { kernel: None, blocks: 0, removals: 0 }
     }
 
-    /// Has the kernel forward nothing of this. A policy that is there already, left by an earlier
-    /// run, does as well.
-    pub fn block(&mut self, held: Held) -> io::Result<()> {
-        let Some(selector) = forwarded(held) else { return Ok(()) };
-        if !self.blocked.contains_key(&selector) {
-            let policy = UserpolicyInfo {
-                sel: translate::wire_selector(&selector),
-                lft: LifetimeConfig::UNLIMITED,
-                dir: direction::FWD,
-                action: action::BLOCK,
-                ..UserpolicyInfo::default()
-            };
-            self.request(msg::NEWPOLICY, policy.as_bytes(), Errno::EXIST)?;
-        }
-        *self.blocked.entry(selector).or_insert(0) += 1;
-        Ok(())
+    /// Has the kernel forward nothing of this, from the next [`flush`](Backstop::flush) on. A policy
+    /// that is there already, left by an earlier run, does as well.
+    pub fn block(&mut self, selector: &Selector) -> io::Result<()> {
+        self.blocks += 1;
+        let Some(kernel) = &mut self.kernel else { return Ok(()) };
+        let policy = UserpolicyInfo {
+            sel: translate::wire_selector(selector),
+            lft: LifetimeConfig::UNLIMITED,
+            dir: direction::FWD,
+            action: action::BLOCK,
+            ..UserpolicyInfo::default()
+        };
+        kernel.request(msg::NEWPOLICY, policy.as_bytes())
     }
 
-    /// Takes one [`block`](Backstop::block) back.
-    pub fn unblock(&mut self, held: Held) -> io::Result<()> {
-        let Some(selector) = forwarded(held) else { return Ok(()) };
-        match self.blocked.get_mut(&selector) {
-            Some(count) if *count > 1 => *count -= 1,
-            Some(_) => {
-                self.blocked.remove(&selector);
-                self.remove(&selector)?;
-            }
-            None => {}
-        }
-        Ok(())
-    }
-
-    /// Removes everything that is ours.
-    pub fn end(mut self) -> io::Result<()> {
-        let blocked: Vec<Selector> = self.blocked.keys().copied().collect();
-        for selector in blocked {
-            // The last one is deleted, and with it what the others left.
-            self.blocked.remove(&selector);
-            self.remove(&selector)?;
-        }
-        Ok(())
-    }
-
-    /// Removes a policy. A DELPOLICY has the kernel walk over all policies with prefixes for what is
-    /// empty now (1.2 ms among 100 000 of them, `xfrm_policy_inexact_gc_tree`); a policy that expires
-    /// is gone at once and leaves that to whoever deletes next. So nearly all of them expire.
-    fn remove(&mut self, selector: &Selector) -> io::Result<()> {
-        let sel = translate::wire_selector(selector);
+    /// Takes a [`block`](Backstop::block) back.
+    ///
+    /// A DELPOLICY has the kernel walk over all policies with prefixes for what is empty now (1.2 ms
+    /// among 100 000 of them, `xfrm_policy_inexact_gc_tree`); a policy that expires is gone at once and
+    /// leaves that to whoever deletes next. So nearly all of them expire.
+    pub fn unblock(&mut self, selector: &Selector) -> io::Result<()> {
+        self.blocks = self.blocks.saturating_sub(1);
         self.removals += 1;
-        if self.blocked.is_empty() || self.removals.is_multiple_of(COLLECT_EVERY) {
+        let Some(kernel) = &mut self.kernel else { return Ok(()) };
+        let sel = translate::wire_selector(selector);
+        // The last one is deleted, and with it what the others left.
+        if self.blocks == 0 || self.removals.is_multiple_of(COLLECT_EVERY) {
             let id = UserpolicyId { sel, dir: direction::FWD, ..UserpolicyId::default() };
-            return self.request(msg::DELPOLICY, id.as_bytes(), Errno::NOENT);
+            return kernel.request(msg::DELPOLICY, id.as_bytes());
         }
         let pol = UserpolicyInfo { sel, dir: direction::FWD, ..UserpolicyInfo::default() };
         let expired = UserPolexpire { pol, hard: 1, pad: [0; 7] };
-        self.request(msg::POLEXPIRE, expired.as_bytes(), Errno::NOENT)
+        kernel.request(msg::POLEXPIRE, expired.as_bytes())
     }
 
-    /// Sends a request that may fail in one way only. Netlink answers before `send` returns.
-    fn request(&mut self, kind: u16, payload: &[u8], harmless: Errno) -> io::Result<()> {
-        let Some(socket) = &mut self.socket else { return Ok(()) };
-        let sequence = socket.send(kind, NLM_F_REQUEST | NLM_F_ACK, payload)?;
-        while let Received::Datagram(datagram) = socket.receive()? {
-            let mut answers = messages(datagram).filter(|one| {
-                one.sequence_number() == sequence && one.message_type() == NLMSG_ERROR
-            });
-            let Some(answer) = answers.next() else { continue };
-            return match error_of(answer.payload()) {
-                Some(error) if error.raw_os_error() != Some(harmless.raw_os_error()) => Err(error),
-                _ => Ok(()),
-            };
-        }
-        Err(io::ErrorKind::TimedOut.into())
+    /// Brings into force what was asked for.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.kernel.as_mut().map_or(Ok(()), KernelPolicies::flush)
     }
 }
 
 /// What the kernel must not forward so that a selector is held in a direction. Packets for the host
 /// are not forwarded.
-fn forwarded((direction, selector): Held) -> Option<Selector> {
+pub fn forwarded((direction, selector): Held) -> Option<Selector> {
     (direction != Direction::In).then_some(selector)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::guard::Guard;
     use super::*;
     use dataplane::prefix::Prefix;
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -194,44 +155,53 @@ mod tests {
         let namespace = Namespace::new();
         let one = between("16.0.0.0/8", "48.0.0.0/24");
         let two = between("fd16::/64", "fd48::/64");
+        let directory = tempfile::tempdir().unwrap();
         namespace.inside(|| {
-            let mut backstop = Backstop::open().unwrap();
+            let open = || Guard::open(directory.path(), Backstop::open().unwrap()).unwrap().0;
+            let mut guard = open();
             for held in [
                 (Direction::Out, one),
                 (Direction::Forward, one),
                 (Direction::In, between("1.0.0.0/8", "2.0.0.0/8")),
                 (Direction::Out, two),
             ] {
-                backstop.block(held).unwrap();
+                guard.protect(held).unwrap();
             }
+            guard.flush().unwrap();
             let policies = namespace.policies();
             assert_eq!(policies.matches("dir fwd action block").count(), 2, "{policies}");
             assert!(policies.contains("src 16.0.0.0/8 dst 48.0.0.0/24"), "{policies}");
             assert!(policies.contains("src fd16::/64 dst fd48::/64"), "{policies}");
-            backstop.unblock((Direction::Out, one)).unwrap();
+            let release = |guard: &mut Guard, held| {
+                assert!(guard.release(held).unwrap());
+                guard.flush().unwrap();
+            };
+            release(&mut guard, (Direction::Out, one));
             assert!(namespace.policies().contains("48.0.0.0/24"), "held in another direction");
-            backstop.unblock((Direction::Forward, one)).unwrap();
+            release(&mut guard, (Direction::Forward, one));
             assert!(!namespace.policies().contains("48.0.0.0/24"));
 
-            // Many removals in a row, of which most are expiries for the kernel.
-            let many: Vec<Selector> =
-                (0..100).map(|n| between(&format!("16.{n}.0.0/16"), "48.1.0.0/16")).collect();
-            for selector in &many {
-                backstop.block((Direction::Out, *selector)).unwrap();
-            }
+            // Several datagrams of policies, of which most expire for the kernel.
+            let many: Vec<Selector> = (0..600)
+                .map(|n| between(&format!("16.{}.{}.0/24", n / 256, n % 256), "48.1.0.0/16"))
+                .collect();
+            many.iter().for_each(|one| guard.protect((Direction::Out, *one)).unwrap());
+            guard.flush().unwrap();
             assert_eq!(namespace.policies().matches("dst 48.1.0.0/16").count(), many.len());
             for selector in &many {
-                backstop.unblock((Direction::Out, *selector)).unwrap();
+                assert!(guard.release((Direction::Out, *selector)).unwrap());
             }
+            guard.flush().unwrap();
             assert!(!namespace.policies().contains("48.1.0.0/16"));
 
             // Killed: what was blocked stays, and the next run takes it over.
-            drop(backstop);
+            drop(guard);
             assert!(namespace.policies().contains("fd48::/64"));
-            let mut backstop = Backstop::open().unwrap();
-            backstop.block((Direction::Out, two)).unwrap();
-            backstop.block((Direction::Out, one)).unwrap();
-            backstop.end().unwrap();
+            let mut guard = open();
+            guard.protect((Direction::Out, two)).unwrap();
+            guard.protect((Direction::Out, one)).unwrap();
+            guard.flush().unwrap();
+            guard.end().unwrap();
             assert_eq!(namespace.policies(), "");
         });
     }

@@ -1,4 +1,4 @@
-//! The SAs that fit one slot, and which of them workers take.
+//! The SAs between the same two ends, and which of them workers take.
 //!
 //! The order of preference is that of `xfrm_state_look_at`: an SA bound to another CPU is not looked
 //! at, one of the own CPU goes before one of none, one that has not reached a soft limit before one
@@ -6,95 +6,133 @@
 //! dying own SA sometimes loses to an unbound one, by the order of installation. Here it never does,
 //! and keeps the peer's CPU busy until its successor is there.)
 //!
-//! What fits a slot is decided by the caller.
-
-use std::collections::{BTreeMap, BTreeSet};
+//! Which ends an SA is between is the caller's to know.
 
 use crate::xfrm::SaId;
 
-/// SAs from the worst to the best: by "has not reached a soft limit", then by age.
-type Ranked = BTreeSet<(bool, SaId)>;
+/// An SA as a candidate, ordered by worker, then from the worst to the best: by "has not reached a
+/// soft limit", then by age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Candidate {
+    /// The worker that alone seals with it; [`SHARED`] for all.
+    pub worker: u16,
+    /// It has not reached a soft limit.
+    pub is_fresh: bool,
+    /// Its name.
+    pub id: SaId,
+    /// Its SPI.
+    pub spi: u32,
+}
 
-/// The SAs that fit one slot.
-#[derive(Debug, Default)]
-pub struct Candidates {
-    shared: Ranked,
-    /// By worker.
-    own: BTreeMap<usize, Ranked>,
+/// The worker of an SA that is for all. It sorts last.
+pub const SHARED: u16 = u16::MAX;
+
+/// The SAs between two ends. Nearly always there is one, so one takes no memory of its own.
+#[derive(Debug)]
+pub enum Candidates {
+    /// One.
+    One(Candidate),
+    /// None, or several, in order.
+    #[allow(clippy::box_collection)]
+    Many(Box<Vec<Candidate>>),
+}
+
+impl Default for Candidates {
+    fn default() -> Self {
+        Candidates::Many(Box::default())
+    }
 }
 
 impl Candidates {
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.shared.is_empty() && self.own.is_empty()
+    fn all(&self) -> &[Candidate] {
+        match self {
+            Candidates::One(one) => std::slice::from_ref(one),
+            Candidates::Many(many) => many,
+        }
     }
 
-    /// Adds an SA, of one worker or for all.
-    pub fn insert(&mut self, id: SaId, dying: bool, worker: Option<usize>) {
-        let ranked = match worker {
-            Some(worker) => self.own.entry(worker).or_default(),
-            None => &mut self.shared,
-        };
-        ranked.insert((!dying, id));
+    /// Whether there are none with this SPI; 0 stands for any.
+    pub fn is_empty(&self, spi: u32) -> bool {
+        self.fitting(spi).next().is_none()
     }
 
-    /// Takes an SA out.
-    pub fn remove(&mut self, id: SaId, dying: bool, worker: Option<usize>) {
-        let Some(worker) = worker else {
-            self.shared.remove(&(!dying, id));
-            return;
-        };
-        if let Some(ranked) = self.own.get_mut(&worker) {
-            ranked.remove(&(!dying, id));
-            if ranked.is_empty() {
-                self.own.remove(&worker);
+    /// Adds an SA.
+    pub fn insert(&mut self, candidate: Candidate) {
+        match self {
+            Candidates::Many(many) if many.is_empty() => *self = Candidates::One(candidate),
+            Candidates::Many(many) => {
+                let place = many.partition_point(|other| *other < candidate);
+                many.insert(place, candidate);
+            }
+            Candidates::One(one) => {
+                let mut two = vec![*one, candidate];
+                two.sort_unstable();
+                *self = Candidates::Many(Box::new(two));
             }
         }
     }
 
-    /// The SA for all workers.
-    pub fn shared(&self) -> Option<SaId> {
-        best(&self.shared)
+    /// Takes an SA out.
+    pub fn remove(&mut self, candidate: Candidate) {
+        match self {
+            Candidates::One(one) if *one == candidate => *self = Candidates::default(),
+            Candidates::One(_) => {}
+            Candidates::Many(many) => {
+                if let Ok(place) = many.binary_search(&candidate) {
+                    many.remove(place);
+                }
+                if let [last] = many[..] {
+                    *self = Candidates::One(last);
+                }
+            }
+        }
     }
 
-    /// Each worker's own SA, where there is one.
-    pub fn own(&self) -> impl Iterator<Item = (usize, SaId)> {
-        self.own.iter().filter_map(|(worker, ranked)| Some((*worker, best(ranked)?)))
+    /// The SA for all workers, of those with an SPI; 0 stands for any.
+    pub fn shared(&self, spi: u32) -> Option<SaId> {
+        let shared = self.all().iter().rev().take_while(|one| one.worker == SHARED);
+        shared.into_iter().find(|one| spi == 0 || one.spi == spi).map(|one| one.id)
     }
-}
 
-fn best(ranked: &Ranked) -> Option<SaId> {
-    ranked.last().map(|(_, id)| *id)
+    /// Each worker's own SA, where there is one, of those with an SPI; 0 stands for any.
+    pub fn own(&self, spi: u32) -> impl Iterator<Item = (usize, SaId)> {
+        let mut own = self.fitting(spi).take_while(|one| one.worker != SHARED).peekable();
+        std::iter::from_fn(move || {
+            let mut best = own.next()?;
+            while let Some(better) = own.next_if(|next| next.worker == best.worker) {
+                best = better;
+            }
+            Some((usize::from(best.worker), best.id))
+        })
+    }
+
+    fn fitting(&self, spi: u32) -> impl Iterator<Item = &Candidate> {
+        self.all().iter().filter(move |one| spi == 0 || one.spi == spi)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    /// An SA as the kernel would walk over it.
-    #[derive(Clone, Copy, Debug)]
-    struct Twin {
-        id: u64,
-        dying: bool,
-        worker: Option<usize>,
-    }
+    use std::collections::BTreeMap;
 
     #[derive(Clone, Debug)]
     enum Step {
-        Install(Option<usize>),
+        Install(Option<u16>, u32),
         Dying(usize),
         Remove(usize),
     }
 
-    /// What a worker seals with, by looking at every SA.
-    fn look_at(sas: &[Twin], worker: usize) -> Option<u64> {
-        let mut best: Option<Twin> = None;
-        for sa in sas.iter().filter(|sa| sa.worker.is_none() || sa.worker == Some(worker)) {
+    /// What a worker seals with, by looking at every SA as the kernel would walk over it.
+    fn look_at(sas: &[Candidate], worker: u16, spi: u32) -> Option<SaId> {
+        let mut best: Option<Candidate> = None;
+        let usable = |one: &&Candidate| [SHARED, worker].contains(&one.worker);
+        for sa in sas.iter().filter(usable).filter(|one| spi == 0 || one.spi == spi) {
             let better = match best {
                 None => true,
-                Some(old) if old.worker != sa.worker => sa.worker.is_some(),
-                Some(old) if old.dying != sa.dying => !sa.dying,
+                Some(old) if old.worker != sa.worker => sa.worker != SHARED,
+                Some(old) if old.is_fresh != sa.is_fresh => sa.is_fresh,
                 Some(old) => sa.id > old.id,
             };
             if better {
@@ -106,7 +144,7 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            4 => prop::option::of(0..3usize).prop_map(Step::Install),
+            4 => (prop::option::of(0..3u16), 1..4u32).prop_map(|(own, spi)| Step::Install(own, spi)),
             2 => (0..16usize).prop_map(Step::Dying),
             3 => (0..16usize).prop_map(Step::Remove),
         ]
@@ -117,33 +155,42 @@ mod tests {
         fn workers_take_what_a_walk_over_all_would_find(
             steps in prop::collection::vec(step(), 1..60)
         ) {
-            let (mut candidates, mut twin) = (Candidates::default(), Vec::<Twin>::new());
+            let (mut candidates, mut twin) = (Candidates::default(), Vec::<Candidate>::new());
             for (id, step) in (0u64..).zip(steps) {
                 match step {
-                    Step::Install(worker) => {
-                        candidates.insert(SaId(id), false, worker);
-                        twin.push(Twin { id, dying: false, worker });
+                    Step::Install(worker, spi) => {
+                        let worker = worker.unwrap_or(SHARED);
+                        let new = Candidate { worker, is_fresh: true, id: SaId(id), spi };
+                        candidates.insert(new);
+                        twin.push(new);
                     }
                     Step::Dying(which) if !twin.is_empty() => {
                         let count = twin.len();
                         let sa = &mut twin[which % count];
-                        candidates.remove(SaId(sa.id), sa.dying, sa.worker);
-                        sa.dying = true;
-                        candidates.insert(SaId(sa.id), true, sa.worker);
+                        candidates.remove(*sa);
+                        sa.is_fresh = false;
+                        candidates.insert(*sa);
                     }
                     Step::Remove(which) if !twin.is_empty() => {
-                        let sa = twin.swap_remove(which % twin.len());
-                        candidates.remove(SaId(sa.id), sa.dying, sa.worker);
+                        candidates.remove(twin.swap_remove(which % twin.len()));
                     }
                     Step::Dying(_) | Step::Remove(_) => {}
                 }
-                let own: BTreeMap<usize, SaId> = candidates.own().collect();
-                for worker in 0..3 {
-                    let found = own.get(&worker).copied().or(candidates.shared());
-                    prop_assert_eq!(found.map(|id| id.0), look_at(&twin, worker));
+                for spi in 0..4 {
+                    let own: BTreeMap<usize, SaId> = candidates.own(spi).collect();
+                    for worker in 0..3u16 {
+                        let found = own.get(&worker.into()).copied().or(candidates.shared(spi));
+                        prop_assert_eq!(found, look_at(&twin, worker, spi));
+                    }
+                    let none = twin.iter().all(|sa| spi != 0 && sa.spi != spi);
+                    prop_assert_eq!(candidates.is_empty(spi), none);
                 }
-                prop_assert_eq!(candidates.is_empty(), twin.is_empty());
             }
         }
+    }
+
+    #[test]
+    fn one_takes_two_words() {
+        assert_eq!((size_of::<Candidate>(), size_of::<Candidates>()), (16, 16));
     }
 }

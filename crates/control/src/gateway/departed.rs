@@ -46,7 +46,7 @@ struct Gone {
 #[derive(Default)]
 pub struct Departed {
     /// Still in force, by the end of their grace.
-    leaving: VecDeque<(u64, SaId)>,
+    leaving: VecDeque<(u64, Arc<SaRecord>)>,
     gone: VecDeque<Gone>,
 }
 
@@ -60,14 +60,14 @@ pub enum Predecessor {
 
 impl Departed {
     /// An SA was deleted; it stays in force for the grace.
-    pub fn leave(&mut self, id: SaId, now_ns: u64) {
-        self.leaving.push_back((now_ns + GRACE_NS, id));
+    pub fn leave(&mut self, record: Arc<SaRecord>, now_ns: u64) {
+        self.leaving.push_back((now_ns + GRACE_NS, record));
     }
 
     /// An SA whose grace is over, if there is one.
-    pub fn overdue(&mut self, now_ns: u64) -> Option<SaId> {
+    pub fn overdue(&mut self, now_ns: u64) -> Option<Arc<SaRecord>> {
         let due = self.leaving.front().is_some_and(|(until_ns, _)| *until_ns <= now_ns);
-        if due { self.leaving.pop_front().map(|(_, id)| id) } else { None }
+        if due { self.leaving.pop_front().map(|(_, record)| record) } else { None }
     }
 
     /// Remembers an SA that is not in force any more.
@@ -91,14 +91,9 @@ impl Departed {
     }
 
     /// Which SA comes back as `record`. It is not known here afterwards.
-    pub fn returning<'a>(
-        &mut self,
-        record: &SaRecord,
-        installed: impl Fn(SaId) -> Option<&'a SaRecord>,
-    ) -> Option<Predecessor> {
-        let same = |id: SaId| installed(id).is_some_and(|old| is_same(old, record));
-        if let Some(at) = self.leaving.iter().rposition(|(_, id)| same(*id)) {
-            return self.leaving.remove(at).map(|(_, id)| Predecessor::Leaving(id));
+    pub fn returning(&mut self, record: &SaRecord) -> Option<Predecessor> {
+        if let Some(at) = self.leaving.iter().rposition(|(_, old)| is_same(old, record)) {
+            return self.leaving.remove(at).map(|(_, old)| Predecessor::Leaving(old.id));
         }
         let at = self.gone.iter().rposition(|gone| is_same(&gone.record, record))?;
         self.gone.remove(at).map(|gone| Predecessor::Gone(gone.sa))

@@ -6,6 +6,7 @@ use std::time::Instant;
 use crypto::Engine;
 use dataplane::clock::Clock;
 use dataplane::policy::Direction;
+use dataplane::sa::Mode;
 use dataplane::verdict::{Outcome, Verdict};
 use xsk::CounterKind;
 
@@ -23,7 +24,7 @@ use crate::api::{
 use crate::config::Config;
 use crate::journal::Health;
 use crate::route_feed::{Kernel, Route as KernelRoute};
-use crate::xfrm::{PolicyId, SaId};
+use crate::xfrm::{PolicyId, SaId, Server};
 
 /// What was counted at the last question, for rates.
 #[derive(Default)]
@@ -45,6 +46,7 @@ pub struct View<'a> {
     /// The data plane's clock.
     pub clock: Clock,
     /// SAs and policies.
+    pub server: &'a Server,
     pub tables: &'a Tables,
     /// The host's own traffic.
     pub host: Option<&'a Host>,
@@ -88,7 +90,8 @@ impl View<'_> {
         (last_use_ns != 0).then(|| self.age_s(last_use_ns))
     }
 
-    fn one_sa(&self, installed: &InstalledSa) -> Sa {
+    fn one_sa(&self, id: SaId, installed: &InstalledSa) -> Sa {
+        let record = self.server.sa_record(id);
         let (config, stats) = (installed.sa.config(), installed.sa.stats());
         let inbound = self.kernel.addresses().any(|own| own.address == config.destination);
         Sa {
@@ -97,10 +100,14 @@ impl View<'_> {
             dst: config.destination,
             direction: if inbound { "in" } else { "out" }.to_owned(),
             reqid: config.reqid,
-            mode: "tunnel".to_owned(),
-            algorithm: installed.record.aead.name.to_owned(),
+            mode: match config.mode {
+                Mode::Tunnel => "tunnel",
+                Mode::Transport => "transport",
+            }
+            .to_owned(),
+            algorithm: record.as_ref().map_or("", |record| record.aead.name).to_owned(),
             key_bits: config.key.bits().into(),
-            icv_bits: installed.record.aead.icv_bits,
+            icv_bits: record.as_ref().map_or(0, |record| record.aead.icv_bits),
             esn: config.extended_sequence,
             replay_window_packets: config.replay_window,
             sequence: if inbound { stats.received } else { stats.sent },
@@ -116,17 +123,18 @@ impl View<'_> {
             encapsulation_ports: config
                 .encapsulation
                 .map(|udp| (udp.source_port, udp.destination_port)),
-            worker: installed.worker.map(|worker| worker as u32),
-            cpu: installed.record.parameters.cpu,
+            worker: installed.worker.map(u32::from),
+            cpu: record.and_then(|record| record.parameters.cpu),
         }
     }
 
-    fn one_policy(&self, installed: &InstalledPolicy) -> Option<Policy> {
+    fn one_policy(&self, id: PolicyId, installed: &InstalledPolicy) -> Option<Policy> {
+        let record = self.server.policy_record(id);
         let policy = installed.policy.as_ref()?;
         let (config, usage) = (policy.config(), policy.usage());
         let selector = &config.selector;
         let port = |of: dataplane::selector::PortMatch| (of.port, of.mask);
-        let templates = installed.record.templates.iter().filter_map(|template| {
+        let templates = record.iter().flat_map(|record| &record.templates).filter_map(|template| {
             Some(Template {
                 src: template.saddr.ip(template.family)?,
                 dst: template.id.daddr.ip(template.family)?,
@@ -238,29 +246,30 @@ fn direction_name(direction: Direction) -> &'static str {
 
 impl Facts for View<'_> {
     fn sa_names(&mut self) -> Vec<u64> {
-        self.tables.sas().map(|installed| installed.record.id.0).collect()
+        self.tables.sas().map(|(id, _)| id.0).collect()
     }
 
     fn sas(&mut self, names: &[u64]) -> Vec<Sa> {
-        let installed = names.iter().filter_map(|name| self.tables.sa_of(SaId(*name)));
-        installed.map(|installed| self.one_sa(installed)).collect()
+        let one = |name: &u64| Some(self.one_sa(SaId(*name), self.tables.sa_of(SaId(*name))?));
+        names.iter().filter_map(one).collect()
     }
 
     fn policy_names(&mut self) -> Vec<u64> {
-        let key = |installed: &InstalledPolicy| {
-            let config = installed.policy.as_ref()?.config();
-            let direction = direction_name(config.direction);
-            Some((direction, config.priority, installed.record.id.0))
-        };
-        let mut keys: Vec<_> = self.tables.policies().filter_map(key).collect();
+        let configs = self.tables.configs();
+        let mut keys: Vec<_> = configs
+            .map(|(id, config)| (direction_name(config.direction), config.priority, id.0))
+            .collect();
         // As they are asked; names count up in the order of installation, which breaks ties.
         keys.sort_unstable();
         keys.into_iter().map(|(_, _, name)| name).collect()
     }
 
     fn policies(&mut self, names: &[u64]) -> Vec<Policy> {
-        let installed = names.iter().filter_map(|name| self.tables.policy_of(PolicyId(*name)));
-        installed.filter_map(|installed| self.one_policy(installed)).collect()
+        let one = |name: &u64| {
+            let id = PolicyId(*name);
+            self.one_policy(id, self.tables.policy_of(id)?)
+        };
+        names.iter().filter_map(one).collect()
     }
 
     fn ports(&mut self) -> Vec<Port> {
@@ -348,8 +357,8 @@ impl Facts for View<'_> {
             engine: self.engine.version(),
             cores: self.config.cores.iter().map(|core| *core as u32).collect(),
             ports: self.ports.iter().count() as u32,
-            sas: self.tables.sas().count() as u64,
-            policies: self.tables.policies().count() as u64,
+            sas: self.tables.sizes().0 as u64,
+            policies: self.tables.sizes().1 as u64,
             routes: self.kernel.route_count() as u64,
             neighbours: self.kernel.neighbours().count() as u64,
             received_packets: counters.iter().map(|one| one.received).sum(),

@@ -16,7 +16,7 @@ use super::ports::Ports;
 use super::tables::Tables;
 use crate::journal::{Health, Journal};
 use crate::route_feed::Kernel;
-use crate::xfrm::{Backend, Change, Counters, PolicyCounters, PolicyId, SaCounters, SaId, Server};
+use crate::xfrm::{Backend, Counters, PolicyCounters, PolicyId, SaCounters, SaId, Server};
 
 /// How long after a change the tables are settled: ten times a second at most, which costs some ten
 /// microseconds each, and soon enough that what settling saves packets is saved.
@@ -64,10 +64,7 @@ impl Forwarding {
     /// With the host's own traffic, led by the policies that are there already.
     pub fn with_host(mut self, mut host: Option<Host>) -> Forwarding {
         if let Some(host) = &mut host {
-            let known = self.tables.policies();
-            let installed: Vec<Change> =
-                known.map(|policy| Change::PolicyInstalled(policy.record.clone())).collect();
-            host.follow(&installed);
+            host.follow_all(&self.tables);
         }
         self.host = host;
         self
@@ -112,7 +109,7 @@ impl Forwarding {
         self.tables.relocate(&mut self.view);
         self.publish();
         if let Some(host) = &mut self.host {
-            host.follow_addresses(kernel);
+            host.follow_addresses(kernel, &self.tables);
         }
     }
 
@@ -186,7 +183,7 @@ impl Backend for Forwarding {
                     self.publish();
                     // After the workers know the policy: a packet led to them too early left in clear.
                     if let Some(host) = &mut self.host {
-                        host.follow(&changes);
+                        host.follow(&changes, &self.tables);
                     }
                 }
                 true

@@ -23,7 +23,8 @@ use dataplane::policy::Direction;
 use dataplane::prefix::Prefix;
 use dataplane::selector::{PortMatch, Selector};
 
-use super::backstop::Backstop;
+use super::backstop::{Backstop, forwarded};
+use super::short::{Short, put_address, take_address};
 
 /// The file's name in the instance's run directory.
 const FILE: &str = "guard";
@@ -32,8 +33,15 @@ const FILE: &str = "guard";
 /// of an idle gateway stays below a megabyte, large enough that rekeying rarely rewrites it.
 const SLACK_LINES: usize = 10_000;
 
+/// Bytes of lines that room is kept for; a tunnel's policies have about 200.
+const NEWS_KEPT: usize = 16 << 10;
+
 /// A direction and what must not pass in clear in it.
 pub type Held = (Direction, Selector);
+
+/// A [`Held`] in few bytes: 20 of them for IPv4.
+type HeldKey = Short<22>;
+const HELD_BYTES_MAX: usize = 12 + 2 * 16;
 
 /// The log of what is held.
 pub struct Guard {
@@ -41,8 +49,10 @@ pub struct Guard {
     /// `None` until something is held.
     file: Option<File>,
     lines: usize,
+    /// Lines that are to be written.
+    news: String,
     /// How many policies hold each.
-    held: HashMap<Held, u32>,
+    held: HashMap<HeldKey, u32>,
     /// What the kernel holds for us.
     backstop: Backstop,
 }
@@ -62,66 +72,152 @@ impl Guard {
             true => remove(&path).map(|()| None)?,
             false => Some(write_anew(&path, left.iter())?),
         };
-        left.iter().try_for_each(|held| backstop.block(*held))?;
-        let held = left.iter().map(|held| (*held, 0)).collect();
-        Ok((Guard { path, file, lines: left.len(), held, backstop }, left))
+        let mut held = HashMap::new();
+        for one in &left {
+            if let Some(selector) = forwarded(*one)
+                && !is_forwarded_otherwise(&held, *one)
+            {
+                backstop.block(&selector)?;
+            }
+            held.insert(key_of(*one), 0);
+        }
+        backstop.flush()?;
+        let (lines, news) = (left.len(), String::new());
+        Ok((Guard { path, file, lines, news, held, backstop }, left))
     }
 
-    /// A policy that protects or blocks was installed.
+    /// A policy that protects or blocks was installed. What it holds is held from the next
+    /// [`flush`](Guard::flush) on.
     pub fn protect(&mut self, held: Held) -> io::Result<()> {
-        match self.held.get_mut(&held) {
-            Some(count) => *count += 1,
+        match self.held.get_mut(&key_of(held)) {
+            Some(count) => {
+                *count += 1;
+                Ok(())
+            }
             None => {
-                self.held.insert(held, 1);
-                self.append('+', held)?;
-                self.backstop.block(held)?;
+                if let Some(selector) = forwarded(held)
+                    && !is_forwarded_otherwise(&self.held, held)
+                {
+                    self.backstop.block(&selector)?;
+                }
+                self.held.insert(key_of(held), 1);
+                self.note('+', held);
+                Ok(())
             }
         }
-        Ok(())
     }
 
     /// A policy that protects or blocks was removed. Returns whether it was the last to hold this.
     pub fn release(&mut self, held: Held) -> io::Result<bool> {
-        match self.held.get_mut(&held) {
+        match self.held.get_mut(&key_of(held)) {
             Some(count) if *count > 1 => {
                 *count -= 1;
                 Ok(false)
             }
             Some(_) => {
-                self.held.remove(&held);
-                self.append('-', held)?;
-                self.backstop.unblock(held)?;
+                self.held.remove(&key_of(held));
+                self.note('-', held);
+                if let Some(selector) = forwarded(held)
+                    && !is_forwarded_otherwise(&self.held, held)
+                {
+                    self.backstop.unblock(&selector)?;
+                }
                 Ok(true)
             }
             None => Ok(false),
         }
     }
 
+    /// Writes down what changed, and has the kernel heed it.
+    pub fn flush(&mut self) -> io::Result<()> {
+        if !self.news.is_empty() {
+            match &mut self.file {
+                Some(file) if self.lines <= 4 * self.held.len() + SLACK_LINES => {
+                    file.write_all(self.news.as_bytes())?;
+                }
+                // What is held now has the changes in it already.
+                _ => {
+                    let held: Vec<Held> = self.held.keys().filter_map(held_of).collect();
+                    self.file = Some(write_anew(&self.path, held.iter())?);
+                    self.lines = held.len();
+                }
+            }
+            self.news.clear();
+            self.news.shrink_to(NEWS_KEPT);
+        }
+        self.backstop.flush()
+    }
+
     /// What an earlier run left, and no policy of this one has protected yet.
     pub fn unprotected(&self) -> Vec<Held> {
-        self.held.iter().filter(|(_, count)| **count == 0).map(|(held, _)| *held).collect()
+        let unprotected = self.held.iter().filter(|(_, count)| **count == 0);
+        unprotected.filter_map(|(key, _)| held_of(key)).collect()
     }
 
     /// Ends the protection: the gateway stops cleanly.
-    pub fn end(self) -> io::Result<()> {
-        self.backstop.end()?;
+    pub fn end(mut self) -> io::Result<()> {
+        let keys: Vec<HeldKey> = self.held.keys().cloned().collect();
+        for key in keys {
+            self.held.remove(&key);
+            if let Some(held) = held_of(&key)
+                && let Some(selector) = forwarded(held)
+                && !is_forwarded_otherwise(&self.held, held)
+            {
+                self.backstop.unblock(&selector)?;
+            }
+        }
+        self.backstop.flush()?;
         remove(&self.path)
     }
 
-    fn append(&mut self, mark: char, held: Held) -> io::Result<()> {
-        match &mut self.file {
-            Some(file) if self.lines <= 4 * self.held.len() + SLACK_LINES => {
-                file.write_all(line(mark, held).as_bytes())?;
-                self.lines += 1;
-            }
-            // What is held now has the change in it already.
-            _ => {
-                self.file = Some(write_anew(&self.path, self.held.keys())?);
-                self.lines = self.held.len();
-            }
-        }
-        Ok(())
+    fn note(&mut self, mark: char, held: Held) {
+        self.news += &line(mark, held);
+        self.lines += 1;
     }
+}
+
+/// Whether the kernel blocks a selector for the sake of another direction.
+fn is_forwarded_otherwise(all: &HashMap<HeldKey, u32>, (direction, selector): Held) -> bool {
+    let other = match direction {
+        Direction::Out => Direction::Forward,
+        Direction::Forward => Direction::Out,
+        Direction::In => return false,
+    };
+    all.contains_key(&key_of((other, selector)))
+}
+
+fn key_of((direction, selector): Held) -> HeldKey {
+    let Selector { source, destination, protocol, source_port, destination_port } = selector;
+    let mut bytes = Vec::with_capacity(HELD_BYTES_MAX);
+    let is_ipv4 = u8::from(source.address().is_ipv4());
+    bytes.extend_from_slice(&[direction as u8 | is_ipv4 << 7, source.len(), destination.len()]);
+    bytes.push(protocol);
+    for port in [source_port, destination_port] {
+        bytes.extend_from_slice(&port.port.to_ne_bytes());
+        bytes.extend_from_slice(&port.mask.to_ne_bytes());
+    }
+    put_address(&mut bytes, source.address());
+    put_address(&mut bytes, destination.address());
+    Short::new(&bytes)
+}
+
+/// What a key was made of; `None` for no key.
+fn held_of(key: &HeldKey) -> Option<Held> {
+    let (&[what, source_len, destination_len, protocol], rest) =
+        key.bytes().split_first_chunk::<4>()?;
+    let (ports, mut rest) = rest.split_first_chunk::<8>()?;
+    let word = |at: usize| u16::from_ne_bytes([ports[at], ports[at + 1]]);
+    let source = take_address(&mut rest, what >> 7 != 0)?;
+    let destination = take_address(&mut rest, what >> 7 != 0)?;
+    let direction = Direction::ALL.into_iter().find(|one| *one as u8 == what & 0x7f)?;
+    let selector = Selector {
+        source: Prefix::new(source, source_len)?,
+        destination: Prefix::new(destination, destination_len)?,
+        protocol,
+        source_port: PortMatch { port: word(0), mask: word(2) },
+        destination_port: PortMatch { port: word(4), mask: word(6) },
+    };
+    Some((direction, selector))
 }
 
 fn remove(path: &Path) -> io::Result<()> {
@@ -225,12 +321,15 @@ mod tests {
         guard.protect(two).unwrap();
         guard.protect(two).unwrap();
         assert!(!guard.release(two).unwrap(), "another policy still protects it");
+        guard.flush().unwrap();
         drop(guard);
 
         let (mut guard, left) = open(directory.path()).unwrap();
-        assert_eq!(left, [one, two]);
+        assert!(left.len() == 2 && left.contains(&one) && left.contains(&two));
         guard.protect(one).unwrap();
+        guard.flush().unwrap();
         assert!(guard.release(one).unwrap());
+        guard.flush().unwrap();
         drop(guard);
 
         let (guard, left) = open(directory.path()).unwrap();
@@ -247,7 +346,9 @@ mod tests {
         assert_eq!(files(), 0);
         let one = held(Direction::Out, "16.0.0.0/8", "48.0.0.0/24");
         guard.protect(one).unwrap();
+        guard.flush().unwrap();
         guard.release(one).unwrap();
+        guard.flush().unwrap();
         drop(guard);
         // All was taken back before the crash: the next start clears the log away.
         assert!(open(directory.path()).unwrap().1.is_empty());
@@ -263,8 +364,10 @@ mod tests {
         for _ in 0..SLACK_LINES {
             guard.protect(one).unwrap();
             guard.release(one).unwrap();
+            guard.flush().unwrap();
         }
         guard.protect(one).unwrap();
+        guard.flush().unwrap();
         let lines = fs::read_to_string(directory.path().join(FILE)).unwrap().lines().count();
         assert!(lines <= SLACK_LINES + 4, "{lines} lines");
         drop(guard);
@@ -287,7 +390,23 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (mut guard, _) = open(directory.path()).unwrap();
         guard.protect(held(Direction::Out, "1.0.0.0/8", "2.0.0.0/8")).unwrap();
+        guard.flush().unwrap();
         let mode = fs::metadata(directory.path().join(FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_key_is_the_same_in_fewer_bytes() {
+        let ports = |one: Held| {
+            let source_port = PortMatch { port: 0x1200, mask: 0xff00 };
+            (one.0, Selector { protocol: 17, source_port, ..one.1 })
+        };
+        let four = held(Direction::Forward, "16.0.0.0/8", "48.0.0.0/24");
+        let six = held(Direction::In, "fd48::/64", "::/0");
+        for one in [four, six, ports(four), ports(six)] {
+            assert_eq!(held_of(&key_of(one)), Some(one));
+        }
+        assert_ne!(key_of(four), key_of((Direction::Out, four.1)));
+        assert!(held_of(&Short::new(&[])).is_none());
     }
 }

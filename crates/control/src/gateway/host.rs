@@ -32,7 +32,7 @@ use self::codec::{Act, OUR_PROTOCOL, Of, Route, Rule, Way};
 use self::model::{Model, News};
 use self::rtnetlink::Writer;
 use self::shield::Shield;
-use super::translate;
+use super::tables::{InstalledPolicy, Tables};
 use crate::config::HostConfig;
 use crate::route_feed::Kernel;
 use crate::xfrm::Change;
@@ -112,7 +112,8 @@ impl Host {
             exempt_before: HashSet::new(),
         };
         host.adopt()?;
-        host.model.set_locals(kernel.addresses().map(|one| one.address));
+        let addresses = kernel.addresses().map(|one| one.address);
+        host.model.set_locals(addresses, std::iter::empty());
         host.model.take_news();
         host.write_rules()?;
         Ok(host)
@@ -131,16 +132,15 @@ impl Host {
 
     /// Follows policies, which the workers know already. What the kernel refuses is told and not
     /// followed: no tunnel depends on it.
-    pub fn follow(&mut self, changes: &[Change]) {
+    pub fn follow(&mut self, changes: &[Change], tables: &Tables) {
         for change in changes {
             match change {
-                Change::PolicyInstalled(record) => {
-                    let wanted = translate::wanted(record);
-                    match translate::policy(record, wanted, None) {
-                        Some(policy) => self.model.install(record.id, &policy),
-                        None => self.model.remove(record.id),
+                Change::PolicyInstalled(record) => match tables.policy_of(record.id) {
+                    Some(InstalledPolicy { policy: Some(policy), .. }) => {
+                        self.model.install(record.id, policy.config());
                     }
-                }
+                    _ => self.model.remove(record.id),
+                },
                 Change::PolicyRemoved(id) => self.model.remove(*id),
                 _ => {}
             }
@@ -148,8 +148,14 @@ impl Host {
         self.write();
     }
 
+    /// Follows all policies that are there already.
+    pub fn follow_all(&mut self, tables: &Tables) {
+        tables.configs().for_each(|(id, policy)| self.model.install(id, policy));
+        self.write();
+    }
+
     /// Follows the host's addresses.
-    pub fn follow_addresses(&mut self, kernel: &Kernel) {
+    pub fn follow_addresses(&mut self, kernel: &Kernel, tables: &Tables) {
         let addresses: HashSet<IpAddr> = kernel.addresses().map(|one| one.address).collect();
         // The kernel has removed the routes that prefer an address which is gone.
         let prefers_gone = |source: &mut Option<IpAddr>| {
@@ -162,7 +168,7 @@ impl Host {
                 let _ = self.writer.add_route(table, &our_route(*prefix, way));
             }
         }
-        self.model.set_locals(addresses.into_iter());
+        self.model.set_locals(addresses.into_iter(), tables.configs());
         self.write();
     }
 
@@ -238,6 +244,7 @@ impl Host {
             let blocked = self.model.blocks(selector);
             self.tell("block clear packets", |host| host.shield.set(selector, blocked));
         }
+        self.tell("block clear packets", |host| host.shield.flush());
         let had_left = !self.left.is_empty();
         self.left.retain(|prefix| !destinations.contains(prefix));
         let none_left = had_left && self.left.is_empty();

@@ -1,5 +1,8 @@
 //! The slots of `View::bundles`: which exist, which SAs fit each, and filling them.
 //!
+//! An SA is kept with its ends; that it fits the slots for its own SPI as well as those for any is seen
+//! when one is filled.
+//!
 //! Policies that want the same SA share a slot. A slot is filled with the best SAs that fit: one for
 //! all workers, and one for each worker that has its own. `candidates.rs` says what is best, and
 //! `tables.rs` when to look again.
@@ -15,7 +18,8 @@ use dataplane::sa::{Mode, Sa};
 use dataplane::transport::Ends;
 use dataplane::view::View;
 
-use super::candidates::Candidates;
+use super::candidates::{Candidate, Candidates, SHARED};
+use super::short::{Short, put_address};
 use crate::xfrm::SaId;
 
 /// What a slot's SA must be. An SPI of zero stands for any; a reqid of zero does not, as in
@@ -49,12 +53,27 @@ impl SlotKey {
         [0, config.spi].map(|spi| SlotKey { mode, source, destination, reqid, spi })
     }
 
+    /// The slot's ends, whatever its SPI.
+    fn ends_key(&self) -> EndsKey {
+        let SlotKey { mode, source, destination, reqid, .. } = *self;
+        let mut bytes = Vec::with_capacity(ENDS_BYTES_MAX);
+        bytes.push(u8::from(mode == Mode::Transport));
+        bytes.extend_from_slice(&reqid.to_ne_bytes());
+        put_address(&mut bytes, source);
+        put_address(&mut bytes, destination);
+        Short::new(&bytes)
+    }
+
     /// What packets find the slot by, in transport mode.
     fn ends(self) -> Option<Ends> {
         let SlotKey { mode, source, destination, reqid, spi } = self;
         (mode == Mode::Transport).then_some(Ends { source, destination, reqid, spi })
     }
 }
+
+/// Mode, reqid and two addresses: 13 bytes for IPv4.
+type EndsKey = Short<14>;
+const ENDS_BYTES_MAX: usize = 5 + 2 * 16;
 
 /// An SA on offer.
 #[derive(Clone, Copy)]
@@ -64,9 +83,17 @@ pub struct Offer<'a> {
     /// What the data plane has.
     pub sa: &'a Sa,
     /// The worker that alone seals with it.
-    pub worker: Option<usize>,
+    pub worker: Option<u16>,
     /// It reached a soft limit.
     pub dying: bool,
+}
+
+impl Offer<'_> {
+    fn candidate(&self) -> Candidate {
+        let Offer { id, sa, worker, dying } = *self;
+        let worker = worker.unwrap_or(SHARED);
+        Candidate { worker, is_fresh: !dying, id, spi: sa.config().spi }
+    }
 }
 
 struct Slot {
@@ -78,9 +105,9 @@ struct Slot {
 /// All slots.
 #[derive(Default)]
 pub struct Slots {
-    slots: HashMap<SlotKey, Slot>,
-    /// SAs by each slot they fit, whether it exists or not.
-    candidates: HashMap<SlotKey, Candidates>,
+    slots: HashMap<(EndsKey, u32), Slot>,
+    /// SAs by their ends, whether there is a slot for them or not.
+    candidates: HashMap<EndsKey, Candidates>,
     free: Vec<u32>,
     made: u32,
 }
@@ -89,11 +116,12 @@ impl Slots {
     /// An SA is there, or is there with other properties after [`withdraw`](Slots::withdraw). The
     /// slots are to be filled anew then.
     pub fn offer(&mut self, offer: Offer<'_>, view: &mut View) {
-        for key in SlotKey::fitted_by(offer.sa) {
-            let candidates = self.candidates.entry(key).or_default();
-            let is_first = candidates.is_empty();
-            candidates.insert(offer.id, offer.dying, offer.worker);
-            if let Some(ends) = key.ends().filter(|_| is_first) {
+        let keys = SlotKey::fitted_by(offer.sa);
+        let candidates = self.candidates.entry(keys[0].ends_key()).or_default();
+        let were_empty = keys.map(|key| candidates.is_empty(key.spi));
+        candidates.insert(offer.candidate());
+        for (key, was_empty) in keys.into_iter().zip(were_empty) {
+            if let Some(ends) = key.ends().filter(|_| was_empty) {
                 let (number, _) = self.join(key);
                 view.transport.insert(ends, number);
             }
@@ -102,14 +130,20 @@ impl Slots {
 
     /// An SA is not there any more. The slots are to be filled anew then.
     pub fn withdraw(&mut self, offer: Offer<'_>, view: &mut View) {
-        for key in SlotKey::fitted_by(offer.sa) {
-            let Some(candidates) = self.candidates.get_mut(&key) else { continue };
-            candidates.remove(offer.id, offer.dying, offer.worker);
-            if !candidates.is_empty() {
-                continue;
-            }
-            self.candidates.remove(&key);
-            if let Some(ends) = key.ends() {
+        let keys = SlotKey::fitted_by(offer.sa);
+        let ends_key = keys[0].ends_key();
+        let Some(candidates) = self.candidates.get_mut(&ends_key) else { return };
+        let were_empty = keys.map(|key| candidates.is_empty(key.spi));
+        candidates.remove(offer.candidate());
+        let are_empty = keys.map(|key| candidates.is_empty(key.spi));
+        if are_empty[0] {
+            self.candidates.remove(&ends_key);
+        }
+        for (at, key) in keys.into_iter().enumerate() {
+            if let Some(ends) = key.ends()
+                && are_empty[at]
+                && !were_empty[at]
+            {
                 view.transport.remove(&ends);
                 self.leave(key, view);
             }
@@ -135,11 +169,12 @@ impl Slots {
         view: &mut View,
         armed: &impl Fn(SaId) -> io::Result<Option<Arc<Sa>>>,
     ) -> io::Result<()> {
-        let Some(slot) = self.slots.get(&key) else { return Ok(()) };
+        let named = (key.ends_key(), key.spi);
+        let Some(slot) = self.slots.get(&named) else { return Ok(()) };
         let (mut shared, mut own) = (None, Vec::new());
-        if let Some(candidates) = self.candidates.get(&key) {
-            shared = candidates.shared().map(armed).transpose()?.flatten();
-            for (worker, id) in candidates.own() {
+        if let Some(candidates) = self.candidates.get(&named.0) {
+            shared = candidates.shared(key.spi).map(armed).transpose()?.flatten();
+            for (worker, id) in candidates.own(key.spi) {
                 own.resize(own.len().max(worker + 1), None);
                 own[worker] = armed(id)?;
             }
@@ -167,7 +202,8 @@ impl Slots {
 
     /// One more user of a slot: its number, and whether it is new and empty.
     fn join(&mut self, key: SlotKey) -> (u32, bool) {
-        if let Some(slot) = self.slots.get_mut(&key) {
+        let named = (key.ends_key(), key.spi);
+        if let Some(slot) = self.slots.get_mut(&named) {
             slot.users += 1;
             return (slot.number, false);
         }
@@ -175,18 +211,19 @@ impl Slots {
             self.made += 1;
             self.made - 1
         });
-        self.slots.insert(key, Slot { number, users: 1 });
+        self.slots.insert(named, Slot { number, users: 1 });
         (number, true)
     }
 
     /// A policy is gone; its slot goes with the last.
     pub fn leave(&mut self, key: SlotKey, view: &mut View) {
-        let Some(slot) = self.slots.get_mut(&key) else { return };
+        let named = (key.ends_key(), key.spi);
+        let Some(slot) = self.slots.get_mut(&named) else { return };
         slot.users -= 1;
         if slot.users == 0 {
             view.bundles.set(slot.number, None);
             self.free.push(slot.number);
-            self.slots.remove(&key);
+            self.slots.remove(&named);
         }
     }
 

@@ -13,7 +13,7 @@
 //! SAs that move to other addresses or ports are `departed`'s subject, the ports on which ESP arrives
 //! `encapsulation`'s. It does not publish and does not know workers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
@@ -35,20 +35,21 @@ use super::encapsulation::EncapsulationPorts;
 use super::guard::{Guard, Held};
 use super::slots::{Offer, SlotKey, Slots};
 use super::translate::{self, Wanted};
+use crate::roster::Roster;
 use crate::xfrm::{Change, Defaults, PolicyId, PolicyRecord, SaId, SaRecord};
 
 /// An SA in force.
 pub struct InstalledSa {
     /// What the data plane has.
     pub sa: Arc<Sa>,
-    /// What the interface said.
-    pub record: Arc<SaRecord>,
     /// The worker that alone seals with it (RFC 9611).
-    pub worker: Option<usize>,
+    pub worker: Option<u16>,
     /// It reached a soft limit: others are preferred.
     dying: bool,
+    /// Packets, which have no mark here, can use it.
+    usable: bool,
     /// Packets and bytes that it counted as another SA of the interface's, before it moved.
-    before: (u64, u64),
+    before: Option<Box<(u64, u64)>>,
 }
 
 impl InstalledSa {
@@ -56,10 +57,8 @@ impl InstalledSa {
         Offer { id, sa: &self.sa, worker: self.worker, dying: self.dying }
     }
 
-    /// Whether packets, which have no mark here, can use it.
-    fn is_usable(&self) -> bool {
-        let parameters = &self.record.parameters;
-        translate::applies_to_packets(parameters.mark, parameters.if_id)
+    fn before(&self) -> (u64, u64) {
+        self.before.as_deref().copied().unwrap_or_default()
     }
 }
 
@@ -67,11 +66,8 @@ impl InstalledSa {
 pub struct InstalledPolicy {
     /// What the data plane has; `None` for policies that no packet can meet.
     pub policy: Option<Arc<Policy>>,
-    /// What the interface said.
-    pub record: Arc<PolicyRecord>,
     /// When it was added, on the data plane's clock.
     pub added_ns: u64,
-    slot: Option<SlotKey>,
 }
 
 /// All SAs and policies.
@@ -87,9 +83,8 @@ pub struct Tables {
     ledger: Option<Ledger>,
     /// Numbers of an earlier process, for SAs that are about to be installed again.
     resumed: HashMap<SaId, Entry>,
-    sas: BTreeMap<SaId, InstalledSa>,
-    policies: BTreeMap<PolicyId, InstalledPolicy>,
-    by_index: HashMap<u32, PolicyId>,
+    sas: Roster<InstalledSa>,
+    policies: Roster<InstalledPolicy>,
     slots: Slots,
     departed: Departed,
     encapsulation: EncapsulationPorts,
@@ -119,9 +114,8 @@ impl Tables {
             left,
             ledger: None,
             resumed: HashMap::new(),
-            sas: BTreeMap::new(),
-            policies: BTreeMap::new(),
-            by_index: HashMap::new(),
+            sas: Roster::default(),
+            policies: Roster::default(),
             slots: Slots::default(),
             departed: Departed::default(),
             encapsulation: EncapsulationPorts::default(),
@@ -134,28 +128,34 @@ impl Tables {
     }
 
     /// Every SA, in the order of installation.
-    pub fn sas(&self) -> impl Iterator<Item = &InstalledSa> {
-        self.sas.values()
+    pub fn sas(&self) -> impl Iterator<Item = (SaId, &InstalledSa)> {
+        self.sas.iter().map(|(id, installed)| (SaId(id), installed))
     }
 
     /// One SA.
     pub fn sa_of(&self, id: SaId) -> Option<&InstalledSa> {
-        self.sas.get(&id)
+        self.sas.get(id.0)
     }
 
     /// One policy.
     pub fn policy_of(&self, id: PolicyId) -> Option<&InstalledPolicy> {
-        self.policies.get(&id)
+        self.policies.get(id.0)
     }
 
     /// Every policy, in the order of installation.
-    pub fn policies(&self) -> impl Iterator<Item = &InstalledPolicy> {
-        self.policies.values()
+    pub fn policies(&self) -> impl Iterator<Item = (PolicyId, &InstalledPolicy)> {
+        self.policies.iter().map(|(id, installed)| (PolicyId(id), installed))
     }
 
-    /// The policy of an index, as events of the data plane name it.
-    pub fn policy_of_index(&self, index: u32) -> Option<PolicyId> {
-        self.by_index.get(&index).copied()
+    /// Every policy that packets can meet, as the data plane has it.
+    pub fn configs(&self) -> impl Iterator<Item = (PolicyId, &PolicyConfig)> {
+        self.policies()
+            .filter_map(|(id, installed)| Some((id, installed.policy.as_ref()?.config())))
+    }
+
+    /// SAs and policies.
+    pub fn sizes(&self) -> (usize, usize) {
+        (self.sas.len(), self.policies.len())
     }
 
     /// Ends the guard: the gateway stops cleanly.
@@ -171,7 +171,7 @@ impl Tables {
         // A replaced policy is removed and installed in one batch: protecting first leaves no gap.
         for change in changes {
             if let Change::PolicyInstalled(record) = change
-                && let Some(held) = held(record)
+                && let Some(held) = held_by(record)
             {
                 self.guard.protect(held)?;
             }
@@ -184,19 +184,21 @@ impl Tables {
                 Change::SaReplaySet(record) => self.renumber_sa(record, view)?,
                 Change::SaDying(id) => self.demote_sa(*id, view)?,
                 Change::SaRemoved(id) => self.remove_sa(*id, view)?,
-                Change::SaDeparted(id) => self.departed.leave(*id, self.clock.now_ns()),
+                Change::SaDeparted(record) => {
+                    self.departed.leave(record.clone(), self.clock.now_ns());
+                }
                 Change::PolicyInstalled(record) => self.install_policy(record, view)?,
                 Change::PolicyRemoved(id) => self.remove_policy(*id, view)?,
                 Change::DefaultsChanged(defaults) => self.set_defaults(defaults, view)?,
             }
         }
-        Ok(())
+        self.guard.flush()
     }
 
     /// Other sequence numbers and another window for an SA, whose counters go on: its limits in bytes
     /// and packets do not begin anew.
     fn renumber_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
-        let known = self.sas.get(&record.id).map(|known| (known.sa.clone(), known.dying));
+        let known = self.sa_of(record.id).map(|known| (known.sa.clone(), known.dying));
         let Some((known, dying)) = known else { return self.install_sa(record, view) };
         match self.build(record) {
             Ok(sa) => self.put_sa(sa.counting_on(&known), record, dying, view),
@@ -208,7 +210,7 @@ impl Tables {
     }
 
     fn update_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
-        let Some(known) = self.sas.get(&record.id) else { return self.install_sa(record, view) };
+        let Some(known) = self.sa_of(record.id) else { return self.install_sa(record, view) };
         let limits = translate::limits(record);
         let encapsulation = translate::encapsulation(record);
         match known.sa.with_changes(|config| {
@@ -225,7 +227,7 @@ impl Tables {
 
     /// Other ends for an SA, whose numbers, window and counters go on.
     fn move_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
-        let Some(known) = self.sas.get(&record.id) else { return self.install_sa(record, view) };
+        let Some(known) = self.sa_of(record.id) else { return self.install_sa(record, view) };
         let (old, dying) = (known.sa.clone(), known.dying);
         let moved = old.with_changes(|config| {
             config.source = record.parameters.source();
@@ -269,16 +271,15 @@ impl Tables {
         }
         let is_local = |address| view.local.contains(address);
         self.encapsulation.add(&sa, is_local, &mut view.encapsulation_ports);
-        let worker = parameters.cpu.map(|cpu| self.cpus.worker_of(cpu));
-        let before = self.sas.get(&record.id).map_or((0, 0), |known| known.before);
-        let shared = sa.clone();
-        let installed = InstalledSa { sa: shared, record: record.clone(), worker, dying, before };
-        let old = self.sas.insert(record.id, installed);
+        let worker = parameters.cpu.map(|cpu| self.cpus.worker_of(cpu) as u16);
+        let before = self.sas.get_mut(record.id.0).and_then(|known| known.before.take());
+        let installed = InstalledSa { sa: sa.clone(), worker, dying, usable, before };
+        let old = self.sas.insert(record.id.0, installed);
         if let Some(old) = &old {
             self.encapsulation.remove(&old.sa, &mut view.encapsulation_ports);
             self.slots.withdraw(old.offer(record.id), view);
         }
-        if usable && let Some(installed) = self.sas.get(&record.id) {
+        if usable && let Some(installed) = self.sas.get(record.id.0) {
             self.slots.offer(installed.offer(record.id), view);
         }
         if let Some(old) = old {
@@ -290,10 +291,10 @@ impl Tables {
 
     /// An SA that reached a soft limit is used where there is no other.
     fn demote_sa(&mut self, id: SaId, view: &mut View) -> io::Result<()> {
-        let Some(installed) = self.sas.get_mut(&id) else { return Ok(()) };
+        let Some(installed) = self.sas.get_mut(id.0) else { return Ok(()) };
         self.slots.withdraw(installed.offer(id), view);
         installed.dying = true;
-        if installed.is_usable() {
+        if installed.usable {
             self.slots.offer(installed.offer(id), view);
         }
         let sa = installed.sa.clone();
@@ -301,7 +302,7 @@ impl Tables {
     }
 
     fn remove_sa(&mut self, id: SaId, view: &mut View) -> io::Result<()> {
-        let Some(gone) = self.sas.remove(&id) else { return Ok(()) };
+        let Some(gone) = self.sas.remove(id.0) else { return Ok(()) };
         self.encapsulation.remove(&gone.sa, &mut view.encapsulation_ports);
         self.unlist(&gone.sa, view);
         self.slots.withdraw(gone.offer(id), view);
@@ -316,7 +317,7 @@ impl Tables {
 
     fn install_policy(&mut self, record: &Arc<PolicyRecord>, view: &mut View) -> io::Result<()> {
         let wanted = translate::wanted(record);
-        let slot = match wanted {
+        let number = match wanted {
             Wanted::Sa(template)
                 if record.direction == wire::xfrm::number::direction::OUT
                     && template.mode == Mode::Tunnel =>
@@ -329,39 +330,29 @@ impl Tables {
             }
             _ => None,
         };
-        let number = slot.map(|(_, number)| number);
         let policy = translate::policy(record, wanted, number).map(|c| Arc::new(Policy::new(c)));
         if let Some(policy) = &policy {
             view.spd.insert(policy.clone());
         }
-        self.by_index.insert(record.index, record.id);
-        let slot = slot.map(|(key, _)| key);
-        let (record, added_ns) = (record.clone(), self.clock.now_ns());
-        self.policies.insert(record.id, InstalledPolicy { policy, record, added_ns, slot });
+        let added_ns = self.clock.now_ns();
+        self.policies.insert(record.id.0, InstalledPolicy { policy, added_ns });
         Ok(())
     }
 
-    fn take_slot(&mut self, key: SlotKey, view: &mut View) -> io::Result<(SlotKey, u32)> {
+    fn take_slot(&mut self, key: SlotKey, view: &mut View) -> io::Result<u32> {
         let (sas, nonces) = (&self.sas, &self.nonces);
-        let number = self.slots.take(key, view, |id| armed(sas, nonces, id))?;
-        Ok((key, number))
+        self.slots.take(key, view, |id| armed(sas, nonces, id))
     }
 
     fn remove_policy(&mut self, id: PolicyId, view: &mut View) -> io::Result<()> {
-        let Some(gone) = self.policies.remove(&id) else { return Ok(()) };
-        if self.by_index.get(&gone.record.index) == Some(&id) {
-            self.by_index.remove(&gone.record.index);
+        let Some(gone) = self.policies.remove(id.0) else { return Ok(()) };
+        let Some(policy) = &gone.policy else { return Ok(()) };
+        let config = policy.config();
+        view.spd.remove(config);
+        if let Action::Protect { template, bundle: Some(_) } = &config.action {
+            self.slots.leave(SlotKey::of(template), view);
         }
-        if let Some(policy) = &gone.policy {
-            view.spd.remove(policy.config());
-        }
-        if let Some(key) = gone.slot {
-            self.slots.leave(key, view);
-        }
-        match held(&gone.record) {
-            Some(held) => self.release(held, view),
-            None => Ok(()),
-        }
+        held(config).map_or(Ok(()), |held| self.release(held, view))
     }
 
     /// What was held need not be any more, neither by this run nor for an earlier one.
@@ -399,19 +390,22 @@ impl Tables {
 
 /// An SA by name, ready to seal.
 fn armed(
-    sas: &BTreeMap<SaId, InstalledSa>,
+    sas: &Roster<InstalledSa>,
     nonces: &Arc<NonceSpace>,
     id: SaId,
 ) -> io::Result<Option<Arc<Sa>>> {
-    let Some(installed) = sas.get(&id) else { return Ok(None) };
+    let Some(installed) = sas.get(id.0) else { return Ok(None) };
     installed.sa.arm(nonces)?;
     Ok(Some(installed.sa.clone()))
 }
 
+/// What the guard holds of a policy that comes.
+fn held_by(record: &PolicyRecord) -> Option<Held> {
+    held(&translate::policy(record, translate::wanted(record), None)?)
+}
+
 /// What of a policy the guard holds: every selector that packets must not pass in clear.
-fn held(record: &PolicyRecord) -> Option<Held> {
-    let wanted = translate::wanted(record);
-    let config = translate::policy(record, wanted, None)?;
+fn held(config: &PolicyConfig) -> Option<Held> {
     match config.action {
         Action::Protect { template, .. } if template.optional => None,
         Action::Bypass => None,

@@ -14,7 +14,7 @@ use super::failure::Failure;
 use super::notice::{self, SaView};
 use super::replay::ReplayValue;
 use super::request::Request;
-use super::sa::{Body, SaId};
+use super::sa::{AeventThresholds, Body, SaId};
 use super::sa_request::bitmap;
 use super::server::{Change, Server};
 
@@ -30,11 +30,9 @@ impl Server {
         let sa = self.sad.get(id).ok_or(Errno::SRCH)?;
         let header = self.event_header(request);
         let header = Header { kind: msg::NEWAE, ..header };
-        let view = SaView::new(id, sa, request.counters);
+        let view = SaView::new(id, &sa, request.counters);
         out.push(Delivery::Reply(notice::aevent(header, &view, wanted.flags)));
-        if let Some(sa) = self.sad.get_mut(id) {
-            sa.numbers_read = Some(request.now);
-        }
+        self.sad.edit(id, |sa| sa.numbers_read = Some(request.now));
         Ok(())
     }
 
@@ -61,22 +59,23 @@ impl Server {
         let id = self.find_sa(&wanted.sa_id, request.mark()).ok_or(Errno::SRCH)?;
         let replay = self.replacement(id, request)?;
         self.set_usage(id, request);
-        let Some(sa) = self.sad.get_mut(id) else { return Err(Errno::SRCH.into()) };
-        sa.thresholds.ticks = attributes.read(attr::ETIMER_THRESH).unwrap_or(sa.thresholds.ticks);
-        if let (Body::Valid(record), Some(age)) =
-            (&mut sa.body, attributes.read(attr::MTIMER_THRESH))
-        {
-            Arc::make_mut(record).parameters.mapping_max_age_s = age;
-        }
-        sa.thresholds.packets =
-            attributes.read(attr::REPLAY_THRESH).unwrap_or(sa.thresholds.packets);
-        if let (Body::Valid(record), Some(replay)) = (&mut sa.body, replay) {
-            Arc::make_mut(record).replay = replay;
-            self.changes.push(Change::SaReplaySet(Arc::clone(record)));
-        }
+        let changed = self.sad.edit(id, |sa| {
+            let AeventThresholds { packets, ticks } = sa.thresholds;
+            sa.thresholds = AeventThresholds {
+                packets: attributes.read(attr::REPLAY_THRESH).unwrap_or(packets),
+                ticks: attributes.read(attr::ETIMER_THRESH).unwrap_or(ticks),
+            };
+            let Body::Valid(record) = &mut sa.body else { return None };
+            if let Some(age) = attributes.read(attr::MTIMER_THRESH) {
+                Arc::make_mut(record).parameters.mapping_max_age_s = age;
+            }
+            Arc::make_mut(record).replay = replay?;
+            Some(Change::SaReplaySet(Arc::clone(record)))
+        });
+        self.changes.extend(changed.ok_or(Errno::SRCH)?);
         let header = self.event_header(request);
         if let Some(sa) = self.sad.get(id) {
-            let view = SaView::new(id, sa, request.counters).with_stored_numbers();
+            let view = SaView::new(id, &sa, request.counters).with_stored_numbers();
             self.emit(out, group::AEVENTS, || notice::aevent(header, &view, ae::CU));
         }
         Ok(())
@@ -109,12 +108,11 @@ impl Server {
             return;
         };
         let live = request.counters.sa(id).unwrap_or_default();
-        if let Some(sa) = self.sad.get_mut(id) {
-            sa.base = LifetimeCurrent {
-                bytes: usage.bytes.wrapping_sub(live.bytes),
-                packets: usage.packets.wrapping_sub(live.packets),
-                ..usage
-            };
-        }
+        let base = LifetimeCurrent {
+            bytes: usage.bytes.wrapping_sub(live.bytes),
+            packets: usage.packets.wrapping_sub(live.packets),
+            ..usage
+        };
+        self.sad.edit(id, |sa| sa.base = base);
     }
 }

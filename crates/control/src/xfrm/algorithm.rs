@@ -13,7 +13,7 @@ use super::sa::Aead;
 use super::secret::Key;
 
 /// The one AEAD that the data plane carries.
-const RFC4106: &str = "rfc4106(gcm(aes))";
+pub(super) const RFC4106: &str = "rfc4106(gcm(aes))";
 
 /// Key lengths of RFC 4106 in bytes: AES-128, -192 or -256 and 4 bytes of salt.
 const RFC4106_KEY_BYTES: [usize; 3] = [20, 28, 36];

@@ -63,10 +63,12 @@ impl Server {
         };
         self.assign_spi(id, wanted.min, wanted.max)?;
         let direction = request.attributes.read(attr::SA_DIR).and_then(Direction::from_wire);
-        if let Some(Sa { body: Body::Larval(parameters), .. }) = self.sad.get_mut(id)
-            && direction.is_some()
-        {
-            parameters.direction = direction;
+        if direction.is_some() {
+            self.sad.edit(id, |sa| {
+                if let Body::Larval(parameters) = &mut sa.body {
+                    parameters.direction = direction;
+                }
+            });
         }
         self.reply_sa(id, request, out);
         Ok(())
@@ -103,9 +105,9 @@ impl Server {
 
     /// Adds a larval SA; it is gone after `acquire_expires_s` if nobody completes it.
     pub(super) fn add_larval(&mut self, parameters: SaParameters, now: u64) -> SaId {
-        let id = self.sad.insert(Sa::new(Body::Larval(Box::new(parameters)), now));
-        self.sad.set_deadline(id, Some(now + self.settings.acquire_expires_s));
-        id
+        let mut sa = Sa::new(Body::Larval(Box::new(parameters)), now);
+        sa.deadline = Some(now + self.settings.acquire_expires_s);
+        self.sad.insert(&sa)
     }
 
     fn assign_spi(&mut self, id: SaId, min: u32, max: u32) -> Result<(), Failure> {

@@ -77,6 +77,11 @@ impl Queued {
     }
 }
 
+/// Brings into force what was asked for.
+pub(super) fn commit(server: &mut Server, backend: &mut dyn Backend) -> Result<(), Ended> {
+    if server.has_changes() && !backend.commit(server) { Err(Ended) } else { Ok(()) }
+}
+
 /// Why a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ended;
@@ -120,8 +125,9 @@ impl Connection {
         !self.queue.is_empty() || self.dump.is_some()
     }
 
-    /// Reads requests, in order; what one produces is queued before the next is read. Answers go out
-    /// when what was asked for is in force. Returns the events for everybody else.
+    /// Reads requests, in order; what one produces is queued before the next is read. The answers are
+    /// to be [`flushed`](Connection::flush) when what was asked for is in force. Returns the events for
+    /// everybody else.
     pub(super) fn serve(
         &mut self,
         server: &mut Server,
@@ -144,23 +150,19 @@ impl Connection {
             };
             if len > buffer.len() {
                 self.refuse_oversized(buffer);
-            } else if !self.obey(&buffer[..len]) {
+            } else if self.obey(&buffer[..len]) {
+                // Its own events come before its own replies, from the next request on.
+                server.listen_too(self.groups);
+            } else {
                 self.answer(server, &*backend, now, &buffer[..len], events);
             }
             buffer[..len.min(REQUEST_MAX)].fill(0);
             if self.dump.is_some() {
-                self.settle(server, backend)?;
+                commit(server, backend)?;
+                self.flush(server, &*backend)?;
             }
         }
-        self.settle(server, backend)
-    }
-
-    /// Brings into force what was asked for, and sends the answers.
-    fn settle(&mut self, server: &mut Server, backend: &mut dyn Backend) -> Result<(), Ended> {
-        if server.has_changes() && !backend.commit(server) {
-            return Err(Ended);
-        }
-        self.flush(server, &*backend)
+        Ok(())
     }
 
     fn answer(

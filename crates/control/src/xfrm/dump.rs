@@ -105,7 +105,7 @@ impl Server {
                 && passes(parameters, filter.as_ref())
             {
                 let start = bytes.len();
-                notice::write_sa(bytes.vec(), header, &SaView::new(id, sa, counters));
+                notice::write_sa(bytes.vec(), header, &SaView::new(id, &sa, counters));
                 if overflows(bytes, start) {
                     return Some(cursor);
                 }
@@ -125,7 +125,7 @@ impl Server {
         let header = entry_header(dump, msg::NEWPOLICY);
         while let Some((id, policy)) = self.spd.before(cursor) {
             let start = bytes.len();
-            notice::write_policy(bytes.vec(), header, policy, &policy.info(counters));
+            notice::write_policy(bytes.vec(), header, &policy, &policy.info(counters));
             if overflows(bytes, start) {
                 return Some(cursor);
             }

@@ -27,10 +27,7 @@ impl Server {
         if self.settles(now, counters, &mut out) {
             return out;
         }
-        while let Some((deadline, id)) = self.sad.next_deadline() {
-            if deadline > now {
-                break;
-            }
+        for id in self.sad.take_due(now) {
             self.look_at_sa(id, now, counters, &mut out);
         }
         while let Some((deadline, id)) = self.spd.next_deadline() {
@@ -68,41 +65,46 @@ impl Server {
             return true;
         }
         self.settles_at = None;
-        let dying = self.sad.ids().filter(|(_, sa)| sa.dying).map(|(id, _)| id);
+        let is_dying = |id: &SaId| self.sad.get(*id).is_some_and(|sa| sa.dying);
+        let dying = self.sad.ids().filter(is_dying);
         for id in dying.collect::<Vec<_>>() {
             self.announce_expiry(id, false, 0, counters, out);
         }
         false
     }
 
-    /// When [`Server::tick`] has something to do next because of time; traffic limits are not
-    /// foreseen.
+    /// When [`Server::tick`] has something to do next because of time.
+    #[cfg(test)]
     pub fn next_deadline(&self) -> Option<u64> {
-        let sa = self.sad.next_deadline().map(|(deadline, _)| deadline);
+        let sas = self.sad.ids().filter_map(|id| self.sad.get(id)?.deadline);
         let policy = self.spd.next_deadline().map(|(deadline, _)| deadline);
-        self.settles_at.or([sa, policy].into_iter().flatten().min())
+        self.settles_at.or(sas.chain(policy).min())
     }
 
     fn look_at_sa(&mut self, id: SaId, now: u64, counters: &dyn Counters, out: &mut Vec<Delivery>) {
         let live = counters.sa(id);
-        let Some(sa) = self.sad.get_mut(id) else { return };
-        let limits = sa.parameters().info.lft;
-        let mut phase = sa_phase(&limits, &sa.usage(live.as_ref()), sa.dying, now);
-        if phase == Phase::Expired
-            && let Some(left) = sa.soft_left_s.take()
-        {
-            // The clock jumped over both limits. The soft one comes first all the same, so that
-            // the IKE daemon may rekey; the hard one keeps its distance from it.
-            sa.base.add_time = now.saturating_sub(left).saturating_sub(1);
-            phase = sa_phase(&limits, &sa.usage(live.as_ref()), sa.dying, now);
-        }
-        let Phase::Alive { warn, next, soft_left_s } = phase else {
+        let looked = self.sad.edit(id, |sa| {
+            let limits = sa.parameters().info.lft;
+            let mut phase = sa_phase(&limits, &sa.usage(live.as_ref()), sa.dying, now);
+            if phase == Phase::Expired
+                && let Some(left) = sa.soft_left_s.take()
+            {
+                // The clock jumped over both limits. The soft one comes first all the same, so that
+                // the IKE daemon may rekey; the hard one keeps its distance from it.
+                sa.base.add_time = now.saturating_sub(left).saturating_sub(1);
+                phase = sa_phase(&limits, &sa.usage(live.as_ref()), sa.dying, now);
+            }
+            let Phase::Alive { warn, soft_left_s, .. } = phase else { return (phase, false) };
+            sa.soft_left_s = soft_left_s;
+            let falls_ill = warn && !sa.dying;
+            sa.dying |= warn;
+            (phase, falls_ill)
+        });
+        let Some((phase, falls_ill)) = looked else { return };
+        let Phase::Alive { warn, next, .. } = phase else {
             self.expire_hard(id, counters, out);
             return;
         };
-        sa.soft_left_s = soft_left_s;
-        let falls_ill = warn && !sa.dying;
-        sa.dying |= warn;
         // Never before the next second: a deadline that stays due would stop the clock.
         self.sad.set_deadline(id, next.map(|next| next.max(now + 1)));
         if falls_ill {
@@ -130,9 +132,7 @@ impl Server {
         let soft =
             usage.bytes >= limits.soft_byte_limit || usage.packets >= limits.soft_packet_limit;
         if soft && !sa.dying {
-            if let Some(sa) = self.sad.get_mut(id) {
-                sa.dying = true;
-            }
+            self.sad.edit(id, |sa| sa.dying = true);
             self.changes.push(Change::SaDying(id));
             self.announce_expiry(id, false, 0, counters, out);
         }
@@ -172,7 +172,7 @@ impl Server {
         let Some(sa) = self.sad.get(id) else { return };
         let header = Header { kind: msg::EXPIRE, pid: port, ..Header::default() };
         self.emit(out, group::EXPIRE, || {
-            notice::sa_expired(header, &SaView::new(id, sa, counters), hard)
+            notice::sa_expired(header, &SaView::new(id, &sa, counters), hard)
         });
     }
 
@@ -188,7 +188,7 @@ impl Server {
         let Some(policy) = self.spd.get(id) else { return };
         let header = Header { kind: msg::POLEXPIRE, pid: port, ..Header::default() };
         self.emit(out, group::EXPIRE, || {
-            notice::policy_expired(header, policy, &policy.info(counters), hard)
+            notice::policy_expired(header, &policy, &policy.info(counters), hard)
         });
     }
 }

@@ -34,7 +34,7 @@ impl Server {
         let mut out = Vec::new();
         let key = SpiKey::new(&destination.into(), spi, IPPROTO_ESP, family_of(destination));
         let found = self.sad.find(&key, 0);
-        let Some(sa) = found.and_then(|id| self.sad.get_mut(id)) else { return out };
+        let Some((id, sa)) = found.and_then(|id| Some((id, self.sad.get(id)?))) else { return out };
         let parameters = sa.parameters();
         let expected = parameters.encapsulation.map(|encap| encap.encap_sport.get());
         let max_age_s = parameters.mapping_max_age_s;
@@ -50,8 +50,7 @@ impl Server {
         if max_age_s != 0 && known {
             return out;
         }
-        sa.announced = Some((port, now));
-        let Some(sa) = found.and_then(|id| self.sad.get(id)) else { return out };
+        self.sad.edit(id, |sa| sa.announced = Some((port, now)));
         self.emit(&mut out, group::MAPPING, || notice::mapping(sa.parameters(), source, port));
         out
     }

@@ -19,7 +19,7 @@ use zerocopy::FromBytes;
 use super::delivery::Delivery;
 use super::failure::Failure;
 use super::notice;
-use super::policy::{Policy, PolicyId, PolicyRecord};
+use super::policy::{Policy, PolicyId};
 use super::policy_request::kind_of;
 use super::request::Request;
 use super::sa::{SaId, SaParameters};
@@ -120,8 +120,7 @@ impl Server {
 
     /// A policy's templates with the new ends; `None` if no entry is about any of them.
     fn moved_templates(&self, id: PolicyId, entries: &[UserMigrate]) -> Option<Vec<UserTmpl>> {
-        let record: &PolicyRecord = &self.spd.get(id)?.record;
-        let mut templates = record.templates.clone();
+        let mut templates = self.spd.get(id)?.record.templates.clone();
         let mut found = false;
         for template in &mut templates {
             for entry in entries {

@@ -31,10 +31,12 @@ mod delivery;
 mod dump;
 mod expiry;
 mod failure;
+mod index;
 mod info;
 mod mapping;
 mod migrate;
 mod notice;
+mod packed;
 mod policy;
 mod policy_request;
 mod probe;
@@ -50,9 +52,11 @@ mod secret;
 mod server;
 mod socket;
 mod spd;
+mod stored;
 #[cfg(test)]
 mod tests;
 mod touched;
+mod wheel;
 
 pub use client::Client;
 pub use connection::control_frame;

@@ -60,10 +60,13 @@ impl Server {
         request: &Request<'_>,
         out: &mut Vec<Delivery>,
     ) {
+        if !self.is_heard(group::POLICY) {
+            return;
+        }
         let Some(policy) = self.spd.get(id) else { return };
         let header = self.event_header(request);
         self.emit(out, group::POLICY, || {
-            notice::policy(header, policy, &policy.info(request.counters), by_index)
+            notice::policy(header, &policy, &policy.info(request.counters), by_index)
         });
     }
 
@@ -111,7 +114,7 @@ impl Server {
             ..Header::default()
         };
         let info = policy.info(request.counters);
-        out.push(Delivery::Reply(notice::policy(header, policy, &info, false)));
+        out.push(Delivery::Reply(notice::policy(header, &policy, &info, false)));
         Ok(())
     }
 

@@ -164,13 +164,13 @@ impl Server {
         self.write_marks(out);
         for id in &sas {
             match self.sad.get(SaId(*id)) {
-                Some(sa) => write_sa(out, SaId(*id), sa, places),
+                Some(sa) => write_sa(out, SaId(*id), &sa, places),
                 None => write_gone(out, kind::SA_GONE, *id),
             }
         }
         for id in &policies {
             match self.spd.get(PolicyId(*id)) {
-                Some(policy) => write_policy(out, policy),
+                Some(policy) => write_policy(out, &policy),
                 None => write_gone(out, kind::POLICY_GONE, *id),
             }
         }
@@ -190,10 +190,10 @@ impl Server {
         while written < count {
             if let Some((id, sa)) = self.sad.before(walk.sa) {
                 walk.sa = id.0;
-                write_sa(out, id, sa, places);
+                write_sa(out, id, &sa, places);
             } else if let Some((id, policy)) = self.spd.before(walk.policy) {
                 walk.policy = id.0;
-                write_policy(out, policy);
+                write_policy(out, &policy);
             } else {
                 break;
             }

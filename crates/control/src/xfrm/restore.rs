@@ -220,7 +220,7 @@ impl Server {
             Arc::make_mut(record).id = id;
         }
         let record = sa.record().cloned();
-        self.sad.restore(id, sa);
+        self.sad.restore(id, &sa);
         Ok(record)
     }
 
@@ -245,7 +245,7 @@ impl Server {
         });
         let deadline = (head.flags & flag::DEADLINE != 0).then_some(head.deadline);
         let policy = Policy { record: Arc::clone(&record), add_time: head.add_time, deadline };
-        if self.spd.restore(policy) { Ok(record) } else { Err(Errno::EXIST.into()) }
+        if self.spd.restore(&policy) { Ok(record) } else { Err(Errno::EXIST.into()) }
     }
 
     fn restore_marks(&mut self, marks: &Marks) {

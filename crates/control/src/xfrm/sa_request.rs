@@ -55,13 +55,17 @@ impl Server {
         sa_check::check(&info, &request.attributes)?;
         let sa = self.construct_sa(info, request)?;
         // The event shows the SA that was asked for, even where an update keeps most of the old.
-        let event = notice::sa_event(self.event_header(request), &SaView::unused(&sa));
+        let header = self.event_header(request);
+        let heard = self.is_heard(group::SA);
+        let event = heard.then(|| notice::sa_event(header, &SaView::unused(&sa)));
         if request.header().kind == msg::NEWSA {
             self.insert_sa(sa, request.now)?;
         } else {
             self.update_sa(sa, request)?;
         }
-        self.emit(out, group::SA, || event);
+        if let Some(event) = event {
+            self.emit(out, group::SA, || event);
+        }
         Ok(())
     }
 
@@ -154,25 +158,23 @@ impl Server {
             return None;
         }
         let id = self.sad.find_acquire(info.seq, parameters.mark.key(), parameters.cpu)?;
-        let found = &self.sad.get(id)?.parameters().info;
+        let sa = self.sad.get(id)?;
+        let found = &sa.parameters().info;
         let same_peer =
             found.id.daddr.canonical(info.family) == info.id.daddr.canonical(info.family);
         (found.id.proto == info.id.proto && same_peer).then_some(id)
     }
 
     /// Puts an SA into the table and tells the data plane.
-    fn install(&mut self, sa: Sa, now: u64) {
-        let record = sa.record().cloned();
+    fn install(&mut self, mut sa: Sa, now: u64) {
         let timed = has_time_limit(&sa.parameters().info.lft);
         let first_look_s = match sa.is_larval() {
             true => Some(self.settings.acquire_expires_s),
             false => timed.then_some(FIRST_LOOK_S),
         };
-        let id = self.sad.insert(sa);
-        if let Some(after_s) = first_look_s {
-            self.sad.set_deadline(id, Some(now + after_s));
-        }
-        if let Some(record) = record {
+        sa.deadline = first_look_s.map(|after_s| now + after_s);
+        self.sad.insert(&sa);
+        if let Body::Valid(record) = sa.body {
             self.changes.push(Change::SaInstalled(record));
         }
     }
@@ -198,25 +200,27 @@ impl Server {
 
     /// New limits, UDP ports, interface and output mark for an SA in use; the rest stays as it is.
     fn change_sa(&mut self, id: SaId, wanted: &SaParameters, now: u64) -> Result<(), Failure> {
-        let Some(sa) = self.sad.get_mut(id) else { return Err(Errno::SRCH.into()) };
-        let Body::Valid(record) = &mut sa.body else { return Err(Errno::SRCH.into()) };
-        if record.parameters.encapsulation.is_some() != wanted.encapsulation.is_some() {
-            return Err(Errno::INVAL.into());
-        }
-        let parameters = &mut Arc::make_mut(record).parameters;
-        parameters.info.lft = wanted.info.lft;
-        parameters.encapsulation = wanted.encapsulation;
-        if let (Some(care_of), Some(wanted)) = (&mut parameters.care_of, wanted.care_of) {
-            *care_of = wanted;
-        }
-        if wanted.output_mark.is_set() {
-            parameters.output_mark = wanted.output_mark;
-        }
-        if wanted.if_id != 0 {
-            parameters.if_id = wanted.if_id;
-        }
-        let change = Change::SaUpdated(Arc::clone(record));
-        sa.dying = false;
+        let change = self.sad.edit(id, |sa| {
+            let Body::Valid(record) = &mut sa.body else { return Err(Errno::SRCH) };
+            if record.parameters.encapsulation.is_some() != wanted.encapsulation.is_some() {
+                return Err(Errno::INVAL);
+            }
+            let parameters = &mut Arc::make_mut(record).parameters;
+            parameters.info.lft = wanted.info.lft;
+            parameters.encapsulation = wanted.encapsulation;
+            if let (Some(care_of), Some(wanted)) = (&mut parameters.care_of, wanted.care_of) {
+                *care_of = wanted;
+            }
+            if wanted.output_mark.is_set() {
+                parameters.output_mark = wanted.output_mark;
+            }
+            if wanted.if_id != 0 {
+                parameters.if_id = wanted.if_id;
+            }
+            sa.dying = false;
+            Ok(Change::SaUpdated(Arc::clone(record)))
+        });
+        let change = change.ok_or(Errno::SRCH)??;
         let limits = wanted.info.lft;
         self.sad.set_limited(id, limits.counts_traffic());
         self.sad.set_deadline(id, has_time_limit(&limits).then_some(now + FIRST_LOOK_S));
@@ -248,16 +252,18 @@ impl Server {
     ) -> Result<(), Failure> {
         let id = self.named_sa(request)?;
         let header = self.event_header(request);
-        if let Some(sa) = self.sad.get(id) {
+        if self.is_heard(group::SA)
+            && let Some(sa) = self.sad.get(id)
+        {
             self.emit(out, group::SA, || {
-                notice::sa_event(header, &SaView::new(id, sa, request.counters))
+                notice::sa_event(header, &SaView::new(id, &sa, request.counters))
             });
         }
-        if self.sad.get(id).is_some_and(|sa| sa.is_moving(request.now)) {
-            self.sad.remove(id);
-            self.changes.push(Change::SaDeparted(id));
-        } else {
-            self.remove_sa(id);
+        // Nobody has it any more, so its record is told whole to whom it may come back.
+        match self.sad.remove(id).map(|sa| (sa.is_moving(request.now), sa.body)) {
+            Some((true, Body::Valid(record))) => self.changes.push(Change::SaDeparted(record)),
+            Some((false, Body::Valid(_))) => self.changes.push(Change::SaRemoved(id)),
+            _ => {}
         }
         Ok(())
     }
@@ -289,7 +295,7 @@ impl Server {
             pid: request.client.port,
             ..Header::default()
         };
-        let view = SaView::new(id, sa, request.counters);
+        let view = SaView::new(id, &sa, request.counters);
         out.push(Delivery::Reply(notice::sa(header, &view)));
     }
 
@@ -300,8 +306,8 @@ impl Server {
         out: &mut Vec<Delivery>,
     ) -> Result<(), Failure> {
         let UsersaFlush { proto } = request.fixed()?;
-        let wanted = |sa: &Sa| proto_matches(sa.parameters().info.id.proto, proto);
-        let ids: Vec<_> = self.sad.ids().filter(|(_, sa)| wanted(sa)).map(|(id, _)| id).collect();
+        let wanted = self.sad.protocols().filter(|(_, of)| proto_matches(*of, proto));
+        let ids: Vec<_> = wanted.map(|(id, _)| id).collect();
         if ids.is_empty() {
             return Ok(());
         }
@@ -323,7 +329,7 @@ impl Server {
         let info = &expire.state;
         let key = SpiKey::new(&info.id.daddr, info.id.spi.get(), info.id.proto, info.family);
         let id = self.sad.find(&key, request.mark().key()).ok_or(Errno::NOENT)?;
-        if self.sad.get(id).is_none_or(Sa::is_larval) {
+        if self.sad.get(id).is_none_or(|sa| sa.is_larval()) {
             return Err(Errno::INVAL.into());
         }
         let hard = expire.hard != 0;

@@ -1,15 +1,24 @@
 //! The SAD: every SA once, found by SPI, by addresses while larval, by ACQUIRE, by deadline.
 //!
 //! Look-ups do not depend on the number of SAs, except among SAs that differ in nothing but their
-//! mark, which the kernel walks as well, newest first.
+//! mark, which the kernel walks as well, newest first. SAs are kept packed (`stored`), and given out
+//! whole.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use wire::xfrm::address::{Address, Be32, Mark};
+use foldhash::fast::RandomState;
 
+use wire::xfrm::address::{Address, Be32, Mark};
+use wire::xfrm::sa::UsersaInfo;
+
+use super::index::Index;
 use super::sa::{Body, Sa, SaId, SaParameters, SaRecord};
+use super::stored::StoredSa;
 use super::touched::Touched;
+use super::wheel::Wheel;
+use crate::roster::Roster;
 
 /// What a packet names an SA by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,8 +34,7 @@ impl SpiKey {
         Self { daddr: daddr.canonical(family), spi, proto, family }
     }
 
-    fn of(sa: &Sa) -> Self {
-        let info = &sa.parameters().info;
+    pub(super) fn of(info: &UsersaInfo) -> Self {
         Self::new(&info.id.daddr, info.id.spi.get(), info.id.proto, info.family)
     }
 }
@@ -58,20 +66,25 @@ impl LarvalKey {
     }
 }
 
-type Index<K> = HashMap<K, Vec<u64>>;
+type Names<K> = HashMap<K, Vec<u64>>;
+
+/// Deadlines beyond four for each SA at which those that do not count any more are thrown out.
+const VOID_MAX: usize = 10_000;
 
 /// The table.
 #[derive(Debug, Default)]
 pub(super) struct Sad {
-    by_id: BTreeMap<u64, Sa>,
-    by_spi: Index<SpiKey>,
+    by_id: Roster<StoredSa>,
+    by_spi: Index,
+    hasher: RandomState,
     /// How many SAs have an SPI under a protocol, whatever their addresses.
-    by_number: HashMap<(u32, u8), usize>,
+    by_number: HashMap<(u32, u8), u32>,
     /// Larval SAs that have no SPI yet.
-    by_addresses: Index<LarvalKey>,
+    by_addresses: Names<LarvalKey>,
     /// Larval SAs that an ACQUIRE announced, by its number.
-    by_acquire: Index<u32>,
-    deadlines: BTreeSet<(u64, u64)>,
+    by_acquire: Names<u32>,
+    /// When SAs are to be looked at. What was set before a deadline changed is in it, too.
+    deadlines: Wheel,
     /// SAs with byte or packet limits.
     limited: BTreeSet<u64>,
     next_id: u64,
@@ -101,29 +114,37 @@ impl Sad {
         SaId(self.next_id)
     }
 
-    pub(super) fn get(&self, id: SaId) -> Option<&Sa> {
-        self.by_id.get(&id.0)
+    pub(super) fn get(&self, id: SaId) -> Option<Sa> {
+        Some(self.by_id.get(id.0)?.open(id))
     }
 
-    /// For changes that leave the keys alone.
-    pub(super) fn get_mut(&mut self, id: SaId) -> Option<&mut Sa> {
+    /// Changes an SA, but for what it is found by.
+    pub(super) fn edit<R>(&mut self, id: SaId, change: impl FnOnce(&mut Sa) -> R) -> Option<R> {
+        let stored = self.by_id.get_mut(id.0)?;
+        let mut sa = stored.open(id);
+        let result = change(&mut sa);
+        *stored = StoredSa::new(&sa);
         self.touched.add(id.0);
-        self.by_id.get_mut(&id.0)
+        Some(result)
     }
 
-    pub(super) fn insert(&mut self, sa: Sa) -> SaId {
+    pub(super) fn insert(&mut self, sa: &Sa) -> SaId {
         let id = self.next_id;
         self.restore(SaId(id), sa);
         SaId(id)
     }
 
     /// Adds an SA under a name that it had before.
-    pub(super) fn restore(&mut self, id: SaId, sa: Sa) {
+    pub(super) fn restore(&mut self, id: SaId, sa: &Sa) {
         self.next_id = self.next_id.max(id.0 + 1);
-        self.touched.add(id.0);
-        self.link(id.0, &sa);
-        self.by_id.insert(id.0, sa);
+        self.put(id, sa);
         self.most = self.most.max(self.by_id.len());
+    }
+
+    fn put(&mut self, id: SaId, sa: &Sa) {
+        self.touched.add(id.0);
+        self.link(id.0, sa);
+        self.by_id.insert(id.0, StoredSa::new(sa));
     }
 
     /// No SA will have a name below this.
@@ -137,7 +158,7 @@ impl Sad {
     }
 
     pub(super) fn remove(&mut self, id: SaId) -> Option<Sa> {
-        let sa = self.by_id.remove(&id.0)?;
+        let sa = self.by_id.remove(id.0)?.open(id);
         self.touched.add(id.0);
         self.unlink(id.0, &sa);
         Some(sa)
@@ -149,8 +170,7 @@ impl Sad {
         if let Body::Larval(parameters) = &mut sa.body {
             parameters.info.id.spi = Be32::new(spi);
         }
-        self.link(id.0, &sa);
-        self.by_id.insert(id.0, sa);
+        self.put(id, &sa);
     }
 
     /// Changes where an SA with a key is found; the record as it is then.
@@ -165,14 +185,19 @@ impl Sad {
             change(&mut Arc::make_mut(record).parameters);
             moved = Some(Arc::clone(record));
         }
-        self.link(id.0, &sa);
-        self.by_id.insert(id.0, sa);
+        self.put(id, &sa);
         moved
     }
 
     /// The newest SA with this key that accepts the mark.
     pub(super) fn find(&self, key: &SpiKey, mark: u32) -> Option<SaId> {
-        self.newest(self.by_spi.get(key), |sa| sa.parameters().mark.accepts(mark))
+        let fits = |id: &u64| {
+            self.by_id.get(*id).is_some_and(|stored| {
+                let (info, accepted) = stored.outline();
+                accepted.accepts(mark) && SpiKey::of(&info) == *key
+            })
+        };
+        self.by_spi.named(self.hasher.hash_one(key)).filter(fits).max().map(SaId)
     }
 
     /// A larval SA without SPI.
@@ -193,28 +218,44 @@ impl Sad {
     }
 
     /// The newest SA older than `before`, for walking from the newest to the oldest.
-    pub(super) fn before(&self, before: u64) -> Option<(SaId, &Sa)> {
-        self.by_id.range(..before).next_back().map(|(&id, sa)| (SaId(id), sa))
+    pub(super) fn before(&self, before: u64) -> Option<(SaId, Sa)> {
+        self.by_id.before(before).map(|(id, stored)| (SaId(id), stored.open(SaId(id))))
     }
 
-    pub(super) fn ids(&self) -> impl Iterator<Item = (SaId, &Sa)> {
-        self.by_id.iter().map(|(&id, sa)| (SaId(id), sa))
+    /// Every SA's name, oldest first.
+    pub(super) fn ids(&self) -> impl Iterator<Item = SaId> {
+        self.by_id.iter().map(|(id, _)| SaId(id))
+    }
+
+    /// Every SA, oldest first: its name and its protocol.
+    pub(super) fn protocols(&self) -> impl Iterator<Item = (SaId, u8)> {
+        self.by_id.iter().map(|(id, stored)| (SaId(id), stored.outline().0.id.proto))
     }
 
     pub(super) fn set_deadline(&mut self, id: SaId, deadline: Option<u64>) {
-        let Some(sa) = self.by_id.get_mut(&id.0) else { return };
-        self.touched.add(id.0);
-        if let Some(old) = sa.deadline {
-            self.deadlines.remove(&(old, id.0));
+        self.edit(id, |sa| sa.deadline = deadline);
+        if let Some(second) = deadline {
+            self.deadlines.set(second, id.0);
         }
-        sa.deadline = deadline;
-        if let Some(new) = deadline {
-            self.deadlines.insert((new, id.0));
+        if self.deadlines.len() > 4 * self.by_id.len() + VOID_MAX {
+            self.deadlines.clear();
+            for (id, stored) in self.by_id.iter() {
+                if let Some(second) = stored.open(SaId(id)).deadline {
+                    self.deadlines.set(second, id);
+                }
+            }
         }
     }
 
-    pub(super) fn next_deadline(&self) -> Option<(u64, SaId)> {
-        self.deadlines.first().map(|&(deadline, id)| (deadline, SaId(id)))
+    /// The SAs that are to be looked at by now, those that wait longest first.
+    pub(super) fn take_due(&mut self, now: u64) -> Vec<SaId> {
+        let due = self.deadlines.take_until(now);
+        let counts = |(second, id): &(u64, u64)| {
+            self.get(SaId(*id)).is_some_and(|sa| sa.deadline == Some(*second))
+        };
+        let mut due: Vec<SaId> = due.into_iter().filter(counts).map(|(_, id)| SaId(id)).collect();
+        due.dedup();
+        due
     }
 
     pub(super) fn limited(&self) -> impl Iterator<Item = SaId> {
@@ -230,14 +271,14 @@ impl Sad {
     }
 
     fn newest(&self, ids: Option<&Vec<u64>>, accepts: impl Fn(&Sa) -> bool) -> Option<SaId> {
-        let found = ids?.iter().rev().find(|id| self.by_id.get(id).is_some_and(&accepts));
-        found.copied().map(SaId)
+        let mut found = ids?.iter().rev().map(|id| SaId(*id));
+        found.find(|id| self.get(*id).as_ref().is_some_and(&accepts))
     }
 
     fn link(&mut self, id: u64, sa: &Sa) {
         let parameters = sa.parameters();
         if parameters.spi() != 0 {
-            self.by_spi.entry(SpiKey::of(sa)).or_default().push(id);
+            self.by_spi.insert(self.hasher.hash_one(SpiKey::of(&parameters.info)), id);
             *self.by_number.entry((parameters.spi(), parameters.info.id.proto)).or_default() += 1;
         } else if sa.is_larval() {
             self.by_addresses.entry(LarvalKey::of(parameters)).or_default().push(id);
@@ -246,7 +287,7 @@ impl Sad {
             self.by_acquire.entry(parameters.info.seq).or_default().push(id);
         }
         if let Some(deadline) = sa.deadline {
-            self.deadlines.insert((deadline, id));
+            self.deadlines.set(deadline, id);
         }
         if !sa.is_larval() && parameters.info.lft.counts_traffic() {
             self.limited.insert(id);
@@ -255,7 +296,9 @@ impl Sad {
 
     fn unlink(&mut self, id: u64, sa: &Sa) {
         let parameters = sa.parameters();
-        drop_from(&mut self.by_spi, &SpiKey::of(sa), id);
+        if parameters.spi() != 0 {
+            self.by_spi.remove(self.hasher.hash_one(SpiKey::of(&parameters.info)), id);
+        }
         let number = (parameters.spi(), parameters.info.id.proto);
         if let Some(count) = self.by_number.get_mut(&number) {
             *count -= 1;
@@ -263,16 +306,15 @@ impl Sad {
                 self.by_number.remove(&number);
             }
         }
-        drop_from(&mut self.by_addresses, &LarvalKey::of(parameters), id);
-        drop_from(&mut self.by_acquire, &parameters.info.seq, id);
-        if let Some(deadline) = sa.deadline {
-            self.deadlines.remove(&(deadline, id));
+        if sa.is_larval() {
+            drop_from(&mut self.by_addresses, &LarvalKey::of(parameters), id);
+            drop_from(&mut self.by_acquire, &parameters.info.seq, id);
         }
         self.limited.remove(&id);
     }
 }
 
-fn drop_from<K: std::hash::Hash + Eq>(index: &mut Index<K>, key: &K, id: u64) {
+fn drop_from<K: std::hash::Hash + Eq>(index: &mut Names<K>, key: &K, id: u64) {
     let Some(ids) = index.get_mut(key) else { return };
     ids.retain(|&other| other != id);
     if ids.is_empty() {

@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 
 /// The bytes of a message that may hold keys.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Bytes(Zeroizing<Vec<u8>>);
+pub struct Bytes(Vec<u8>);
 
 /// Room for the longest single reply, an SA with a 4096-packet window (about 1.1 KiB), so that
 /// building one never moves key bytes and leaves a copy behind.
@@ -24,7 +24,7 @@ impl Bytes {
 
     /// Empty, with room for `capacity` bytes.
     pub(super) fn with_capacity(capacity: usize) -> Self {
-        Self(Zeroizing::new(Vec::with_capacity(capacity)))
+        Self(Vec::with_capacity(capacity))
     }
 
     /// Empty, to be used over and over: its room stays, and what was in it is wiped.
@@ -34,27 +34,41 @@ impl Bytes {
 
     /// Wipes it and makes it empty.
     pub fn clear(&mut self) {
-        // `zeroize` wipes byte by byte what was never used, too.
-        self.0.fill(0);
-        self.0.clear();
+        self.wipe();
         if self.0.capacity() > REUSED_MAX {
-            self.0 = Zeroizing::new(Vec::with_capacity(REPLY_CAPACITY));
+            self.0 = Vec::with_capacity(REPLY_CAPACITY);
         }
+    }
+
+    /// Overwrites all of its room, as what was taken back is behind the end. In one piece: byte by byte,
+    /// as `zeroize` does it, takes a microsecond for a reply.
+    fn wipe(&mut self) {
+        self.0.clear();
+        self.0.resize(self.0.capacity(), 0);
+        // Nobody reads it any more, but the compiler must not know.
+        std::hint::black_box(self.0.as_slice());
+        self.0.clear();
     }
 
     /// Room for `more` bytes, without leaving a copy of what is there.
     pub(crate) fn reserve(&mut self, more: usize) {
         let wanted = self.0.len() + more;
         if wanted > self.0.capacity() {
-            let mut larger = Zeroizing::new(Vec::with_capacity(wanted.next_power_of_two()));
-            larger.extend_from_slice(&self.0);
-            self.0 = larger;
+            let mut larger = Bytes::with_capacity(wanted.next_power_of_two());
+            larger.0.extend_from_slice(&self.0);
+            *self = larger;
         }
     }
 
     /// To append to.
     pub(crate) fn vec(&mut self) -> &mut Vec<u8> {
         &mut self.0
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        self.wipe();
     }
 }
 

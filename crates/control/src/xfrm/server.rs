@@ -24,7 +24,7 @@ use super::info::Thresholds;
 use super::notice;
 use super::policy::{Defaults, PolicyId, PolicyRecord};
 use super::request::Request;
-use super::sa::{Direction, SaId, SaParameters, SaRecord};
+use super::sa::{Body, Direction, SaId, SaParameters, SaRecord};
 use super::sad::Sad;
 use super::secret::Bytes;
 use super::spd::Spd;
@@ -72,7 +72,7 @@ pub enum Change {
     SaRemoved(SaId),
     /// An SA was deleted whose sequence numbers were read (GETAE) just before: it is on the move. The
     /// data plane may keep it for the moment until the same SA is installed with other addresses.
-    SaDeparted(SaId),
+    SaDeparted(Arc<SaRecord>),
     /// A new policy.
     PolicyInstalled(Arc<PolicyRecord>),
     /// A policy was deleted, flushed, replaced, or it expired.
@@ -137,6 +137,11 @@ impl Server {
         self.listeners = mask;
     }
 
+    /// Somebody listens to these groups as well.
+    pub(super) fn listen_too(&mut self, mask: u32) {
+        self.listeners |= mask;
+    }
+
     /// Whether anybody listens to a group.
     pub fn is_heard(&self, group: u32) -> bool {
         self.listeners & group::bit(group) != 0
@@ -150,6 +155,24 @@ impl Server {
     /// The changes since the last call, in order.
     pub fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
+    }
+
+    /// An SA with a key, as it is.
+    pub fn sa_record(&self, id: SaId) -> Option<Arc<SaRecord>> {
+        match self.sad.get(id)?.body {
+            Body::Valid(record) => Some(record),
+            Body::Larval(_) => None,
+        }
+    }
+
+    /// A policy, as it is.
+    pub fn policy_record(&self, id: PolicyId) -> Option<Arc<PolicyRecord>> {
+        self.spd.get(id).map(|policy| policy.record)
+    }
+
+    /// The policy of an index, as events of the data plane name it.
+    pub fn policy_of_index(&self, index: u32) -> Option<PolicyId> {
+        self.spd.named_by(index)
     }
 
     /// SAs and policies in the tables.

@@ -23,7 +23,7 @@ use rustix::process::{Uid, geteuid};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use super::connection::{Connection, Ended, REQUEST_MAX};
+use super::connection::{Connection, Ended, REQUEST_MAX, commit};
 use super::counters::{Backend, Counters};
 use super::delivery::{Delivery, Event};
 use super::server::Server;
@@ -130,12 +130,25 @@ impl Clients {
         let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         // An interrupted wait is not an error: the descriptor stays readable.
         let count = epoll::wait(&self.epoll, &mut ready[..], Some(&zero)).unwrap_or(0);
+        let (mut served, mut events) = (Vec::new(), Vec::new());
+        server.set_listeners(self.groups());
         for event in &ready[..count] {
             match event.data.u64() {
                 LISTENER => self.accept(),
-                token => self.serve(token, server, backend, now),
+                token => {
+                    let result = self.serve(token, server, backend, now, &mut events);
+                    served.push((token, result));
+                }
             }
         }
+        // What all of them asked for comes into force at once.
+        let done = commit(server, backend);
+        for (token, result) in served {
+            let Some(connection) = self.connections.get_mut(&token) else { continue };
+            let flushed = result.and(done).and_then(|()| connection.flush(server, &*backend));
+            self.settle(token, flushed);
+        }
+        self.broadcast(events, server, &*backend);
         if self.deaf_until.is_some_and(|until| Instant::now() >= until) {
             self.listen(true);
         }
@@ -148,8 +161,7 @@ impl Clients {
             Delivery::Event(event) => Some(event),
             Delivery::Reply(_) => None,
         });
-        let events: Vec<Event> = events.collect();
-        self.broadcast(&events, None, server, counters);
+        self.broadcast(events.map(|event| (LISTENER, event)).collect(), server, counters);
     }
 
     /// The groups that anybody is bound to.
@@ -197,37 +209,36 @@ impl Clients {
         let _ = epoll::modify(&self.epoll, &self.listener, data, flags);
     }
 
-    fn serve(&mut self, token: u64, server: &mut Server, backend: &mut dyn Backend, now: u64) {
-        let Some(connection) = self.connections.get_mut(&token) else { return };
-        // Events must be built for those who bound since the last call.
-        server.set_listeners(u32::MAX);
-        let mut events = Vec::new();
-        let result = connection
-            .flush(server, &*backend)
-            .and_then(|()| connection.serve(server, backend, now, &mut self.buffer, &mut events));
-        self.settle(token, result);
-        self.broadcast(&events, Some(token), server, &*backend);
+    /// Reads a connection's requests. Its events are added to those that all others are to get.
+    fn serve(
+        &mut self,
+        token: u64,
+        server: &mut Server,
+        backend: &mut dyn Backend,
+        now: u64,
+        events: &mut Vec<(u64, Event)>,
+    ) -> Result<(), Ended> {
+        let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
+        connection.flush(server, &*backend)?;
+        let mut caused = Vec::new();
+        let result = connection.serve(server, backend, now, &mut self.buffer, &mut caused);
+        events.extend(caused.into_iter().map(|event| (token, event)));
+        result
     }
 
-    /// Gives events to all connections but `asker`, which has them already.
-    fn broadcast(
-        &mut self,
-        events: &[Event],
-        asker: Option<u64>,
-        server: &Server,
-        counters: &dyn Counters,
-    ) {
+    /// Gives events to all connections but those that caused them, which have them already.
+    fn broadcast(&mut self, events: Vec<(u64, Event)>, server: &Server, counters: &dyn Counters) {
         if events.is_empty() {
             return;
         }
-        let tokens: Vec<u64> = self.connections.keys().copied().collect();
-        for token in tokens.into_iter().filter(|token| Some(*token) != asker) {
+        let listening = self.connections.iter().filter(|(_, connection)| connection.groups != 0);
+        let tokens: Vec<u64> = listening.map(|(token, _)| *token).collect();
+        for token in tokens {
             let Some(connection) = self.connections.get_mut(&token) else { continue };
-            if connection.groups == 0 {
-                continue;
-            }
-            for event in events {
-                connection.notify(event);
+            for (asker, event) in &events {
+                if *asker != token {
+                    connection.notify(event);
+                }
             }
             let result = connection.flush(server, counters);
             self.settle(token, result);

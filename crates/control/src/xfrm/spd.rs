@@ -1,16 +1,24 @@
 //! The SPD: every policy once, found by selector, by index, by deadline.
+//!
+//! Policies are kept packed (`stored`), and given out whole.
 
+use std::collections::BTreeSet;
 #[cfg(test)]
 use std::collections::HashSet;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::BuildHasher;
 use std::sync::Arc;
+
+use foldhash::fast::RandomState;
 
 use wire::xfrm::address::{Mark, Selector};
 use wire::xfrm::number::direction;
 use wire::xfrm::policy::UserTmpl;
 
+use super::index::Index;
 use super::policy::{Policy, PolicyId, PolicyRecord};
+use super::stored::StoredPolicy;
 use super::touched::Touched;
+use crate::roster::Roster;
 
 /// Hash buckets of the kernel's tables at the start, and at most; shown by GETSPDINFO.
 const BUCKETS_MIN: u32 = 8;
@@ -46,9 +54,11 @@ pub(super) const fn direction_of(index: u32) -> u32 {
 /// The table.
 #[derive(Debug)]
 pub(super) struct Spd {
-    by_id: BTreeMap<u64, Policy>,
-    by_key: HashMap<PolicyKey, u64>,
-    by_index: HashMap<u32, u64>,
+    by_id: Roster<StoredPolicy>,
+    by_key: Index,
+    by_index: Index,
+    hasher: RandomState,
+    /// The policies with a time limit, which hardly any has.
     deadlines: BTreeSet<(u64, u64)>,
     next_id: u64,
     /// Where the search for a free index starts; grows by 8, because the low bits are the
@@ -65,9 +75,10 @@ pub(super) struct Spd {
 impl Default for Spd {
     fn default() -> Self {
         Self {
-            by_id: BTreeMap::new(),
-            by_key: HashMap::new(),
-            by_index: HashMap::new(),
+            by_id: Roster::default(),
+            by_key: Index::default(),
+            by_index: Index::default(),
+            hasher: RandomState::default(),
             deadlines: BTreeSet::new(),
             next_id: 0,
             next_index: 0,
@@ -84,20 +95,31 @@ impl Spd {
         self.by_id.len()
     }
 
-    pub(super) fn get(&self, id: PolicyId) -> Option<&Policy> {
-        self.by_id.get(&id.0)
+    pub(super) fn get(&self, id: PolicyId) -> Option<Policy> {
+        Some(self.by_id.get(id.0)?.open(id))
     }
 
     pub(super) fn find(&self, key: &PolicyKey) -> Option<PolicyId> {
-        self.by_key.get(key).copied().map(PolicyId)
+        let mut found = self.by_key.named(self.hasher.hash_one(key)).map(PolicyId);
+        found.find(|id| self.get(*id).is_some_and(|policy| PolicyKey::of(&policy.record) == *key))
+    }
+
+    fn indexed(&self, index: u32) -> Option<Policy> {
+        let mut found = self.by_index.named(self.hasher.hash_one(index));
+        found.find_map(|id| self.get(PolicyId(id)).filter(|policy| policy.record.index == index))
+    }
+
+    /// The policy with this index.
+    pub(super) fn named_by(&self, index: u32) -> Option<PolicyId> {
+        self.indexed(index).map(|policy| policy.record.id)
     }
 
     /// The policy with this index, when everything but the selector is as in `key`.
     pub(super) fn find_by_index(&self, index: u32, key: &PolicyKey) -> Option<PolicyId> {
-        let id = PolicyId(*self.by_index.get(&index)?);
-        let found = PolicyKey::of(&self.get(id)?.record);
+        let record = self.indexed(index)?.record;
+        let found = PolicyKey::of(&record);
         let same = PolicyKey { selector: found.selector, ..*key } == found;
-        same.then_some(id)
+        same.then_some(record.id)
     }
 
     /// Adds a policy in place of the one with the same key, whose index it takes over. Returns the
@@ -121,7 +143,7 @@ impl Spd {
             record.index = self.free_index(record.direction, record.index);
         }
         let record = Arc::new(record);
-        self.link(Policy { record: Arc::clone(&record), add_time: now, deadline: None });
+        self.link(&Policy { record: Arc::clone(&record), add_time: now, deadline: None });
         self.count(record.direction, replaced.is_none());
         (record, replaced.map(|old| old.record.id))
     }
@@ -132,19 +154,29 @@ impl Spd {
         id: PolicyId,
         templates: Vec<UserTmpl>,
     ) -> Option<Arc<PolicyRecord>> {
-        let policy = self.by_id.get_mut(&id.0)?;
+        self.edit(id, |policy| {
+            Arc::make_mut(&mut policy.record).templates = templates;
+            Arc::clone(&policy.record)
+        })
+    }
+
+    /// Changes a policy, but for what it is found by.
+    fn edit<R>(&mut self, id: PolicyId, change: impl FnOnce(&mut Policy) -> R) -> Option<R> {
+        let stored = self.by_id.get_mut(id.0)?;
+        let mut policy = stored.open(id);
+        let result = change(&mut policy);
+        *stored = StoredPolicy::new(&policy);
         self.touched.add(id.0);
-        Arc::make_mut(&mut policy.record).templates = templates;
-        Some(Arc::clone(&policy.record))
+        Some(result)
     }
 
     /// Adds a policy under the name and the index that it had before. False if another has them.
-    pub(super) fn restore(&mut self, policy: Policy) -> bool {
+    pub(super) fn restore(&mut self, policy: &Policy) -> bool {
         let record = &policy.record;
         let id = record.id.0;
-        let taken = self.by_id.contains_key(&id)
-            || self.by_index.contains_key(&record.index)
-            || self.by_key.contains_key(&PolicyKey::of(record));
+        let taken = self.by_id.contains(id)
+            || self.indexed(record.index).is_some()
+            || self.find(&PolicyKey::of(record)).is_some();
         if !taken {
             let direction = record.direction;
             self.next_id = self.next_id.max(id + 1);
@@ -154,15 +186,15 @@ impl Spd {
         !taken
     }
 
-    fn link(&mut self, policy: Policy) {
+    fn link(&mut self, policy: &Policy) {
         let id = policy.record.id.0;
         self.touched.add(id);
-        self.by_key.insert(PolicyKey::of(&policy.record), id);
-        self.by_index.insert(policy.record.index, id);
+        self.by_key.insert(self.hasher.hash_one(PolicyKey::of(&policy.record)), id);
+        self.by_index.insert(self.hasher.hash_one(policy.record.index), id);
         if let Some(deadline) = policy.deadline {
             self.deadlines.insert((deadline, id));
         }
-        self.by_id.insert(id, policy);
+        self.by_id.insert(id, StoredPolicy::new(policy));
     }
 
     /// What the next policy is named and numbered by.
@@ -177,10 +209,10 @@ impl Spd {
     }
 
     pub(super) fn remove(&mut self, id: PolicyId) -> Option<Policy> {
-        let policy = self.by_id.remove(&id.0)?;
+        let policy = self.by_id.remove(id.0)?.open(id);
         self.touched.add(id.0);
-        self.by_key.remove(&PolicyKey::of(&policy.record));
-        self.by_index.remove(&policy.record.index);
+        self.by_key.remove(self.hasher.hash_one(PolicyKey::of(&policy.record)), id.0);
+        self.by_index.remove(self.hasher.hash_one(policy.record.index), id.0);
         if let Some(deadline) = policy.deadline {
             self.deadlines.remove(&(deadline, id.0));
         }
@@ -191,21 +223,22 @@ impl Spd {
     }
 
     /// The newest policy older than `before`, for walking from the newest to the oldest.
-    pub(super) fn before(&self, before: u64) -> Option<(PolicyId, &Policy)> {
-        self.by_id.range(..before).next_back().map(|(&id, policy)| (PolicyId(id), policy))
+    pub(super) fn before(&self, before: u64) -> Option<(PolicyId, Policy)> {
+        let (id, stored) = self.by_id.before(before)?;
+        Some((PolicyId(id), stored.open(PolicyId(id))))
     }
 
-    pub(super) fn policies(&self) -> impl Iterator<Item = (PolicyId, &Policy)> {
-        self.by_id.iter().map(|(&id, policy)| (PolicyId(id), policy))
+    /// Every policy, oldest first.
+    pub(super) fn policies(&self) -> impl Iterator<Item = (PolicyId, Policy)> {
+        self.by_id.iter().map(|(id, stored)| (PolicyId(id), stored.open(PolicyId(id))))
     }
 
     pub(super) fn set_deadline(&mut self, id: PolicyId, deadline: Option<u64>) {
-        let Some(policy) = self.by_id.get_mut(&id.0) else { return };
-        self.touched.add(id.0);
-        if let Some(old) = policy.deadline {
+        let replace = |policy: &mut Policy| std::mem::replace(&mut policy.deadline, deadline);
+        let Some(old) = self.edit(id, replace) else { return };
+        if let Some(old) = old {
             self.deadlines.remove(&(old, id.0));
         }
-        policy.deadline = deadline;
         if let Some(new) = deadline {
             self.deadlines.insert((new, id.0));
         }
@@ -239,7 +272,7 @@ impl Spd {
             if index == 0 {
                 index = 8;
             }
-            if !self.by_index.contains_key(&index) {
+            if self.indexed(index).is_none() {
                 return index;
             }
         }
@@ -262,11 +295,17 @@ impl Spd {
     }
 }
 
-/// All names of policies, for tests of consistency.
+/// Whether every policy is found by its key and its index, and nothing else is there.
 #[cfg(test)]
 pub(super) fn consistent(spd: &Spd) -> bool {
-    let keys: HashSet<_> = spd.by_key.values().copied().collect();
-    let indices: HashSet<_> = spd.by_index.values().copied().collect();
-    let ids: HashSet<_> = spd.by_id.keys().copied().collect();
-    keys == ids && indices == ids && spd.counts.iter().sum::<u32>() as usize == ids.len()
+    let policies: Vec<Policy> = spd.policies().map(|(_, policy)| policy).collect();
+    let indices: HashSet<u32> = policies.iter().map(|policy| policy.record.index).collect();
+    let found = |policy: &Policy| {
+        let (id, index) = (policy.record.id, policy.record.index);
+        spd.find(&PolicyKey::of(&policy.record)) == Some(id) && spd.named_by(index) == Some(id)
+    };
+    let len = policies.len();
+    policies.iter().all(found)
+        && [indices.len(), spd.by_key.len(), spd.by_index.len(), spd.len()] == [len; 4]
+        && spd.counts.iter().sum::<u32>() as usize == len
 }

@@ -4,6 +4,9 @@
 //! packet of the host can meet it. Its destinations then are routed to the host's device. That is more
 //! than the policy covers (ports, other sources); what is too much the data plane sends in clear.
 //! What is too little would leave in clear, so nothing is left out.
+//!
+//! Policies that no address is in are not kept: a gateway has tens of thousands of them. When the
+//! addresses change, all are looked at again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -28,7 +31,7 @@ struct Protected {
     optional: bool,
 }
 
-/// Policies, addresses, and what has to be looked at again.
+/// Policies that an address of the host is in, addresses, and what has to be looked at again.
 #[derive(Default)]
 pub struct Model {
     policies: HashMap<PolicyId, Protected>,
@@ -63,6 +66,9 @@ impl Model {
         }
         self.remove(id);
         let PolicyConfig { priority, selector, .. } = *policy;
+        if self.local_in(selector.source).is_none() {
+            return;
+        }
         let optional = template.optional;
         self.policies.insert(id, Protected { priority, selector, optional });
         self.by_destination.entry(selector.destination).or_default().insert((priority, id));
@@ -110,19 +116,25 @@ impl Model {
         }
     }
 
-    /// The host's addresses are these now.
-    pub fn set_locals(&mut self, addresses: impl Iterator<Item = IpAddr>) {
+    /// The host's addresses are these now, and the policies these.
+    pub fn set_locals<'a>(
+        &mut self,
+        addresses: impl Iterator<Item = IpAddr>,
+        policies: impl Iterator<Item = (PolicyId, &'a PolicyConfig)>,
+    ) {
         let fresh: BTreeSet<IpAddr> = addresses.filter(|address| may_send_afar(*address)).collect();
         if fresh.iter().eq(self.locals.keys()) {
             return;
         }
+        let Model { by_destination, strict, mut news, .. } = std::mem::take(self);
+        news.destinations.extend(by_destination.into_keys());
+        news.selectors.extend(strict.into_keys());
+        news.exempt = true;
+        self.news = news;
         self.locals = fresh.into_iter().map(|address| (address, 0)).collect();
-        for source in self.sources.keys().copied().collect::<Vec<_>>() {
-            self.cover(source, |count| *count += 1);
+        for (id, policy) in policies {
+            self.install(id, policy);
         }
-        self.news.destinations.extend(self.by_destination.keys());
-        self.news.selectors.extend(self.strict.keys());
-        self.news.exempt = true;
     }
 
     /// What may be different.
@@ -221,28 +233,31 @@ mod tests {
     #[test]
     fn only_policies_that_a_local_address_can_meet_make_routes() {
         let mut model = Model::default();
-        model.set_locals(locals(&["192.0.2.1", "127.0.0.1", "fe80::1"]));
         let site = policy("10.1.0.0/16", "10.2.0.0/16", 5);
+        let policies = || [(PolicyId(1), &site)].into_iter();
+        model.set_locals(locals(&["192.0.2.1", "127.0.0.1", "fe80::1"]), [].into_iter());
         let far = prefix("10.2.0.0/16");
         model.install(PolicyId(1), &site);
+        assert!(model.policies.is_empty(), "nobody here is in it");
         assert_eq!((model.route(&far), model.blocks(&site.selector)), (None, false));
         assert_eq!(model.exempt(), locals(&["192.0.2.1"]).collect());
         model.take_news();
 
-        model.set_locals(locals(&["192.0.2.1", "10.1.0.1"]));
+        model.set_locals(locals(&["192.0.2.1", "10.1.0.1"]), policies());
         assert!(model.take_news().destinations.contains(&far));
         assert_eq!(model.route(&far), Some(locals(&["10.1.0.1"]).next()));
         assert!(model.blocks(&site.selector));
         assert_eq!(model.exempt(), locals(&["192.0.2.1"]).collect());
 
-        model.set_locals(locals(&["192.0.2.1"]));
+        model.set_locals(locals(&["192.0.2.1"]), policies());
+        assert!(model.take_news().destinations.contains(&far));
         assert_eq!((model.route(&far), model.blocks(&site.selector)), (None, false));
     }
 
     #[test]
     fn a_route_lasts_as_long_as_one_policy_of_its_destination() {
         let mut model = Model::default();
-        model.set_locals(locals(&["10.1.0.1", "10.9.0.1"]));
+        model.set_locals(locals(&["10.1.0.1", "10.9.0.1"]), [].into_iter());
         let far = prefix("10.2.0.0/16");
         model.install(PolicyId(1), &policy("10.1.0.0/16", "10.2.0.0/16", 7));
         model.install(PolicyId(2), &policy("10.9.0.0/16", "10.2.0.0/16", 3));
@@ -260,7 +275,7 @@ mod tests {
     #[test]
     fn a_policy_for_every_source_prefers_none_and_level_use_blocks_nothing() {
         let mut model = Model::default();
-        model.set_locals(locals(&["2001:db8::1", "10.1.0.1"]));
+        model.set_locals(locals(&["2001:db8::1", "10.1.0.1"]), [].into_iter());
         model.install(PolicyId(1), &policy("::/0", "2001:db8:2::/64", 7));
         assert_eq!(model.route(&prefix("2001:db8:2::/64")), Some(None));
         let mut optional = policy("10.1.0.0/16", "10.2.0.0/16", 7);

@@ -17,17 +17,16 @@ use std::time::{Duration, Instant};
 
 use dataplane::prefix::Family;
 use dataplane::selector::{PortMatch, Selector};
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR};
-use netlink_sys::protocols::NETLINK_XFRM;
-use rustix::io::Errno;
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR};
 use wire::protocol;
 use wire::xfrm::lifetime::LifetimeConfig;
 use wire::xfrm::number::{action, direction, msg};
 use wire::xfrm::policy::{UserpolicyId, UserpolicyInfo};
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::super::kernel_policy::KernelPolicies;
 use super::super::translate;
-use crate::route_feed::socket::{NetlinkSocket, Received, error_of, messages};
+use crate::route_feed::socket::{Received, messages};
 
 /// The priority of a block, by which it is known again. A person's own policies come before.
 const BLOCK_PRIORITY: u32 = 0x5047_0001;
@@ -45,7 +44,7 @@ type Block = (Selector, u32);
 /// The kernel's policies that keep the host's packets.
 pub struct Shield {
     /// `None`: the kernel has no XFRM.
-    socket: Option<NetlinkSocket>,
+    kernel: Option<KernelPolicies>,
     /// Interface indexes of the ports.
     ports: Vec<u32>,
     ike_ports: Vec<u16>,
@@ -58,7 +57,7 @@ impl Shield {
     /// Takes over what an earlier run left.
     pub fn open(ports: Vec<u32>, ike_ports: &[u16]) -> io::Result<Shield> {
         let mut shield = Shield {
-            socket: NetlinkSocket::open(NETLINK_XFRM, 0).ok(),
+            kernel: KernelPolicies::open().ok(),
             ports,
             ike_ports: ike_ports.to_vec(),
             blocks: HashSet::new(),
@@ -73,7 +72,8 @@ impl Shield {
         self.blocks.len()
     }
 
-    /// Brings a selector's blocks in line with what is wanted.
+    /// Brings a selector's blocks in line with what is wanted, from the next
+    /// [`flush`](Shield::flush) on.
     pub fn set(&mut self, selector: &Selector, blocked: bool) -> io::Result<()> {
         let wanted: Vec<u32> = match (blocked, selector.source.family()) {
             (false, _) => Vec::new(),
@@ -115,7 +115,12 @@ impl Shield {
             self.blocks.remove(&(selector, place));
             self.remove(&selector, place)?;
         }
-        Ok(())
+        self.flush()
+    }
+
+    /// Brings into force what was asked for.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.kernel.as_mut().map_or(Ok(()), KernelPolicies::flush)
     }
 
     /// Removes everything.
@@ -126,7 +131,7 @@ impl Shield {
         for selector in self.passes() {
             self.remove(&selector, 0)?;
         }
-        Ok(())
+        self.flush()
     }
 
     fn let_pass(&mut self) -> io::Result<()> {
@@ -161,36 +166,25 @@ impl Shield {
             priority,
             ..UserpolicyInfo::default()
         };
-        self.request(msg::NEWPOLICY, policy.as_bytes(), Errno::EXIST)
+        self.request(msg::NEWPOLICY, policy.as_bytes())
     }
 
     fn remove(&mut self, selector: &Selector, place: u32) -> io::Result<()> {
         let mut sel = translate::wire_selector(selector);
         sel.ifindex = place as i32;
         let id = UserpolicyId { sel, dir: direction::OUT, ..UserpolicyId::default() };
-        self.request(msg::DELPOLICY, id.as_bytes(), Errno::NOENT)
+        self.request(msg::DELPOLICY, id.as_bytes())
     }
 
-    /// Sends a request that may fail in one way only. Netlink answers before `send` returns.
-    fn request(&mut self, kind: u16, payload: &[u8], harmless: Errno) -> io::Result<()> {
-        let Some(socket) = &mut self.socket else { return Ok(()) };
-        let asked = socket.send(kind, NLM_F_REQUEST | NLM_F_ACK, payload)?;
-        while let Received::Datagram(datagram) = socket.receive()? {
-            let mut answers = messages(datagram)
-                .filter(|one| one.sequence_number() == asked && one.message_type() == NLMSG_ERROR);
-            let Some(answer) = answers.next() else { continue };
-            return match error_of(answer.payload()) {
-                Some(error) if error.raw_os_error() != Some(harmless.raw_os_error()) => Err(error),
-                _ => Ok(()),
-            };
-        }
-        Err(io::ErrorKind::TimedOut.into())
+    fn request(&mut self, kind: u16, payload: &[u8]) -> io::Result<()> {
+        self.kernel.as_mut().map_or(Ok(()), |kernel| kernel.request(kind, payload))
     }
 
     /// The blocks that are there already.
     fn left(&mut self) -> io::Result<HashSet<Block>> {
         let mut left = HashSet::new();
-        let Some(socket) = &mut self.socket else { return Ok(left) };
+        let Some(kernel) = &mut self.kernel else { return Ok(left) };
+        let socket = kernel.socket();
         let asked = socket.send(msg::GETPOLICY, NLM_F_REQUEST | NLM_F_DUMP, &[0; 64])?;
         let deadline = Instant::now() + DUMP_TIMEOUT;
         loop {

@@ -24,7 +24,7 @@ impl Tables {
         for held in self.guard.unprotected() {
             self.release(held, view)?;
         }
-        Ok(())
+        self.guard.flush()
     }
 
     /// Frees the places of SAs that nobody has any more, now that the journal knows.
@@ -46,27 +46,28 @@ impl Tables {
 
 impl Places for Tables {
     fn place(&self, id: SaId) -> Option<Place> {
-        self.sas.get(&id)?.sa.place()
+        self.sa_of(id)?.sa.place()
     }
 
     fn before(&self, id: SaId) -> (u64, u64) {
-        self.sas.get(&id).map_or((0, 0), |installed| installed.before)
+        self.sa_of(id).map_or((0, 0), InstalledSa::before)
     }
 }
 
 impl Counters for Tables {
     fn sa(&self, id: SaId) -> Option<SaCounters> {
-        let InstalledSa { sa, before: (packets, bytes), .. } = self.sas.get(&id)?;
-        let counters = translate::counters(sa, &self.clock);
+        let installed = self.sa_of(id)?;
+        let (packets, bytes) = installed.before();
+        let counters = translate::counters(&installed.sa, &self.clock);
         Some(SaCounters {
-            packets: counters.packets.saturating_sub(*packets),
-            bytes: counters.bytes.saturating_sub(*bytes),
+            packets: counters.packets.saturating_sub(packets),
+            bytes: counters.bytes.saturating_sub(bytes),
             ..counters
         })
     }
 
     fn policy(&self, id: PolicyId) -> Option<PolicyCounters> {
-        let policy = self.policies.get(&id)?.policy.as_ref()?;
+        let policy = self.policy_of(id)?.policy.as_ref()?;
         let use_time = self.clock.unix_seconds(policy.usage().last_use_ns).unwrap_or(0);
         Some(PolicyCounters { use_time })
     }

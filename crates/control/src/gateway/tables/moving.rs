@@ -16,10 +16,10 @@ impl Tables {
     /// Puts an SA into force. One that only moved goes on with its numbers, and its old ends go out of
     /// force with the same view.
     pub(super) fn install_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
-        let old = self.departed.returning(record, |id| Some(&*self.sas.get(&id)?.record));
+        let old = self.departed.returning(record);
         let old = match old {
             Some(Predecessor::Leaving(id)) => {
-                let sa = self.sas.get(&id).map(|installed| installed.sa.clone());
+                let sa = self.sa_of(id).map(|installed| installed.sa.clone());
                 self.remove_sa(id, view)?;
                 sa
             }
@@ -34,8 +34,8 @@ impl Tables {
             Ok(sa) => {
                 let usage = old.map(|old| old.stats().usage);
                 self.put_sa(sa, record, false, view)?;
-                if let (Some(installed), Some(usage)) = (self.sas.get_mut(&record.id), usage) {
-                    installed.before = (usage.packets, usage.bytes);
+                if let (Some(installed), Some(usage)) = (self.sas.get_mut(record.id.0), usage) {
+                    installed.before = Some(Box::new((usage.packets, usage.bytes)));
                 }
             }
             // The server checked all that the data plane asks for; nothing is sealed without.
@@ -53,9 +53,10 @@ impl Tables {
             return Ok(any);
         }
         let now_ns = self.clock.now_ns();
-        while let Some(id) = self.departed.overdue(now_ns) {
-            if let Some(installed) = self.sas.get(&id) {
-                self.departed.remember(installed.sa.clone(), installed.record.clone(), now_ns);
+        while let Some(record) = self.departed.overdue(now_ns) {
+            let id = record.id;
+            if let Some(installed) = self.sas.get(id.0) {
+                self.departed.remember(installed.sa.clone(), record, now_ns);
             }
             self.remove_sa(id, view)?;
             any = true;

@@ -1,6 +1,7 @@
 //! Requests to a real XFRM server, and what the tables make of its changes.
 
 mod moving;
+mod wiped;
 
 use std::net::IpAddr;
 
@@ -123,7 +124,11 @@ impl Fixture {
     }
 
     fn sa(&self, spi: u32) -> &InstalledSa {
-        self.tables.sas().find(|one| one.sa.config().spi == spi).unwrap()
+        self.tables.sa_of(self.name(spi)).unwrap()
+    }
+
+    fn name(&self, spi: u32) -> SaId {
+        self.tables.sas().find(|(_, one)| one.sa.config().spi == spi).unwrap().0
     }
 
     /// The SA that flows of the only protect policy leave by.
@@ -244,7 +249,7 @@ fn an_sa_past_a_soft_limit_gives_way_to_one_that_is_not() {
     for spi in [0x101, 0x102] {
         gateway.add_sa(spi, 7);
     }
-    let newest = gateway.sa(0x102).record.id;
+    let newest = gateway.name(0x102);
     gateway.tables.apply(&[Change::SaDying(newest)], &mut gateway.view).unwrap();
     assert_eq!(gateway.chosen(), Some(0x101));
     gateway.delete_sa(0x101);

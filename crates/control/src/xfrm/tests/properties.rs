@@ -80,7 +80,8 @@ fn check_changes(bench: &mut Bench, mirror: &mut (Vec<u64>, Vec<u64>)) {
                 assert!(mirror.0.contains(&record.id.0));
             }
             Change::SaDying(id) => assert!(mirror.0.contains(&id.0)),
-            Change::SaRemoved(id) | Change::SaDeparted(id) => {
+            Change::SaDeparted(record) => mirror.0.retain(|id| *id != record.id.0),
+            Change::SaRemoved(id) => {
                 let at = mirror.0.iter().position(|&other| other == id.0).unwrap();
                 mirror.0.remove(at);
             }
@@ -97,7 +98,7 @@ fn check_changes(bench: &mut Bench, mirror: &mut (Vec<u64>, Vec<u64>)) {
         }
     }
     let server = &bench.server;
-    let valid = server.sad.ids().filter(|(_, sa)| !sa.is_larval()).map(|(id, _)| id.0);
+    let valid = server.sad.ids().filter(|id| server.sa_record(*id).is_some()).map(|id| id.0);
     assert_eq!(valid.collect::<Vec<_>>(), mirror.0);
     assert_eq!(server.spd.policies().map(|(id, _)| id.0).collect::<Vec<_>>(), mirror.1);
     assert!(super::super::spd::consistent(&server.spd));

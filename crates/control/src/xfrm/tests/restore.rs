@@ -147,7 +147,7 @@ fn a_limit_that_passes_while_nobody_serves_is_announced_to_those_who_come_back()
     assert_eq!(after.tick(150).events.len(), 0, "nobody can have come back yet");
     assert_eq!(after.server.next_deadline(), Some(after.now + 2));
     let beyond = SaCounters { packets: 1, bytes: 1 << 50, ..SaCounters::default() };
-    let id = after.server.sad.ids().next().expect("the SA").0;
+    let id = after.server.sad.ids().next().expect("the SA");
     after.figures.sas.insert(id, beyond);
     assert!(after.server.limit_reached(id, &after.figures).is_empty());
     after.figures.sas.clear();

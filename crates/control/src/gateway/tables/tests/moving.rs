@@ -37,7 +37,7 @@ impl Fixture {
         Some((udp.source_port, udp.destination_port))
     }
 
-    fn end_all_departures(&mut self) {
+    pub(super) fn end_all_departures(&mut self) {
         let end = Instant::now() + Duration::from_secs(10);
         while !self.tables.end_departures(&mut self.view).unwrap() {
             assert!(Instant::now() < end, "the grace never ends");
@@ -131,14 +131,14 @@ fn another_key_is_another_sa() {
 fn counters_begin_anew_and_limits_do_not() {
     let (_directory, mut gateway) = start();
     gateway.add_udp_sa(0x101, EAST, (4500, 4500), ReplayState::default());
-    let id = gateway.sa(0x101).record.id;
-    gateway.tables.sas.get_mut(&id).unwrap().before = (0, 0);
+    let id = gateway.name(0x101);
+    gateway.tables.sas.get_mut(id.0).unwrap().before = None;
     gateway.take_away(0x101, EAST);
     gateway.add_udp_sa(0x101, EAST, (4500, 999), ReplayState::default());
-    let (sa, record) = (gateway.sa(0x101).sa.clone(), gateway.sa(0x101).record.clone());
-    let shown = gateway.tables.sa(record.id).unwrap();
+    let sa = gateway.sa(0x101).sa.clone();
+    let shown = gateway.tables.sa(gateway.name(0x101)).unwrap();
     assert_eq!((shown.packets, shown.bytes), (0, 0));
-    assert_eq!(sa.stats().usage.packets, gateway.sa(0x101).before.0);
+    assert_eq!(sa.stats().usage.packets, gateway.sa(0x101).before().0);
 }
 
 #[test]
