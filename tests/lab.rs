@@ -11,9 +11,14 @@ use lab::result::{Direction, Label, Run, balance, read};
 
 /// `peregrine lab run bf3-test1` with few tunnels and whatever else.
 fn lab(out: &Path, options: &str) -> Command {
+    lab_of("bf3-test1 --tunnels 5", out, options)
+}
+
+/// `peregrine lab run` with a recipe and whatever else.
+fn lab_of(recipe: &str, out: &Path, options: &str) -> Command {
     let mut command = Command::new(gateway::PEREGRINE);
     command.env("PEREGRINE_PRELOAD", gateway::preload());
-    command.args(["lab", "run", "bf3-test1", "--tunnels", "5", "--out"]).arg(out);
+    command.args(["lab", "run"]).args(recipe.split_whitespace()).arg("--out").arg(out);
     command.args(options.split_whitespace());
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     command
@@ -49,10 +54,15 @@ fn assert_nothing_is_left(pid: u32) {
 
 /// All accounts of all curves close, and no label says otherwise.
 fn assert_accounted(run: &Run) {
+    assert_accounted_between(run, ["gw0", "gw1"]);
+}
+
+/// The same of gateways with other names.
+fn assert_accounted_between(run: &Run, [near, far]: [&str; 2]) {
     for curve in &run.result.curves {
         assert_eq!(balance(&curve.accounting), [], "{:#?}", curve.accounting);
         assert!(!curve.conclusion.labels.contains(&Label::Unaccounted));
-        for place in ["path", "gw0", "gw1"] {
+        for place in ["path", near, far] {
             assert!(curve.accounting.iter().any(|row| row.place == place), "{place} is missing");
         }
     }
@@ -102,6 +112,32 @@ fn an_overload_is_accounted_for_to_the_packet() {
     assert_accounted(&run);
     let step = &run.result.curves[0].steps[0];
     assert!(step.loss_ratio > 0.0 && step.generator_limited, "{step:?}");
+}
+
+/// Over a router, and over switches to two workers with SAs of their own: a light load arrives, and
+/// of an overload every packet is accounted for, those that the kernels in between lose among them.
+#[test]
+fn routed_and_per_cpu_tests_run_and_are_accounted_for() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, recipe, gateways) in
+        [("routed", "bf3-test4 --tunnels 6", ["gw0", "gw1"]), ("pcpu", "pcpu", ["west", "east"])]
+    {
+        let out = folder.path().join(name);
+        let options = "--directions both --steps 1 --step-time 1s --max 10mbps --json";
+        let (_, code, run) = finished(&out, lab_of(recipe, &out, options).spawn().unwrap());
+        assert_eq!(code, Some(0), "{name}");
+        assert_accounted_between(&run, gateways);
+        for direction in &run.result.curves[0].steps[0].directions {
+            let frames = direction.frames;
+            assert!(frames.received * 2 > frames.expected && frames.expected > 500, "{frames:?}");
+            assert_eq!((frames.corrupted, frames.misrouted, frames.duplicated), (0, 0, 0));
+        }
+        let out = folder.path().join(format!("{name}-heavy"));
+        let options = "--directions both --steps 1 --step-time 2s --max 20gbps --json";
+        let (_, code, run) = finished(&out, lab_of(recipe, &out, options).spawn().unwrap());
+        assert_eq!(code, Some(0), "{name}: {:#?}", run.result.curves[0].accounting);
+        assert_accounted_between(&run, gateways);
+    }
 }
 
 #[test]

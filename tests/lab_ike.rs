@@ -1,6 +1,7 @@
 //! `peregrine lab run --keys ike`: strongSwan negotiates, the same load goes over it, and nothing
 //! of either daemon or gateway stays behind.
 
+mod daemon;
 mod gateway;
 
 use std::os::unix::process::CommandExt;
@@ -8,13 +9,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use daemon::root::Root;
 use lab::result::{Label, balance, read};
 
-/// `peregrine lab run bf3-test1 --keys ike` with whatever else.
-fn lab(out: &Path, options: &str) -> Command {
+/// `peregrine lab run RECIPE --keys ike` with whatever else.
+fn lab(recipe: &str, out: &Path, options: &str) -> Command {
     let mut command = Command::new(gateway::PEREGRINE);
     command.env("PEREGRINE_PRELOAD", gateway::preload());
-    command.args(["lab", "run", "bf3-test1", "--keys", "ike", "--out"]).arg(out);
+    command.args(["lab", "run", recipe, "--keys", "ike", "--out"]).arg(out);
     command.args(options.split_whitespace());
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     command
@@ -51,11 +53,11 @@ fn assert_nothing_is_left(pid: u32) {
 }
 
 /// Runs a few tunnels with a light load; returns everything that was printed beside the result.
-fn measured(options: &str, daemons: u32) -> String {
+fn measured(recipe: &str, options: &str, daemons: u32) -> String {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
     let options = format!("--directions both --steps 1 --step-time 1s --max 5mbps {options}");
-    let child = lab(&out, &options).spawn().unwrap();
+    let child = lab(recipe, &out, &options).spawn().unwrap();
     let pid = child.id();
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -91,7 +93,7 @@ fn measured(options: &str, daemons: u32) -> String {
 
 #[test]
 fn tunnels_that_strongswan_negotiated_carry_the_load_and_both_list_them() {
-    let text = measured("--tunnels 4 --show-sas", 1);
+    let text = measured("bf3-test1", "--tunnels 4 --show-sas", 1);
     // Before the ramp and after it.
     let whole = "8 SAs of strongSwan, 8 of the gateway, 8 of both by SPI, 8 with equal counters";
     assert_eq!(text.matches(whole).count(), 2, "{text}");
@@ -100,8 +102,28 @@ fn tunnels_that_strongswan_negotiated_carry_the_load_and_both_list_them() {
 
 #[test]
 fn several_daemons_share_a_gateway_and_one_connection_answers_for_all() {
-    measured("--tunnels 5 --shards 2 --responder any", 2);
-    measured("--tunnels 3 --shards 3", 3);
+    measured("bf3-test1", "--tunnels 5 --shards 2 --responder any", 2);
+    measured("bf3-test1", "--tunnels 3 --shards 3", 3);
+}
+
+#[test]
+fn tunnels_over_a_router_are_negotiated_for_both_pairs_of_links() {
+    measured("bf3-test4", "--tunnels 5", 1);
+    measured("bf3-test4", "--tunnels 6 --shards 2 --responder any", 2);
+}
+
+/// The SAs of single CPUs come when each CPU has its first packet.
+#[test]
+fn another_strongswan_negotiates_an_sa_for_each_cpu() {
+    let Some(root) = Root::find("strongswan-6.1") else { return };
+    let options = format!("--show-sas --daemon-root {}", root.path.display());
+    let text = measured("pcpu", &options, 1);
+    assert!(text.contains("strongSwan 6."), "{text}");
+    let counts = text
+        .split(" SAs of strongSwan")
+        .filter_map(|before| before.rsplit(char::is_whitespace).next()?.parse::<u32>().ok());
+    // One for all CPUs and one for each of two, both ways; each end may ask for its own.
+    assert!(counts.max().is_some_and(|most| most >= 6), "{text}");
 }
 
 #[test]
@@ -109,7 +131,7 @@ fn an_interrupted_negotiation_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("cut");
     let options = "--tunnels 1500 --directions uni --steps 1 --step-time 1s --max 5mbps --json";
-    let child = lab(&out, options).spawn().unwrap();
+    let child = lab("bf3-test1", &out, options).spawn().unwrap();
     let pid = child.id();
     let end = Instant::now() + Duration::from_secs(120);
     while daemons_of(pid).iter().filter(|line| line.contains("charon-systemd")).count() < 2 {

@@ -126,6 +126,10 @@ struct Run {
     /// ramp
     #[arg(long)]
     show_sas: bool,
+    /// With --keys ike: the strongSwan unpacked in this folder instead of the machine's own, such as
+    /// tests/daemon/provision unpacks in target/daemons
+    #[arg(long, value_name = "DIR")]
+    daemon_root: Option<PathBuf>,
     /// Folder for the results (default: RECIPE-TIME here)
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -215,15 +219,19 @@ impl Run {
 
     /// How the tunnels are negotiated, if they are.
     fn keying(&self, recipe: &Recipe) -> Result<Option<Keying>, Unfit> {
-        let is_asked_for = self.shards.is_some() || self.responder.is_some() || self.show_sas;
+        let is_asked_for = self.shards.is_some()
+            || self.responder.is_some()
+            || self.daemon_root.is_some()
+            || self.show_sas;
         if self.keys == Keys::Static {
-            let sentence = "--shards, --responder and --show-sas are about negotiated tunnels: say \
-                            --keys ike as well";
+            let sentence = "--shards, --responder, --daemon-root and --show-sas are about \
+                            negotiated tunnels: say --keys ike as well";
             return if is_asked_for { Err(Unfit(sentence.to_owned())) } else { Ok(None) };
         }
         let responder = self.responder.unwrap_or_default();
         recipe.terms(responder).map_err(|error| Unfit(error.to_string()))?;
-        Ok(Some(Keying { shards: self.shards, responder, lists_sas: self.show_sas }))
+        let root = self.daemon_root.clone();
+        Ok(Some(Keying { root, shards: self.shards, responder, lists_sas: self.show_sas }))
     }
 
     /// The recipe with what the options change in it.
@@ -448,6 +456,7 @@ mod tests {
             shards: None,
             responder: None,
             show_sas: false,
+            daemon_root: None,
             out: None,
             json: false,
         };

@@ -16,6 +16,8 @@ use crate::wiring::{GENERATOR_LINKS, LinkDrops};
 
 /// The place whose books are those of the whole path.
 const PATH: &str = "path";
+/// The station, in the names of links.
+const STATION: &str = "gen";
 /// The name of what no counter explains.
 const UNEXPLAINED: &str = "unexplained";
 
@@ -88,6 +90,7 @@ pub fn account(
     for (now, then) in after.gateways.iter().zip(&before.gateways) {
         gateway_losses(&mut rows, now, then, before, after);
     }
+    router_losses(&mut rows, before, after);
     for (now, then) in after.gateways.iter().zip(&before.gateways) {
         gateway_books(&mut rows, now, then);
     }
@@ -137,7 +140,7 @@ fn station_losses(rows: &mut Rows, ports: [&str; 2], before: &Ledger, after: &Le
         let waiting = after.station.waiting[index];
         rows.push_some(PATH, Side::Out, format!("{port}: waits to be sent"), waiting);
         let arrival = counters.rx_ring_full + counters.rx_no_frame + counters.rx_oversize;
-        let link = format!("gen:{}", GENERATOR_LINKS[index]);
+        let link = format!("{STATION}:{}", GENERATOR_LINKS[index]);
         link_losses(rows, &link, arrival, before, after);
     }
 }
@@ -194,6 +197,18 @@ fn link_losses(rows: &mut Rows, link: &str, socket: u64, before: &Ledger, after:
     let dropped = grown.get(link).copied().unwrap_or_default();
     let name = format!("{link} dropped by the link");
     rows.push_some(PATH, Side::Out, name, dropped.saturating_sub(socket));
+}
+
+/// What is lost on links of neither the station nor a gateway.
+fn router_losses(rows: &mut Rows, before: &Ledger, after: &Ledger) {
+    let known = |place: &str| {
+        place == STATION || after.gateways.iter().any(|gateway| gateway.name == place)
+    };
+    for link in after.links.keys() {
+        if link.split_once(':').is_some_and(|(place, _)| !known(place)) {
+            link_losses(rows, link, 0, before, after);
+        }
+    }
 }
 
 fn pairs<'a>(
@@ -273,6 +288,16 @@ mod tests {
         assert_eq!(packets("gw1:p0 dropped by the link"), Some(81));
         assert_eq!(packets("gw0: no_sa"), Some(11));
         assert_eq!(packets("delivered P0→P1"), Some(800));
+    }
+
+    #[test]
+    fn a_router_between_the_gateways_loses_by_name_too() {
+        let (mut after, mut fates) = ledger();
+        after.links.insert("router:far0".to_owned(), 7);
+        fates.delivered[0] -= 7;
+        let rows = account(["P0", "P1"], &empty(), &after, &fates);
+        assert_eq!(balance(&rows), []);
+        assert!(rows.iter().any(|row| row.name == "router:far0 dropped by the link"));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! lab knows nothing of their inside, and judges them by what they tell everybody.
 
 mod facts;
+mod percpu;
 
 use std::fs;
 use std::io;
@@ -50,6 +51,9 @@ pub enum DutError {
         /// The end of the gateway's log.
         log: String,
     },
+    /// An SA of a single CPU could not be installed.
+    #[error("installing the SAs of single CPUs: {0}")]
+    PerCpu(#[from] crate::rates::ProgramError),
     /// A question was not answered.
     #[error("`show {question}` of {gateway} failed: {reason}")]
     Show {
@@ -97,11 +101,15 @@ impl Dut {
         scratch: &Path,
     ) -> Result<Dut, DutError> {
         let cores = cores();
+        let several = workers(recipe, &cores);
         let launch = |index: usize| {
             let site = recipe.site(SIDES[index]);
-            let ports = [site.clear_link.as_str(), site.black_link.as_str()];
-            let core = cores[index % cores.len()];
-            Gateway::launch(wiring, index, &site.gateway, &ports, core, binary, scratch)
+            let ports: Vec<&str> =
+                std::iter::once(site.clear_link.as_str()).chain(site.black_links()).collect();
+            // Gateways of one worker take turns at the cores.
+            let one = [cores[index % cores.len()]];
+            let cores = if several.len() == 1 { &one[..] } else { several };
+            Gateway::launch(wiring, index, &site.gateway, &ports, cores, binary, scratch)
         };
         // Both are launched before either is waited for.
         let [near, far] = [launch(0), launch(1)];
@@ -125,6 +133,10 @@ impl Dut {
                 source,
                 log: tail(&gateway.process.log()),
             })?;
+            if recipe.esp.per_cpu {
+                let path = Path::new(RUN_DIRECTORY).join(&gateway.instance).join("xfrm.sock");
+                percpu::install(&path, recipe, side, tunnels, workers(recipe, &cores()))?;
+            }
         }
         Ok(())
     }
@@ -215,7 +227,7 @@ impl Gateway {
         index: usize,
         label: &str,
         ports: &[&str],
-        core: usize,
+        cores: &[usize],
         binary: &Path,
         scratch: &Path,
     ) -> Result<Gateway, DutError> {
@@ -223,7 +235,7 @@ impl Gateway {
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let instance = format!("lab-{}-{serial}-{label}", std::process::id());
         let config = scratch.join(format!("{instance}.toml"));
-        let text = configuration(&instance, ports, core, &scratch.join("state"));
+        let text = configuration(&instance, ports, cores, &scratch.join("state"));
         fs::write(&config, text).map_err(|source| DutError::Io {
             what: format!("writing {}", config.display()),
             source,
@@ -272,12 +284,17 @@ impl Gateway {
     }
 }
 
-/// A gateway's configuration: one worker, and nothing left behind outside `state`.
-fn configuration(name: &str, ports: &[&str], core: usize, state: &Path) -> String {
+/// The cores of gateways with several workers: as many as the recipe asks for and the machine has.
+fn workers<'a>(recipe: &Recipe, cores: &'a [usize]) -> &'a [usize] {
+    &cores[..cores.len().min(recipe.cores as usize)]
+}
+
+/// A gateway's configuration: a worker for each core, and nothing left behind outside `state`.
+fn configuration(name: &str, ports: &[&str], cores: &[usize], state: &Path) -> String {
     let ports: String =
         ports.iter().map(|port| format!("\n[[port]]\ninterface = \"{port}\"\n")).collect();
     let state = state.display();
-    format!("name = \"{name}\"\ncores = [{core}]\n{ports}\n[control]\nstate_dir = \"{state}\"\n")
+    format!("name = \"{name}\"\ncores = {cores:?}\n{ports}\n[control]\nstate_dir = \"{state}\"\n")
 }
 
 /// The cores that this process may use, lowest first; the gateways take turns at them.
@@ -301,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_configuration_names_what_the_gateway_needs() {
-        let text = configuration("lab-1-0-gw0", &["p1", "p0"], 3, Path::new("/tmp/x/state"));
+        let text = configuration("lab-1-0-gw0", &["p1", "p0"], &[3], Path::new("/tmp/x/state"));
         let table: toml::Table = text.parse().unwrap();
         assert_eq!(table["name"].as_str(), Some("lab-1-0-gw0"));
         assert_eq!(table["cores"].as_array().unwrap()[0].as_integer(), Some(3));

@@ -7,6 +7,8 @@
 //!
 //! It knows nothing of IKE itself and touches no key: those go from the daemon to its gateway.
 
+use std::path::PathBuf;
+
 mod connection;
 mod daemon;
 mod error;
@@ -23,11 +25,13 @@ pub use listing::{Seen, compare, list, shown};
 pub use negotiate::{Daemons, Stage};
 pub use settings::Settings;
 pub use shards::{SHARDS_MAX, Shards};
-pub use terms::{Ends, Responder, Terms};
+pub use terms::{Auth, Ends, Responder, Terms};
 
 /// How the tunnels of a run are negotiated.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keying {
+    /// Where the daemon is unpacked, if it is not the machine's own.
+    pub root: Option<PathBuf>,
     /// Daemons per gateway; as many as keep each quick when nothing is said.
     pub shards: Option<u32>,
     /// How the answering side finds a tunnel.

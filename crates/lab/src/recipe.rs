@@ -9,6 +9,7 @@ mod ike;
 mod key;
 mod net;
 mod plan;
+mod router;
 mod speed;
 
 pub use ike::Ike;
@@ -16,6 +17,7 @@ pub use key::test_key;
 pub use net::{Net, NetError};
 pub(crate) use plan::nth_endpoint;
 pub use plan::{Side, Tunnel};
+pub use router::Router;
 pub use speed::{Speed, SpeedError};
 
 use serde::{Deserialize, Serialize};
@@ -29,12 +31,16 @@ pub const RECIPE_SCHEMA: u32 = 1;
 /// Most tunnels a recipe may ask for; the design's goal is 50 000 and a /16 of endpoints holds
 /// 65 023 that end in neither .0 nor .255.
 pub const TUNNELS_MAX: u32 = 65_000;
+/// Most workers per gateway: SPIs of single CPUs are that many blocks of 2²⁴.
+const CORES_MAX: u32 = 15;
 /// Longest ramp: beyond it `samples.csv` and the plot become useless before the test does.
 const STEPS_MAX: u32 = 1000;
 /// The built-in recipes by id.
-const BUILT_IN: [(&str, &str); 2] = [
+const BUILT_IN: [(&str, &str); 4] = [
     ("bf3-test0", include_str!("../../../recipes/bf3-test0.toml")),
     ("bf3-test1", include_str!("../../../recipes/bf3-test1.toml")),
+    ("bf3-test4", include_str!("../../../recipes/bf3-test4.toml")),
+    ("pcpu", include_str!("../../../recipes/pcpu.toml")),
 ];
 
 /// One test. Fields may be changed after reading (command-line options do); then call
@@ -71,7 +77,13 @@ pub struct Recipe {
     /// How the SAs are negotiated when they are (`--keys ike`).
     #[serde(default)]
     pub ike: Ike,
-    /// The side with one endpoint and one selector for all tunnels.
+    /// Workers of each gateway, as far as the machine has cores.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub cores: u32,
+    /// What lies between the gateways where they are not back to back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub router: Option<Router>,
+    /// The side with one endpoint and one selector for all tunnels of a pair of links.
     pub near: Site,
     /// The side with one endpoint and one selector per tunnel.
     pub far: Site,
@@ -91,6 +103,9 @@ pub struct Esp {
     pub esn: bool,
     /// Anti-replay window in packets.
     pub replay_window: u32,
+    /// Beside the SAs of a tunnel for all CPUs, two for each CPU that has a worker (RFC 9611).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub per_cpu: bool,
     /// Tunnel `i` uses this plus `i` from near to far.
     pub spi_towards_far: u32,
     /// Tunnel `i` uses this plus `i` from far to near.
@@ -113,8 +128,12 @@ pub struct Site {
     pub clear_link: String,
     /// The gateway's address there.
     pub clear: Net,
-    /// The gateway's link to the other gateway.
+    /// The gateway's link to the other gateway, or to the router.
     pub black_link: String,
+    /// More such links, over a router. Tunnels take turns at them, and the addresses of the n-th are
+    /// those of the first, n networks further on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_black_links: Vec<String>,
     /// The endpoint: of all tunnels (near) or of tunnel 1 (far).
     pub endpoint: Net,
     /// The protected network: of all tunnels (near) or of tunnel 1 (far).
@@ -207,6 +226,7 @@ impl Recipe {
     /// every mix known and large enough for the stamp.
     pub fn check(&self) -> Result<(), RecipeError> {
         self.check_values()?;
+        self.check_pairs()?;
         for &tunnels in &self.tunnels {
             self.check_plan(tunnels)?;
         }
@@ -250,6 +270,7 @@ impl Recipe {
         within("settle_s", self.ramp.settle_s, 0.0, self.ramp.step_time_s)?;
         within("drain_ms", self.ramp.drain_ms, 1, 60_000)?;
         within("warm_up_s", self.warm_up_s, 0.0, 600.0)?;
+        within("cores", self.cores, 1, CORES_MAX)?;
         within("replay_window", self.esp.replay_window, 1, 4096)?;
         within("latency_us_max", self.thresholds.latency_us_max, 1.0, 1e9)?;
         within("rx_loss_percent_max", self.thresholds.rx_loss_percent_max, 0.0, 100.0)?;
@@ -264,8 +285,9 @@ impl Recipe {
             // RFC 4303 §2.1 reserves SPIs up to 255.
             within(name, base, 256, u32::MAX - TUNNELS_MAX)?;
         }
-        if self.esp.spi_towards_far.abs_diff(self.esp.spi_towards_near) <= TUNNELS_MAX {
-            let expected = format!("more than {TUNNELS_MAX} away from spi_towards_far");
+        let apart = if self.esp.per_cpu { self.cores << 24 } else { 0 } + TUNNELS_MAX;
+        if self.esp.spi_towards_far.abs_diff(self.esp.spi_towards_near) <= apart {
+            let expected = format!("more than {apart} away from spi_towards_far");
             return Err(value("spi_towards_near", self.esp.spi_towards_near, expected));
         }
         Ok(())
@@ -281,6 +303,14 @@ impl Recipe {
         });
         format!("{hash:016x}")
     }
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn is_one(number: &u32) -> bool {
+    *number == 1
 }
 
 fn value(name: &'static str, found: impl ToString, expected: impl Into<String>) -> RecipeError {

@@ -4,8 +4,8 @@
 //! Definitions: *lost* RFC 2680 (never arrived within the window), *duplicated* RFC 5560 §3
 //! (arrived again), *reordered* RFC 4737 §3.3 (Type-P-Reordered: smaller than the next expected).
 //! Order is judged per lane. A gateway promises order within an SA, not between SAs, so the lab
-//! uses as many lanes as tunnels; frame `n` belongs to lane `n mod lanes`, as in
-//! [`crate::traffic::Cycle`].
+//! uses as many lanes as tunnels, or as flows where a tunnel has an SA for each CPU; frame `n`
+//! belongs to lane `n mod lanes`, as in [`crate::traffic::Cycle`].
 //!
 //! Latencies and rates are not kept here.
 

@@ -141,7 +141,7 @@ impl Sink {
 
 impl Direction {
     fn new(cycle: Cycle) -> Direction {
-        let lanes = cycle.tunnels();
+        let lanes = cycle.lanes();
         Direction {
             cycle,
             load: Tracker::new(lanes),

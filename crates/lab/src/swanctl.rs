@@ -5,10 +5,12 @@
 //! It starts nothing and asks nobody; `lab run --keys ike` negotiates without files, from the same
 //! [`crate::ike`] terms.
 
+mod certificates;
 mod files;
 mod network;
 mod plan;
 
+pub use certificates::CertificateError;
 pub use files::{File, WriteError, files, write};
 pub use plan::{Kind, Layout, Plan, PlanError, Request};
 

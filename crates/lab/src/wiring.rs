@@ -7,7 +7,10 @@
 //!        └─────────┘                 └─────────┘                 └─────────┘
 //! ```
 //!
-//! Neighbours are resolved by the kernels, as on any network. It starts no gateway and sends
+//! A recipe with a router has it in the place of the black link, with a link to each gateway for every
+//! pair. With several workers per gateway a link has a queue for each, and a switch stands in each
+//! clear link: the generator has one queue, and the switch's kernel spreads flows over several by
+//! their hash, as a network card does. Neighbours are resolved by the kernels, as on any network. It starts no gateway and sends
 //! nothing.
 
 use std::collections::BTreeMap;
@@ -15,7 +18,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::generator::Source;
-use crate::recipe::{Recipe, RecipeError, Side};
+use crate::recipe::{Recipe, RecipeError, Router, Side};
 use crate::result::Direction;
 use crate::station::StationPort;
 use crate::topology::{Namespace, TopologyError, Veth};
@@ -57,7 +60,14 @@ pub enum WiringError {
 pub struct Wiring {
     generator: Namespace,
     gateways: [Namespace; 2],
+    router: Option<Namespace>,
+    switches: Vec<Namespace>,
 }
+
+/// A switch's bridge.
+const BRIDGE: &str = "bridge";
+/// The ends of a switch's links: to the generator, and to the gateway.
+const SWITCH_LINKS: [&str; 2] = ["in", "out"];
 
 /// What a link's receiving end did not pass on, as its kernel counts it.
 pub type LinkDrops = BTreeMap<String, u64>;
@@ -70,21 +80,72 @@ impl Wiring {
             [Namespace::new(&recipe.near.gateway)?, Namespace::new(&recipe.far.gateway)?];
         let [near, far] = &gateways;
         let (near_site, far_site) = (&recipe.near, &recipe.far);
-        Veth::new((&generator, GENERATOR_LINKS[0]), (near, &near_site.clear_link), 1)?;
-        Veth::new((near, &near_site.black_link), (far, &far_site.black_link), 1)?;
-        Veth::new((far, &far_site.clear_link), (&generator, GENERATOR_LINKS[1]), 1)?;
+        let mut switches = Vec::new();
+        for (index, site) in [near_site, far_site].into_iter().enumerate() {
+            let (port, clear) = ((&generator, GENERATOR_LINKS[index]), &*site.clear_link);
+            if recipe.cores == 1 {
+                Veth::new(port, (&gateways[index], clear), 1)?;
+            } else {
+                let switch = Wiring::switch(&format!("switch{index}"))?;
+                Veth::new(port, (&switch, SWITCH_LINKS[0]), 1)?;
+                Veth::new((&switch, SWITCH_LINKS[1]), (&gateways[index], clear), recipe.cores)?;
+                for link in SWITCH_LINKS {
+                    switch.ip(&format!("link set {link} master {BRIDGE}"))?;
+                }
+                switches.push(switch);
+            }
+        }
+        let router = match &recipe.router {
+            Some(router) => Some(Wiring::router(recipe, router, &gateways)?),
+            None => {
+                let ends = ((near, &*near_site.black_link), (far, &*far_site.black_link));
+                Veth::new(ends.0, ends.1, recipe.cores)?;
+                None
+            }
+        };
         for (side, link) in SIDES.into_iter().zip(GENERATOR_LINKS) {
             let address = recipe.site(side).generator;
             generator.ip(&format!("address add {address} dev {link}"))?;
         }
-        Ok(Wiring { generator, gateways })
+        Ok(Wiring { generator, gateways, router, switches })
+    }
+
+    fn switch(name: &str) -> Result<Namespace, WiringError> {
+        let namespace = Namespace::new(name)?;
+        // It forwards frames and says nothing itself.
+        for knob in ["all", "default"] {
+            namespace.sysctl(&format!("net.ipv6.conf.{knob}.disable_ipv6"), "1")?;
+        }
+        namespace.ip(&format!("link add {BRIDGE} type bridge"))?;
+        namespace.ip(&format!("link set {BRIDGE} up"))?;
+        Ok(namespace)
+    }
+
+    fn router(
+        recipe: &Recipe,
+        router: &Router,
+        gateways: &[Namespace; 2],
+    ) -> Result<Namespace, WiringError> {
+        let namespace = Namespace::new(&router.name)?;
+        for family in ["ipv4.ip_forward", "ipv6.conf.all.forwarding"] {
+            namespace.sysctl(&format!("net.{family}"), "1")?;
+        }
+        for (side, gateway) in SIDES.into_iter().zip(gateways) {
+            for (link, pair) in recipe.site(side).black_links().zip(0..) {
+                Veth::new((gateway, link), (&namespace, &Router::link(side, pair)), recipe.cores)?;
+            }
+        }
+        let lines: Vec<String> = recipe.router_batch().lines().map(str::to_owned).collect();
+        // Next hops are the gateways' own addresses, on networks of its own: it needs no gateway yet.
+        namespace.ip_batch(&lines)?;
+        Ok(namespace)
     }
 
     /// Gives both gateways the addresses and routes for `tunnels` tunnels, in place of earlier ones.
     pub fn address(&self, recipe: &Recipe, tunnels: u32) -> Result<(), WiringError> {
         for (side, namespace) in SIDES.into_iter().zip(&self.gateways) {
             let site = recipe.site(side);
-            for link in [&site.clear_link, &site.black_link] {
+            for link in std::iter::once(site.clear_link.as_str()).chain(site.black_links()) {
                 // Routes outlive the addresses that made them possible.
                 for family in ["-4", "-6"] {
                     namespace.ip(&format!("{family} route flush dev {link} proto boot"))?;
@@ -102,17 +163,26 @@ impl Wiring {
         }
     }
 
-    /// Tells the near gateway where every far endpoint is, as a network with so many would do it by
-    /// one router.
+    /// Tells whoever is before the far gateway where every far endpoint is: the near gateway, as a
+    /// network with so many would do it by one router, or that router.
     fn settle_neighbours(&self, recipe: &Recipe, tunnels: u32) -> Result<(), WiringError> {
         let [near, far] = &self.gateways;
-        let mac = mac(far, &recipe.far.black_link)?.map(|byte| format!("{byte:02x}")).join(":");
-        let link = &recipe.near.black_link;
-        let lines: Vec<String> = (1..=tunnels)
-            .filter_map(|number| Some(recipe.tunnel(number)?.far_endpoint))
-            .map(|end| format!("neighbour replace {end} lladdr {mac} dev {link} nud permanent"))
-            .collect();
-        Ok(near.ip_batch(&lines)?)
+        let mut ways = Vec::new();
+        for (own, pair) in recipe.far.black_links().zip(0..) {
+            let mac = mac(far, own)?.map(|byte| format!("{byte:02x}")).join(":");
+            let link = match &self.router {
+                Some(_) => Router::link(Side::Far, pair),
+                None => recipe.near.black_link.clone(),
+            };
+            ways.push((mac, link));
+        }
+        let line = |number| {
+            let tunnel = recipe.tunnel(number)?;
+            let (end, (mac, link)) = (tunnel.far_endpoint, ways.get(tunnel.pair as usize)?);
+            Some(format!("neighbour replace {end} lladdr {mac} dev {link} nud permanent"))
+        };
+        let lines: Vec<String> = (1..=tunnels).filter_map(line).collect();
+        Ok(self.router.as_ref().unwrap_or(near).ip_batch(&lines)?)
     }
 
     /// The generator's namespace.
@@ -159,22 +229,45 @@ impl Wiring {
         }
         for (side, namespace) in SIDES.into_iter().zip(&self.gateways) {
             let site = recipe.site(side);
-            for link in [&site.clear_link, &site.black_link] {
-                links.push((format!("{}:{link}", site.gateway), namespace, link.clone()));
+            for link in std::iter::once(site.clear_link.as_str()).chain(site.black_links()) {
+                links.push((format!("{}:{link}", site.gateway), namespace, link.to_owned()));
+            }
+        }
+        for (index, switch) in self.switches.iter().enumerate() {
+            for link in SWITCH_LINKS {
+                links.push((format!("switch{index}:{link}"), switch, link.to_owned()));
+            }
+        }
+        if let (Some(router), Some(namespace)) = (&recipe.router, &self.router) {
+            for (side, pair) in
+                SIDES.into_iter().flat_map(|side| (0..recipe.pairs()).map(move |n| (side, n)))
+            {
+                let link = Router::link(side, pair);
+                links.push((format!("{}:{link}", router.name), namespace, link));
             }
         }
         links
     }
 
-    /// Packets that each link end dropped on receiving since it was made.
+    /// The namespaces in which kernels forward.
+    fn between(&self) -> impl Iterator<Item = &Namespace> {
+        self.router.iter().chain(&self.switches)
+    }
+
+    /// Packets that each link end dropped on receiving since it was made, and on sending where a
+    /// kernel forwards.
     pub fn drops(&self, recipe: &Recipe) -> Result<LinkDrops, WiringError> {
         self.links(recipe)
             .into_iter()
             .map(|(name, namespace, interface)| {
                 let link = describe(namespace, &interface)?;
-                let dropped = link["stats64"]["rx"]["dropped"].as_u64();
-                let dropped = dropped.ok_or_else(|| no_link(namespace, &interface))?;
-                Ok((name, dropped))
+                let count = |way: &str| link["stats64"][way]["dropped"].as_u64();
+                // What a kernel in between gives to a ring that is full is its own loss; the station
+                // and the gateways count theirs at their sockets.
+                let is_between = self.between().any(|between| between.name() == namespace.name());
+                let sent = if is_between { count("tx") } else { Some(0) };
+                let dropped = count("rx").zip(sent).map(|(received, sent)| received + sent);
+                Ok((name, dropped.ok_or_else(|| no_link(namespace, &interface))?))
             })
             .collect()
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use lab::ike::Responder;
+use lab::ike::{Auth, Responder};
 use lab::swanctl::{self, Kind, Plan, Request};
 
 use crate::command::Unfit;
@@ -21,13 +21,16 @@ use crate::command::Unfit;
 ///   pcpu    "2025 Linux IPsec pCPU testing": RFC 9611 between west and east (strongSwan 6.0.2)
 ///
 /// Where the published text is wrong, the files are right and README.md among them says what was
-/// mended. The pre-shared key is the published one: use the files in a closed network.
+/// mended. The pre-shared key is the published one: use the files in a closed network. With
+/// `--auth cert` every key is new, in files that only their owner reads; that of the authority is kept
+/// nowhere.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 #[command(after_help = "\
 Examples:
   peregrine lab swanctl --plan test0 --tunnels 500 --out plan
   peregrine lab swanctl --plan test4 --tunnels 8000 --shards 4 --responder any --out plan
+  peregrine lab swanctl --plan test0 --tunnels 500 --auth cert --out plan
   peregrine lab swanctl --plan test0 --tunnels 2000 --prefix 26 --hw-offload packet --out plan")]
 pub struct Swanctl {
     /// Which test
@@ -47,6 +50,10 @@ pub struct Swanctl {
     /// one connection for all, whose cost there does not grow with the number of tunnels
     #[arg(long, value_name = "HOW", default_value = "exact", value_parser = responder)]
     responder: Responder,
+    /// How the gateways know each other: `psk`, the published secret; `cert`, certificates of an
+    /// authority made for this plan, one for each identity
+    #[arg(long, value_name = "HOW", default_value = "psk", value_parser = auth)]
+    auth: Auth,
     /// Ask the network card for the cryptography, as the published test does (strongSwan 5.9.10)
     #[arg(long, value_name = "MODE", value_parser = ["packet", "crypto"])]
     hw_offload: Option<String>,
@@ -75,11 +82,12 @@ impl Swanctl {
             total: self.tunnels,
             shards: self.shards,
             prefix: self.prefix,
+            auth: self.auth,
             responder: self.responder,
             hw_offload: self.hw_offload,
         })
         .map_err(|error| Unfit(error.to_string()))?;
-        let files = swanctl::files(&plan);
+        let files = swanctl::files(&plan)?;
         swanctl::write(&self.out, &files).map_err(|error| match error {
             swanctl::WriteError::NotEmpty(_) => Unfit(error.to_string()).into(),
             other => anyhow::Error::from(other),
@@ -95,6 +103,15 @@ impl Swanctl {
             self.out.display()
         );
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// `psk` or `cert`.
+fn auth(text: &str) -> Result<Auth, String> {
+    match text {
+        "psk" => Ok(Auth::Psk),
+        "cert" => Ok(Auth::Cert),
+        _ => Err("write `psk` or `cert`".to_owned()),
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 
+use super::Auth;
 use crate::vici::{Element, Message};
 
 /// One IKE connection and its children.
@@ -24,6 +25,8 @@ pub struct Connection {
     pub shares_identities: bool,
     /// Encapsulate in UDP even where no NAT is seen.
     pub encap: bool,
+    /// How the two know each other. Certificates are files that are named after the identity.
+    pub auth: Auth,
     /// The tunnels.
     pub children: Vec<Child>,
 }
@@ -92,8 +95,8 @@ impl Connection {
             .iter()
             .fold(Message::new(), |children, child| children.section(&child.name, child.section()));
         section = section
-            .section("local", Message::new().value("auth", "psk").value("id", &self.local.id))
-            .section("remote", Message::new().value("auth", "psk").value("id", &self.remote.id))
+            .section("local", self.local.section(self.auth, true))
+            .section("remote", self.remote.section(self.auth, false))
             .section("children", children)
             .value("version", "2")
             .value("mobike", "no")
@@ -110,6 +113,20 @@ impl Connection {
     /// The VICI message of `load-conn`.
     pub fn message(&self) -> Message {
         Message::new().section(&self.name, self.section())
+    }
+}
+
+impl Party {
+    fn section(&self, auth: Auth, is_own: bool) -> Message {
+        let section = match (auth, is_own) {
+            (Auth::Psk, _) => Message::new().value("auth", "psk"),
+            (Auth::Cert, false) => Message::new().value("auth", "pubkey"),
+            (Auth::Cert, true) => {
+                let file = format!("{}.pem", self.id);
+                Message::new().value("auth", "pubkey").list("certs", [&file])
+            }
+        };
+        section.value("id", &self.id)
     }
 }
 
@@ -218,6 +235,7 @@ mod tests {
             proposals: "aes256-sha256-modp2048".into(),
             shares_identities: false,
             encap: false,
+            auth: Auth::Psk,
             children: vec![Child {
                 name: "tnl1".into(),
                 local_ts: "16.0.0.0/8".into(),
@@ -248,6 +266,17 @@ mod tests {
         assert_eq!(section.part("remote").unwrap().text("id"), Some("ipsecgw-1"));
         let proposals = Element::List(vec![b"aes256-sha256-modp2048".to_vec()]);
         assert!(section.elements().any(|element| element == ("proposals", &proposals)));
+    }
+
+    #[test]
+    fn with_certificates_each_end_shows_its_own() {
+        let mut text = Text::new("");
+        text.connections([&Connection { auth: Auth::Cert, ..connection() }.mirrored()]);
+        let text = text.finish();
+        let ends = "local {\n      auth = pubkey\n      certs = ipsecgw-1.pem\n      \
+                    id = ipsecgw-1\n    }\n    remote {\n      auth = pubkey\n      \
+                    id = ipsecgw-0\n    }\n";
+        assert!(text.contains(ends), "{text}");
     }
 
     #[test]

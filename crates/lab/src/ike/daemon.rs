@@ -17,6 +17,12 @@ use crate::vici::{Client, Message};
 
 /// The daemon; Debian's package charon-systemd has it.
 pub const PROGRAM: &str = "charon-systemd";
+/// Runs a daemon in a root of its own ($1), on the machine's own processes, devices, sockets and
+/// temporary files; the preload library goes along ($2). Called in a fresh mount namespace.
+const ENTER: &str = "set -e
+for one in proc sys dev run tmp; do mount --rbind \"/$one\" \"$1/$one\"; done
+cp \"$LD_PRELOAD\" \"$2\"
+LD_PRELOAD=$2 exec chroot \"$1\" /usr/sbin/$3";
 /// How long a daemon may take to answer. It takes a quarter of a second on a quiet machine.
 const READY_PATIENCE: Duration = Duration::from_secs(60);
 /// Lines of its log in an error message.
@@ -29,6 +35,8 @@ pub struct Daemon {
     process: Process,
     socket: PathBuf,
     log: PathBuf,
+    /// Where the log stays, if that is elsewhere: a daemon in a root of its own sees only some places.
+    kept_log: Option<PathBuf>,
 }
 
 /// Where and as what a daemon runs.
@@ -42,6 +50,8 @@ pub struct Place<'a> {
     pub index: usize,
     /// Folder for its files.
     pub scratch: &'a Path,
+    /// Where it is unpacked, if it is not the machine's own.
+    pub root: Option<&'a Path>,
 }
 
 impl Daemon {
@@ -52,14 +62,27 @@ impl Daemon {
             move |source| IkeError::Io { what: format!("writing {}", path.display()), source }
         };
         let file = place.scratch.join(format!("{label}.conf"));
+        let mut settings = settings.clone();
+        let mut kept_log = None;
+        if place.root.is_some() {
+            let seen = place.scratch.join(format!("{label}.log"));
+            kept_log = settings.log.replace(seen);
+        }
         fs::write(&file, settings.text()).map_err(failed(&file))?;
         let mut command = place.namespace.command_bound(place.dut.binary());
-        command.args(["exec", "--instance", place.dut.instance(place.index), "--", PROGRAM]);
+        command.args(["exec", "--instance", place.dut.instance(place.index), "--"]);
+        match place.root {
+            None => command.arg(PROGRAM),
+            Some(root) => command
+                .args(["unshare", "--mount", "--", "sh", "-c", ENTER, "sh"])
+                .args([root, &place.scratch.join(format!("{label}.so"))])
+                .arg(PROGRAM),
+        };
         command.env("STRONGSWAN_CONF", &file);
         let output = place.scratch.join(format!("{label}.out"));
         let process = Process::start(label, command, output.clone())?;
         let log = settings.log.clone().unwrap_or(output);
-        Ok(Daemon { label: label.to_owned(), process, socket: settings.socket.clone(), log })
+        Ok(Daemon { label: label.to_owned(), process, socket: settings.socket, log, kept_log })
     }
 
     /// Waits until it answers on its control socket; returns its version.
@@ -111,5 +134,9 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.process.kill();
+        if let Some(kept) = &self.kept_log {
+            // A log that cannot be kept is not worth a run.
+            let _ = fs::copy(&self.log, kept);
+        }
     }
 }

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::daemon::{Daemon, Place};
-use super::{IkeError, Keying, Responder, Settings, Shards, Terms};
+use super::{Connection, Ends, IkeError, Keying, Responder, Settings, Shards, Terms};
 use crate::dut::Dut;
 use crate::progress::Display;
 use crate::recipe::{Recipe, RecipeError, Side, Tunnel};
@@ -45,7 +45,7 @@ pub struct Stage<'a> {
     /// Tunnels, from 1.
     pub tunnels: u32,
     /// How they are negotiated.
-    pub keying: Keying,
+    pub keying: &'a Keying,
     /// The namespaces.
     pub wiring: &'a Wiring,
     /// The gateways, running.
@@ -93,7 +93,9 @@ impl Daemons {
                     };
                     let namespace = stage.wiring.gateway(index);
                     let (dut, scratch) = (stage.dut, stage.scratch);
-                    Daemon::start(Place { namespace, dut, index, scratch }, &label, &settings)
+                    let root = stage.keying.root.as_deref();
+                    let place = Place { namespace, dut, index, scratch, root };
+                    Daemon::start(place, &label, &settings)
                 })
                 .collect()
         };
@@ -268,22 +270,23 @@ impl Load<'_> {
         };
         let is_any = self.terms.responder == Responder::Any;
         let own = (1..=self.shards.tunnels).filter(|&number| self.shards.of(number) == self.shard);
+        let mut pairs = Vec::new();
         for (count, number) in own.enumerate() {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
             let port = self.shards.ports(self.shard).map(|(port, _)| port);
-            let ends = self.recipe.ends(&tunnel(self.recipe, number)?, port);
-            // With one identity for the far side there is one secret, and there one connection.
+            let tunnel = tunnel(self.recipe, number)?;
+            let (ends, pair) = (self.recipe.ends(&tunnel, port), tunnel.pair);
+            // With one identity for the far side there is one secret, and there one connection for
+            // each pair of links.
             if count == 0 || !is_any {
                 order("load-shared", &self.terms.secret(&ends).message())?;
             }
             let connection = match (self.side, is_any) {
                 (Side::Near, _) => Some(self.terms.near(&ends)),
                 (Side::Far, false) => Some(self.terms.near(&ends).mirrored()),
-                (Side::Far, true) => {
-                    (count == 0).then(|| self.terms.far_any("any", &ends, self.recipe.far.route))
-                }
+                (Side::Far, true) => self.any(&mut pairs, pair, &ends),
             };
             if let Some(connection) = connection {
                 order("load-conn", &connection.message())?;
@@ -291,6 +294,19 @@ impl Load<'_> {
             loaded.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
+    }
+}
+
+impl Load<'_> {
+    /// The connection that answers for all tunnels of a pair, the first time; `known` are the pairs
+    /// that have theirs.
+    fn any(&self, known: &mut Vec<u32>, pair: u32, ends: &Ends) -> Option<Connection> {
+        if known.contains(&pair) {
+            return None;
+        }
+        known.push(pair);
+        let name = if self.recipe.pairs() == 1 { "any".to_owned() } else { format!("any-{pair}") };
+        Some(self.terms.far_any(&name, ends, self.recipe.far.route_of(pair)?))
     }
 }
 

@@ -23,6 +23,17 @@ pub enum Responder {
     Any,
 }
 
+/// How two gateways know each other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Auth {
+    /// By a secret that both have, as published.
+    #[default]
+    Psk,
+    /// By certificates of one authority, one for each identity.
+    Cert,
+}
+
 /// What all tunnels of a test have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
@@ -32,6 +43,8 @@ pub struct Terms {
     pub esp_proposals: String,
     /// The pre-shared key of all tunnels. It protects a test, nothing else.
     pub secret: String,
+    /// How the gateways know each other; with certificates nobody asks for `secret`.
+    pub auth: Auth,
     /// How the far daemon finds tunnels.
     pub responder: Responder,
     /// More keys and values of every child.
@@ -66,17 +79,18 @@ impl Terms {
     pub fn near(&self, ends: &Ends) -> Connection {
         let [near, far] = &ends.endpoints;
         let is_any = self.responder == Responder::Any;
-        let far_id = if is_any { FAR_ID } else { &ends.ids[1] };
+        let [near_id, far_id] = self.identities(ends);
         let party =
             |address: &IpAddr, id: &str| Party { address: address.to_string(), id: id.to_owned() };
         let mut connection = Connection {
             name: ends.connection.clone(),
-            local: party(near, &ends.ids[0]),
+            local: party(near, near_id),
             remote: party(far, far_id),
             remote_port: ends.port,
             proposals: self.proposals.clone(),
             shares_identities: ends.shares_identities || is_any,
             encap: self.encap,
+            auth: self.auth,
             children: Vec::new(),
         };
         let mut extra = self.extra.clone();
@@ -106,12 +120,16 @@ impl Terms {
         connection
     }
 
+    /// The identities of one tunnel, near and far.
+    pub fn identities<'a>(&self, ends: &'a Ends) -> [&'a str; 2] {
+        [&ends.ids[0], if self.responder == Responder::Any { FAR_ID } else { &ends.ids[1] }]
+    }
+
     /// The secret of one tunnel.
     pub fn secret(&self, ends: &Ends) -> Secret {
-        let far_id = if self.responder == Responder::Any { FAR_ID } else { &ends.ids[1] };
         Secret {
             name: ends.child.clone(),
-            owners: vec![ends.ids[0].clone(), far_id.to_owned()],
+            owners: self.identities(ends).map(str::to_owned).to_vec(),
             data: self.secret.clone(),
         }
     }

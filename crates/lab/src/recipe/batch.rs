@@ -21,28 +21,35 @@ impl Recipe {
         let mut text = String::new();
         line(&mut text, format_args!("address add {} dev {}", site.clear, site.clear_link));
         let endpoints = match side {
-            Side::Near => 1..=1,
-            Side::Far => 1..=tunnels,
+            Side::Near => 1..=self.pairs(),
+            Side::Far => 1..=tunnels.max(self.pairs()),
         };
+        let links: Vec<&str> = site.black_links().collect();
         for tunnel in endpoints.filter_map(|number| self.tunnel(number)) {
-            let endpoint = tunnel.endpoint(side);
+            let (endpoint, link) = (tunnel.endpoint(side), links[tunnel.pair as usize]);
             let prefix = site.endpoint.prefix();
-            line(
-                &mut text,
-                format_args!("address add {endpoint}/{prefix} dev {}", site.black_link),
-            );
+            line(&mut text, format_args!("address add {endpoint}/{prefix} dev {link}"));
         }
-        line(&mut text, format_args!("route add {} via {}", site.route, site.generator.address()));
-        // Clear packets need a route to be forwarded at all; the policies catch them on the way.
-        // IPv6 packets cannot take a route through an IPv4 neighbour without `inet6`, and the
-        // other way round.
-        let via = peer.endpoint.address();
-        let family = match (peer.route.is_ipv6(), via.is_ipv6()) {
-            (false, true) => "inet6 ",
-            (true, false) => "inet ",
-            _ => "",
-        };
-        line(&mut text, format_args!("route add {} via {family}{via}", peer.route));
+        for pair in 0..self.pairs() {
+            let (Some(own), Some(beyond)) = (site.route_of(pair), peer.route_of(pair)) else {
+                continue;
+            };
+            line(&mut text, format_args!("route add {own} via {}", site.generator.address()));
+            let router = self.router.as_ref().and_then(|router| router.address(side, pair));
+            let via = router.unwrap_or(peer.endpoint).address();
+            if let Some(ends) = router.and(peer.endpoint.nth(pair)) {
+                line(&mut text, format_args!("route add {} via {via}", ends.network()));
+            }
+            // Clear packets need a route to be forwarded at all; the policies catch them on the
+            // way. IPv6 packets cannot take a route through an IPv4 neighbour without `inet6`, and
+            // the other way round.
+            let family = match (beyond.is_ipv6(), via.is_ipv6()) {
+                (false, true) => "inet6 ",
+                (true, false) => "inet ",
+                _ => "",
+            };
+            line(&mut text, format_args!("route add {beyond} via {family}{via}"));
+        }
         text
     }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Recipe, RecipeError, Tunnel, value};
-use crate::ike::{Ends, Responder, Terms};
+use crate::ike::{Auth, Ends, Responder, Terms};
 
 /// What the two daemons of a test agree on, beside the ESP that the recipe asks for anyway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,12 +31,19 @@ impl Recipe {
             return Err(value("algorithm", &esp.algorithm, expected));
         }
         let esn = if esp.esn { "-esn" } else { "" };
+        let mut extra = vec![("replay_window", esp.replay_window.to_string())];
+        if esp.per_cpu {
+            extra.push(("per_cpu_sas", "yes".to_owned()));
+            // What a CPU's packets ask for is asked for by the trap.
+            extra.push(("start_action", "trap".to_owned()));
+        }
         Ok(Terms {
             proposals: self.ike.proposals.clone(),
             esp_proposals: format!("aes{}gcm{}{esn}", esp.key_bits, esp.icv_bits),
             secret: self.ike.secret.clone(),
+            auth: Auth::Psk,
             responder,
-            extra: vec![("replay_window", esp.replay_window.to_string())],
+            extra,
             encap: false,
         })
     }
@@ -44,14 +51,20 @@ impl Recipe {
     /// What tells one tunnel from the next. `port` is that of its daemons, where several share a
     /// gateway.
     pub fn ends(&self, tunnel: &Tunnel, port: Option<u16>) -> Ends {
-        let number = tunnel.number;
+        let Tunnel { pair, own, .. } = tunnel;
+        let several = self.pairs() > 1;
+        let (connection, child) = match several {
+            false => (format!("tunnel{own}"), format!("tnl{own}")),
+            true => (format!("tunnel-{pair}-{own}"), format!("tnl-{pair}-{own}")),
+        };
         Ends {
-            connection: format!("tunnel{number}"),
-            child: format!("tnl{number}"),
-            ids: ["ipsecgw-0".to_owned(), format!("ipsecgw-{number}")],
+            connection,
+            child,
+            ids: ["ipsecgw-0".to_owned(), format!("ipsecgw-{own}")],
             endpoints: [tunnel.near_endpoint, tunnel.far_endpoint],
             selectors: [tunnel.near_selector, tunnel.far_selector],
-            shares_identities: false,
+            // The tunnels of the same number in all pairs have the same.
+            shares_identities: several,
             reqid: port.map(|_| tunnel.reqid),
             port,
         }

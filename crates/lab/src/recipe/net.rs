@@ -66,8 +66,22 @@ impl Net {
 
     /// The `n`-th network of the same size after this one, if there is one.
     pub fn nth(self, n: u32) -> Option<Net> {
-        let offset = self.size().checked_mul(u128::from(n))?;
+        self.further(self.size().checked_mul(u128::from(n))?)
+    }
+
+    /// The network of the same size whose address is so much greater.
+    pub fn further(self, offset: u128) -> Option<Net> {
         Some(Net { address: advance(self.address, offset)?, prefix: self.prefix })
+    }
+
+    /// The same without host bits.
+    pub fn network(self) -> Net {
+        let hosts = self.size() - 1;
+        let address = match self.address {
+            IpAddr::V4(address) => IpAddr::V4((u32::from(address) & !(hosts as u32)).into()),
+            IpAddr::V6(address) => IpAddr::V6((u128::from(address) & !hosts).into()),
+        };
+        Net { address, prefix: self.prefix }
     }
 }
 
@@ -140,6 +154,9 @@ mod tests {
         assert_eq!(net("255.255.255.0/24").nth(1), None);
         assert_eq!(net("fd00::/64").nth(2), Some(net("fd00:0:0:2::/64")));
         assert_eq!(net("10.0.0.1/32").nth(2), Some(net("10.0.0.3/32")));
+        assert_eq!(net("123.2.1.2/16").network(), net("123.2.0.0/16"));
+        assert_eq!(net("123.2.1.2/32").network(), net("123.2.1.2/32"));
+        assert_eq!(net("fd00::1/64").network(), net("fd00::/64"));
     }
 
     #[test]

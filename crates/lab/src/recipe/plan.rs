@@ -8,6 +8,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use super::{Net, Recipe, RecipeError, Site};
 use crate::traffic::{Cycle, advance};
 
+/// Flows whose order is watched one by one, 8 bytes each at either end.
+const FLOWS_ORDERED_MAX: u64 = 1_000_000;
 /// IPv4 endpoints per /24: .1 to .254.
 const ENDPOINTS_PER_24: u32 = 254;
 
@@ -35,6 +37,10 @@ impl Side {
 pub struct Tunnel {
     /// From 1.
     pub number: u32,
+    /// The pair of links between the gateways, from 0.
+    pub pair: u32,
+    /// Its number within the pair, from 1.
+    pub own: u32,
     /// The near gateway's endpoint.
     pub near_endpoint: IpAddr,
     /// The far gateway's endpoint.
@@ -51,6 +57,14 @@ pub struct Tunnel {
     pub reqid: u32,
 }
 
+impl Tunnel {
+    /// The SPI of the SA on which `side` sends from the CPU at this position among those that have a
+    /// worker, where tunnels have one for each.
+    pub fn spi_of_cpu(&self, side: Side, position: u32) -> u32 {
+        self.spi_from(side) + ((position + 1) << 24)
+    }
+}
+
 impl Recipe {
     /// The site of one side.
     pub fn site(&self, side: Side) -> &Site {
@@ -62,13 +76,17 @@ impl Recipe {
 
     /// Tunnel `number`, from 1; nothing when its addresses leave the address family.
     pub fn tunnel(&self, number: u32) -> Option<Tunnel> {
-        let index = number.checked_sub(1)?;
+        let (index, pairs) = (number.checked_sub(1)?, self.pairs());
+        let (pair, index) = (index % pairs, index / pairs);
+        let far = self.far.endpoint.nth(pair)?;
         Some(Tunnel {
             number,
-            near_endpoint: self.near.endpoint.address(),
-            far_endpoint: nth_endpoint(self.far.endpoint.address(), index)?,
-            near_selector: self.near.selector,
-            far_selector: self.far.selector.nth(index)?,
+            pair,
+            own: index + 1,
+            near_endpoint: self.near.endpoint.nth(pair)?.address(),
+            far_endpoint: nth_endpoint(far.address(), index)?,
+            near_selector: self.near.selector_of(pair)?,
+            far_selector: self.far.selector_of(pair)?.nth(index)?,
             spi_towards_far: self.esp.spi_towards_far.checked_add(number)?,
             spi_towards_near: self.esp.spi_towards_near.checked_add(number)?,
             reqid: number,
@@ -95,7 +113,14 @@ impl Recipe {
             self.far.selector.size(),
             tunnels,
             self.clients_per_tunnel,
-        )?;
+        )?
+        .in_pairs(self.pairs(), self.near.route.size(), self.far.route.size())?;
+        let flows = cycle.flows();
+        if self.cores > 1 && flows > FLOWS_ORDERED_MAX {
+            let expected = format!("at most {FLOWS_ORDERED_MAX} in all with several cores");
+            return Err(super::value("clients_per_tunnel", self.clients_per_tunnel, expected));
+        }
+        let cycle = if self.cores > 1 { cycle.ordered_by_flow() } else { cycle };
         Ok(match side {
             Side::Near => cycle,
             Side::Far => cycle.reversed(),
@@ -130,26 +155,38 @@ impl Recipe {
                 return Err(super::value(name, a, format!("an address of the family of {b}")));
             }
         }
-        if near.route.covers(far.route) || far.route.covers(near.route) {
-            return Err(super::value("route", far.route, format!("outside {}", near.route)));
+        let routes =
+            |site: &Site| (0..self.pairs()).filter_map(|pair| site.route_of(pair)).collect();
+        let (near_routes, far_routes): (Vec<Net>, Vec<Net>) = (routes(near), routes(far));
+        for (near, far) in
+            near_routes.iter().flat_map(|near| far_routes.iter().map(move |far| (near, far)))
+        {
+            if near.covers(*far) || far.covers(*near) {
+                return Err(super::value("route", far, format!("outside {near}")));
+            }
         }
-        self.check_last_tunnel(tunnels)?;
+        // The last of every pair.
+        for number in tunnels.saturating_sub(self.pairs() - 1).max(1)..=tunnels {
+            self.check_tunnel(number)?;
+        }
         self.cycle(Side::Near, tunnels).map(drop)
     }
 
-    /// Addresses only grow with the tunnel's number, so the last one tells for all.
-    fn check_last_tunnel(&self, number: u32) -> Result<(), RecipeError> {
+    /// Addresses only grow with the tunnel's number within its pair, so the last one tells for all.
+    fn check_tunnel(&self, number: u32) -> Result<(), RecipeError> {
         let plan =
             |what, found: String, range| RecipeError::Plan { tunnel: number, what, found, range };
         let Some(last) = self.tunnel(number) else {
             return Err(plan("selector", "beyond the address family".into(), self.far.route));
         };
-        if !self.far.endpoint.contains(last.far_endpoint) {
-            return Err(plan("endpoint", last.far_endpoint.to_string(), self.far.endpoint));
+        let endpoints = self.far.endpoint.nth(last.pair).unwrap_or(self.far.endpoint);
+        if !endpoints.contains(last.far_endpoint) {
+            return Err(plan("endpoint", last.far_endpoint.to_string(), endpoints));
         }
         for (site, selector) in [(&self.near, last.near_selector), (&self.far, last.far_selector)] {
-            if !site.route.covers(selector) {
-                return Err(plan("selector", selector.to_string(), site.route));
+            let route = site.route_of(last.pair).unwrap_or(site.route);
+            if !route.covers(selector) {
+                return Err(plan("selector", selector.to_string(), route));
             }
         }
         Ok(())

@@ -1,6 +1,8 @@
 //! The recipes against their published texts and against stupid twins of their address plans.
 
 use super::*;
+use crate::ike::{Auth, Responder};
+use crate::swanctl::{Kind, Plan, Request};
 use proptest::prelude::*;
 use std::net::IpAddr;
 
@@ -10,7 +12,10 @@ fn test1() -> Recipe {
 
 #[test]
 fn the_built_in_recipes_are_the_published_tests() {
-    assert_eq!(Recipe::names().collect::<Vec<_>>(), ["bf3-test0", "bf3-test1"]);
+    assert_eq!(
+        Recipe::names().collect::<Vec<_>>(),
+        ["bf3-test0", "bf3-test1", "bf3-test4", "pcpu"]
+    );
     let test0 = Recipe::built_in("bf3-test0").unwrap();
     assert_eq!(test0.id, "bf3-test0");
     assert_eq!(test0.directions, [Direction::Unidirectional]);
@@ -84,6 +89,106 @@ fn the_text_for_the_far_gateway() {
          route add 16.0.0.0/8 via 123.0.0.1\n"
     );
     assert_eq!(recipe.xfrm_batch(Side::Far, 2), include_str!("../../testdata/far-2-tunnels.txt"));
+}
+
+/// `lab run` and `lab swanctl` are two readers of one published plan.
+#[test]
+fn the_plan_of_test_4_is_that_of_its_files() {
+    let recipe = Recipe::built_in("bf3-test4").unwrap();
+    assert_eq!((recipe.pairs(), &recipe.tunnels[..]), (2, &[500, 2000, 4000, 8000][..]));
+    let plan = Plan::new(Request {
+        kind: Kind::Test4,
+        total: 8000,
+        shards: Some(1),
+        prefix: 24,
+        auth: Auth::Psk,
+        responder: Responder::Exact,
+        hw_offload: None,
+    })
+    .unwrap();
+    for planned in &plan.tunnels {
+        let tunnel = recipe.tunnel(planned.number).unwrap();
+        assert_eq!(recipe.ends(&tunnel, None), planned.ends);
+        assert_eq!(tunnel.pair, planned.group);
+    }
+}
+
+#[test]
+fn the_text_for_gateways_with_a_router_between_them() {
+    let recipe = Recipe::built_in("bf3-test4").unwrap();
+    assert_eq!(
+        recipe.network_batch(Side::Near, 500),
+        "address add 10.0.0.254/24 dev clear\n\
+         address add 123.0.0.1/16 dev p0\n\
+         address add 123.1.0.1/16 dev p1\n\
+         route add 16.0.0.0/8 via 10.0.0.1\n\
+         route add 123.2.0.0/16 via 123.0.0.254\n\
+         route add 48.0.0.0/8 via 123.0.0.254\n\
+         route add 17.0.0.0/8 via 10.0.0.1\n\
+         route add 123.3.0.0/16 via 123.1.0.254\n\
+         route add 49.0.0.0/8 via 123.1.0.254\n"
+    );
+    assert_eq!(
+        recipe.network_batch(Side::Far, 3),
+        "address add 11.0.0.254/24 dev clear\n\
+         address add 123.2.1.2/16 dev p0\n\
+         address add 123.3.1.2/16 dev p1\n\
+         address add 123.2.1.3/16 dev p0\n\
+         route add 48.0.0.0/8 via 11.0.0.1\n\
+         route add 123.0.0.0/16 via 123.2.0.254\n\
+         route add 16.0.0.0/8 via 123.2.0.254\n\
+         route add 49.0.0.0/8 via 11.0.0.1\n\
+         route add 123.1.0.0/16 via 123.3.0.254\n\
+         route add 17.0.0.0/8 via 123.3.0.254\n"
+    );
+    assert_eq!(
+        recipe.router_batch(),
+        "address add 123.0.0.254/16 dev near0\n\
+         address add 123.1.0.254/16 dev near1\n\
+         address add 123.2.0.254/16 dev far0\n\
+         address add 123.3.0.254/16 dev far1\n\
+         route add 16.0.0.0/8 via 123.0.0.1\n\
+         route add 17.0.0.0/8 via 123.1.0.1\n\
+         route add 48.0.0.0/8 via 123.2.1.2\n\
+         route add 49.0.0.0/8 via 123.3.1.2\n"
+    );
+    assert_eq!(test1().router_batch(), "");
+}
+
+#[test]
+fn every_sa_has_a_number_of_its_own() {
+    let recipe = Recipe::built_in("pcpu").unwrap();
+    assert_eq!((recipe.cores, recipe.esp.per_cpu), (2, true));
+    let sides = [Side::Near, Side::Far];
+    let mut seen = std::collections::HashSet::new();
+    for tunnel in [1, 2, 65_000].map(|number| recipe.tunnel(number)).into_iter().flatten() {
+        for side in sides {
+            assert!(seen.insert(tunnel.spi_from(side)));
+            assert!((0..15).all(|position| seen.insert(tunnel.spi_of_cpu(side, position))));
+        }
+    }
+    let crowded = Recipe { cores: 16, ..recipe.clone() };
+    assert_eq!(crowded.check().unwrap_err().to_string(), "cores is 16, expected 1..=15");
+    let mut close = Recipe { cores: 15, ..recipe };
+    close.check().unwrap();
+    close.esp.spi_towards_near = 0x1f00_0000;
+    assert!(close.check().unwrap_err().to_string().contains("away from spi_towards_far"));
+}
+
+#[test]
+fn links_and_router_have_to_fit_together() {
+    let sentence = |change: fn(&mut Recipe)| {
+        let mut recipe = Recipe::built_in("bf3-test4").unwrap();
+        change(&mut recipe);
+        recipe.check().unwrap_err().to_string()
+    };
+    let found = sentence(|r| r.far.more_black_links.clear());
+    assert!(found.starts_with("more_black_links is [\"p1\"] and [], expected as many"), "{found}");
+    assert!(sentence(|r| r.router = None).contains("none without a router"));
+    let found = sentence(|r| r.router.as_mut().unwrap().far = "123.9.0.254/16".parse().unwrap());
+    assert_eq!(found, "router is 123.9.0.254/16, expected in the network of 123.2.1.2/16");
+    let found = sentence(|r| r.far.route = "17.0.0.0/8".parse().unwrap());
+    assert!(found.contains("outside 17.0.0.0/8"), "{found}");
 }
 
 #[test]
@@ -162,7 +267,7 @@ fn what_does_not_fit_is_refused_in_one_sentence() {
 fn unknown_names_and_newer_schemas_are_refused() {
     assert_eq!(
         Recipe::built_in("bf3").unwrap_err().to_string(),
-        "recipe `bf3` is unknown; built in are bf3-test0, bf3-test1"
+        "recipe `bf3` is unknown; built in are bf3-test0, bf3-test1, bf3-test4, pcpu"
     );
     assert_eq!(Recipe::parse("schema = 2\nnew = true"), Err(RecipeError::NewerSchema(2)));
     let text = include_str!("../../../../recipes/bf3-test0.toml");
@@ -192,8 +297,10 @@ proptest! {
         n in any::<u64>(),
         other in any::<prop::sample::Index>(),
         back in any::<bool>(),
+        routed in any::<bool>(),
     ) {
-        let mut recipe = test1();
+        let id = if routed { "bf3-test4" } else { "bf3-test1" };
+        let mut recipe = Recipe::built_in(id).unwrap();
         recipe.tunnels = vec![tunnels];
         recipe.clients_per_tunnel = clients;
         recipe.check().unwrap();

@@ -43,6 +43,11 @@ pub fn published(recipe: &str, curve: &Curve) -> Vec<Published> {
         ("bf3-test1", Direction::Bidirectional) if curve.tunnels == 500 => {
             &[("Test1-bidir (500T)", "ipsec-lpm+fib", "XDP forwarder, packet offload")]
         }
+        ("bf3-test4", Direction::Bidirectional) => &[(
+            "Test4 (routed, 4TX/4RX, 120K clients)",
+            &tunnels,
+            "XDP forwarder, packet offload, two pairs of ports",
+        )],
         _ => &[],
     };
     wanted.iter().filter_map(|(figure, curve, engine)| find(figure, curve, engine)).collect()

@@ -130,7 +130,7 @@ impl<'a> Rig<'a> {
         dut: &Dut,
         environment: &mut Environment,
     ) -> Result<Option<Option<(Daemons, Negotiation)>>, RunError> {
-        let Some(keying) = self.options.keying else {
+        let Some(keying) = &self.options.keying else {
             dut.install(self.recipe, tunnels)?;
             return Ok(Some(None));
         };
@@ -157,7 +157,7 @@ impl<'a> Rig<'a> {
 
     /// Shows what the near daemons and their gateway list, if that was asked for.
     fn list_sas(&self, keys: &Option<(Daemons, Negotiation)>, dut: &Dut) -> Result<(), RunError> {
-        let asked = self.options.keying.is_some_and(|keying| keying.lists_sas);
+        let asked = self.options.keying.as_ref().is_some_and(|keying| keying.lists_sas);
         if let Some((daemons, _)) = keys.as_ref().filter(|_| asked) {
             let listed = ike::list(&daemons.near_sockets()).map_err(IkeError::from)?;
             let shown = ike::shown(&dut.sas(0)?);

@@ -6,10 +6,12 @@
 //!   gw0/  ip.batch  sysctl.conf
 //!         charon-00/  strongswan.conf  swanctl.conf ── includes ─→ conf.d/
 //!                     conf.d/  connections-001.conf …  secrets-001.conf … (0600)
+//!                     x509ca/ca.pem  x509/ID.pem …  private/ID.pem … (0600): with certificates
 //! ```
 //!
 //! No file holds more than some hundred connections, and no daemon more than it can serve.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Write as _};
@@ -19,9 +21,10 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use thiserror::Error;
 
+use super::certificates::{Authority, CertificateError};
 use super::network::{hosts, sysctl};
 use super::plan::{Kind, Plan, Planned};
-use crate::ike::{Connection, Responder, Secret, Settings, Text};
+use crate::ike::{Auth, Connection, Responder, Secret, Settings, Text};
 
 /// Connections per file: a second's work for the parser, whose time grows with the square.
 const FILE_CONNECTIONS: usize = 500;
@@ -55,14 +58,18 @@ pub enum WriteError {
     },
 }
 
-/// All files of a plan.
-pub fn files(plan: &Plan) -> Vec<File> {
+/// All files of a plan. With certificates, they are other ones each time.
+pub fn files(plan: &Plan) -> Result<Vec<File>, CertificateError> {
     let public = |path: String, text: String| File { path: path.into(), text, is_secret: false };
     let mut files = vec![
         public("README.md".into(), readme(plan)),
         public("plan.json".into(), plan_json(plan)),
         public("tunnels.csv".into(), tunnels_csv(plan)),
     ];
+    let authority = match plan.request.auth {
+        Auth::Psk => None,
+        Auth::Cert => Some(Authority::new()?),
+    };
     let hosts = hosts(plan);
     let names: Vec<&str> = hosts.iter().map(|(name, _)| *name).collect();
     for (name, batch) in hosts {
@@ -72,14 +79,43 @@ pub fn files(plan: &Plan) -> Vec<File> {
     for (index, name) in names.into_iter().take(2).enumerate() {
         for shard in 0..plan.shards.count {
             files.extend(daemon(plan, index, name, shard));
+            if let Some(authority) = &authority {
+                files.extend(proofs(plan, index, name, shard, authority)?);
+            }
         }
     }
-    files
+    Ok(files)
+}
+
+/// The folder of one daemon's files.
+fn folder(gateway: &str, shard: u32) -> PathBuf {
+    PathBuf::from(format!("{gateway}/charon-{shard:02}"))
+}
+
+/// The authority's certificate, and what proves the identities of one daemon. Daemons of one gateway
+/// that share an identity have a key each for it.
+fn proofs(
+    plan: &Plan,
+    index: usize,
+    gateway: &str,
+    shard: u32,
+    authority: &Authority,
+) -> Result<Vec<File>, CertificateError> {
+    let folder = folder(gateway, shard);
+    let file = |path: String, text, is_secret| File { path: folder.join(path), text, is_secret };
+    let mut files = vec![file("x509ca/ca.pem".to_owned(), authority.certificate.clone(), false)];
+    let own = plan.of_shard(shard).map(|tunnel| plan.terms.identities(&tunnel.ends)[index]);
+    for identity in own.collect::<BTreeSet<_>>() {
+        let proof = authority.prove(identity)?;
+        files.push(file(format!("x509/{identity}.pem"), proof.certificate, false));
+        files.push(file(format!("private/{identity}.pem"), proof.key, true));
+    }
+    Ok(files)
 }
 
 /// The files of one daemon: 0 near, 1 far.
 fn daemon(plan: &Plan, index: usize, gateway: &str, shard: u32) -> Vec<File> {
-    let folder = PathBuf::from(format!("{gateway}/charon-{shard:02}"));
+    let folder = folder(gateway, shard);
     let settings = Settings {
         socket: socket(gateway, shard),
         log: None,
@@ -101,6 +137,9 @@ fn daemon(plan: &Plan, index: usize, gateway: &str, shard: u32) -> Vec<File> {
             text.finish(),
             false,
         ));
+    }
+    if plan.request.auth == Auth::Cert {
+        return files;
     }
     for (number, chunk) in secrets(plan, shard).chunks(FILE_CONNECTIONS).enumerate() {
         let mut text = Text::new("A key that every reader of the test knows: it protects nothing.");
@@ -183,6 +222,7 @@ fn plan_json(plan: &Plan) -> String {
         "far_prefix": plan.tunnels.first().map(|tunnel| tunnel.ends.selectors[1].prefix()),
         "daemons_per_gateway": plan.shards.count,
         "ports": ports,
+        "auth": plan.request.auth,
         "responder": plan.request.responder,
         "ike_proposals": plan.terms.proposals,
         "esp_proposals": plan.terms.esp_proposals,
@@ -245,7 +285,7 @@ fn readme(plan: &Plan) -> String {
          SWANCTL_DIR=$PWD/{}/charon-00\ncharon-systemd &\nswanctl --load-all\n```\n\n\
          Then on {}, for each row of `tunnels.csv`{}:\n\n\
          ```\nswanctl --initiate --ike CONNECTION --child CHILD\n```\n\n\
-         The pre-shared key is the published one. It is for a closed test network.\n\n\
+         {}\n\n\
          ## Where the published text is wrong or silent\n\n{list}",
         plan.request.kind,
         plan.request.total,
@@ -259,6 +299,14 @@ fn readme(plan: &Plan) -> String {
         names[0],
         names[0],
         if plan.request.kind == Kind::PerCpu { ", or by its first packet" } else { "" },
+        match plan.request.auth {
+            Auth::Psk =>
+                "The pre-shared key is the published one. It is for a closed test network.",
+            Auth::Cert =>
+                "The gateways know each other by certificates of an authority that was made for \
+                 these files and whose key is kept nowhere; the published ones use a secret. Keys are \
+                 in `private/`.",
+        },
     )
 }
 

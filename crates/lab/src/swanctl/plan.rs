@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::ike::{Ends, Responder, SHARDS_MAX, Shards, Terms};
+use crate::ike::{Auth, Ends, Responder, SHARDS_MAX, Shards, Terms};
 use crate::recipe::{Net, nth_endpoint};
 
 /// Which published test.
@@ -34,6 +34,8 @@ pub struct Request {
     pub shards: Option<u32>,
     /// Prefix length of a tunnel's network on the far side (the scripts' BITS).
     pub prefix: u8,
+    /// How the gateways know each other.
+    pub auth: Auth,
     /// How the far daemons find tunnels.
     pub responder: Responder,
     /// `packet`, `crypto`: what the card is asked to do; nothing for gateways in software.
@@ -158,6 +160,7 @@ impl Kind {
             proposals: proposals.to_owned(),
             esp_proposals: esp_proposals.to_owned(),
             secret: "TopSecret".to_owned(),
+            auth: request.auth,
             responder: request.responder,
             extra,
             encap: is_per_cpu,

@@ -1,13 +1,21 @@
 //! The plans against the published scripts, against stupid twins, and for holes and doubles.
 
 use super::*;
-use crate::ike::Responder;
+use crate::ike::{Auth, Responder};
 use proptest::prelude::*;
 use std::collections::HashSet;
 use std::os::unix::fs::PermissionsExt;
 
 fn request(kind: Kind, total: u32) -> Request {
-    Request { kind, total, shards: None, prefix: 24, responder: Responder::Exact, hw_offload: None }
+    Request {
+        kind,
+        total,
+        shards: None,
+        prefix: 24,
+        auth: Auth::Psk,
+        responder: Responder::Exact,
+        hw_offload: None,
+    }
 }
 
 fn plan(kind: Kind, total: u32) -> Plan {
@@ -17,6 +25,7 @@ fn plan(kind: Kind, total: u32) -> Plan {
 /// All files as one text, for comparison.
 fn all(plan: &Plan) -> String {
     files(plan)
+        .unwrap()
         .iter()
         .map(|file| {
             let mode = if file.is_secret { " (0600)" } else { "" };
@@ -110,7 +119,7 @@ fn files_stay_small_and_secrets_private() {
     let plan = plan(Kind::Test0, 4100);
     assert_eq!(plan.shards.count, 5);
     let folder = tempfile::tempdir().unwrap();
-    let files = files(&plan);
+    let files = files(&plan).unwrap();
     write(folder.path(), &files).unwrap();
     let mut connections = 0;
     for file in &files {
@@ -126,6 +135,36 @@ fn files_stay_small_and_secrets_private() {
     assert_eq!(connections, 2 * 4100);
     let error = write(folder.path(), &files).unwrap_err().to_string();
     assert!(error.contains("is not empty"), "{error}");
+}
+
+#[test]
+fn every_identity_has_a_certificate_and_a_key_that_only_its_owner_reads() {
+    let request = Request { auth: Auth::Cert, shards: Some(2), ..request(Kind::Test4, 5) };
+    let plan = Plan::new(request).unwrap();
+    let files = files(&plan).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &files).unwrap();
+    let mut keys = HashSet::new();
+    for file in &files {
+        let mode = folder.path().join(&file.path).metadata().unwrap().permissions().mode() & 0o777;
+        let is_key = file.text.contains("PRIVATE KEY");
+        assert_eq!(mode, if is_key { 0o600 } else { 0o644 }, "{:?}", file.path);
+        assert_eq!(file.path.to_string_lossy().contains("/private/"), is_key);
+        assert!(!file.text.contains("TopSecret") && !file.text.contains("secret ="));
+        assert!(!is_key || keys.insert(file.text.clone()), "{:?} has its own key", file.path);
+    }
+    // ipsecgw-0 for both near daemons; at the far ones each identity of their tunnels once.
+    for shard in 0..2 {
+        let path = folder.path().join(format!("gw1/charon-{shard:02}/private"));
+        let found: HashSet<String> = path
+            .read_dir()
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        let own = plan.of_shard(shard).map(|tunnel| format!("{}.pem", tunnel.ends.ids[1]));
+        assert_eq!(found, own.collect());
+    }
+    assert!(folder.path().join("gw0/charon-01/private/ipsecgw-0.pem").exists());
 }
 
 fn kinds() -> impl Strategy<Value = (Kind, u32, u8)> {

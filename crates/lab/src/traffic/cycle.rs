@@ -31,6 +31,17 @@ pub struct Cycle {
     tunnels: u32,
     clients_per_tunnel: u32,
     towards_clients: bool,
+    pairs: Pairs,
+    is_ordered_by_flow: bool,
+}
+
+/// Tunnels take turns at pairs of ranges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pairs {
+    count: u32,
+    /// From one pair's near hosts to the next one's, and the same of its clients.
+    near_stride: u128,
+    client_stride: u128,
 }
 
 /// Why ranges cannot be cycled through.
@@ -108,13 +119,52 @@ impl Cycle {
             tunnels,
             clients_per_tunnel,
             towards_clients: true,
+            pairs: Pairs { count: 1, near_stride: 0, client_stride: 0 },
+            is_ordered_by_flow: false,
         })
+    }
+
+    /// The same with `count` pairs of ranges at which the tunnels take turns, the next ones so many
+    /// addresses further on.
+    pub fn in_pairs(
+        mut self,
+        count: u32,
+        near_stride: u128,
+        client_stride: u128,
+    ) -> Result<Cycle, CycleError> {
+        let Some(more) = count.checked_sub(1) else {
+            return Err(CycleError::Zero("the number of pairs"));
+        };
+        for (first, stride) in [(self.near.0, near_stride), (self.first_client, client_stride)] {
+            u128::from(more)
+                .checked_mul(stride)
+                .and_then(|offset| advance(first, offset))
+                .ok_or(CycleError::Range { first, count: count.into(), stride })?;
+        }
+        self.pairs = Pairs { count, near_stride, client_stride };
+        Ok(self)
     }
 
     /// The same ranges with source and destination exchanged, for the port on the other side.
     pub fn reversed(mut self) -> Cycle {
         self.towards_clients = !self.towards_clients;
         self
+    }
+
+    /// The same where a tunnel keeps no order between its flows: it has an SA for each CPU.
+    pub fn ordered_by_flow(mut self) -> Cycle {
+        self.is_ordered_by_flow = true;
+        self
+    }
+
+    /// Frames `n` of equal remainder modulo this many are kept in order: those of a tunnel, or of a
+    /// flow.
+    pub fn lanes(&self) -> u32 {
+        match self.is_ordered_by_flow {
+            false => self.tunnels,
+            // Counted when the cycle was made.
+            true => self.tunnels * self.clients_per_tunnel,
+        }
     }
 
     /// Number of tunnels.
@@ -133,10 +183,14 @@ impl Cycle {
         // Both remainders are below a u32.
         let tunnel = (n % tunnels) as u32;
         let host = ((n / tunnels) % u64::from(self.clients_per_tunnel)) as u32;
-        let offset = u128::from(tunnel) * self.tunnel_stride + u128::from(host);
+        let (pair, own) = (tunnel % self.pairs.count, tunnel / self.pairs.count);
+        let offset = u128::from(pair) * self.pairs.client_stride
+            + u128::from(own) * self.tunnel_stride
+            + u128::from(host);
         let client = unchecked_advance(self.first_client, offset);
         let flow = tunnel * self.clients_per_tunnel + host;
-        let near = unchecked_advance(self.near.0, u128::from(flow % self.near.1));
+        let offset = u128::from(pair) * self.pairs.near_stride + u128::from(flow % self.near.1);
+        let near = unchecked_advance(self.near.0, offset);
         let (src, dst) = if self.towards_clients { (near, client) } else { (client, near) };
         Addresses { tunnel, flow, src, dst }
     }
@@ -194,6 +248,32 @@ mod tests {
             let (a, b) = (there.addresses(n), back.addresses(n));
             assert_eq!((a.src, a.dst, a.flow), (b.dst, b.src, b.flow));
         }
+    }
+
+    #[test]
+    fn a_lane_is_a_tunnel_or_a_flow() {
+        assert_eq!(published().lanes(), 500);
+        let cycle = published().ordered_by_flow();
+        assert_eq!(u64::from(cycle.lanes()), cycle.flows());
+        for n in [0, 1, 499, 500, 119_999] {
+            let (here, later) = (cycle.addresses(n), cycle.addresses(n + cycle.flows()));
+            assert_eq!((here.flow, here.dst), (later.flow, later.dst));
+        }
+    }
+
+    #[test]
+    fn tunnels_take_turns_at_pairs_of_ranges() {
+        let cycle = published().in_pairs(2, 1 << 24, 1 << 24).unwrap();
+        let at = |n| {
+            let frame = cycle.addresses(n);
+            (frame.tunnel, frame.src.to_string(), frame.dst.to_string())
+        };
+        assert_eq!(at(0), (0, "16.0.0.1".into(), "48.0.0.1".into()));
+        assert_eq!(at(1), (1, "17.0.0.241".into(), "49.0.0.1".into()));
+        assert_eq!(at(2), (2, "16.0.0.227".into(), "48.0.1.1".into()));
+        assert_eq!(at(3).2, "49.0.1.1");
+        assert!(published().in_pairs(0, 1, 1).is_err());
+        assert!(published().in_pairs(2, 1 << 24, 208 << 24).is_err());
     }
 
     #[test]
