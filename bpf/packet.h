@@ -86,6 +86,7 @@ struct cursor {
 	void *data;
 	void *end;
 	__u32 offset;
+	__u32 whose; // what tells it from packets that others may handle at the same time
 };
 
 // The next `len` bytes, or null when the packet ends before. Does not move.

@@ -22,6 +22,8 @@
 // as they come (`NO_PREALLOC`, include/uapi/linux/bpf.h); most hosts have a handful.
 #define LOCAL_ADDRESSES_MAX 65536
 #define NO_PREALLOC 1
+#define QUEUES_MAX 256
+#define LANES_MAX 64 // sockets of one queue
 #define SPI_FIRST 256  // RFC 4303 section 2.1: 1 to 255 are reserved, 0 is never sent
 
 // What became of a packet. One count each, so that they add up to the packets seen. The order
@@ -45,10 +47,12 @@ enum verdict {
 // Set before loading or, by single aligned stores, while running.
 volatile __u64 own_address; // the port's Ethernet address, its bytes in memory order, then two 0
 volatile __u64 esp_ports[1024]; // a bit for each UDP port on which ESP arrives
+volatile __u8 spread; // packets to be forwarded go to any socket of their queue, not to the first
+volatile __u8 lanes[QUEUES_MAX]; // sockets of each receive queue; none counts as one
 
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
-	__uint(max_entries, 256);
+	__uint(max_entries, QUEUES_MAX * LANES_MAX);
 	__type(key, __u32);
 	__type(value, __u32);
 } xsks SEC(".maps");
@@ -89,12 +93,14 @@ INLINE int is_own_address(const struct cursor *at)
 }
 
 // ESP at the cursor. A reserved SPI is no SA of ours; let the kernel answer as it likes.
-INLINE enum verdict judge_esp(const struct cursor *at, enum verdict to_worker,
-			      enum verdict otherwise)
+INLINE enum verdict judge_esp(struct cursor *at, enum verdict to_worker, enum verdict otherwise)
 {
 	const __u32 *spi = peek(at, sizeof(*spi));
 
-	return spi && net32(*spi) >= SPI_FIRST ? to_worker : otherwise;
+	if (!spi)
+		return otherwise;
+	at->whose = *spi;
+	return net32(*spi) >= SPI_FIRST ? to_worker : otherwise;
 }
 
 // A packet to a local address, the cursor behind the IP headers.
@@ -134,6 +140,7 @@ INLINE enum verdict judge_ipv4(struct cursor *at)
 	if (!ip)
 		return TO_WORKER_TRANSIT;
 	destination = ip->destination;
+	at->whose = ip->source * 31 ^ destination;
 	if (bpf_map_lookup_elem(&local_v4, &destination))
 		return judge_local(at, skip_ipv4(at, ip));
 	// 224.0.0.0/4 (RFC 5771) and 255.255.255.255 (RFC 919): a DHCP answer, OSPF, VRRP.
@@ -151,6 +158,8 @@ INLINE enum verdict judge_ipv6(struct cursor *at)
 	if (!ip)
 		return TO_WORKER_TRANSIT;
 	destination = ip->destination;
+	for (int word = 0; word < 4; word++)
+		at->whose = (at->whose * 31 ^ ip->source.word[word]) * 31 ^ destination.word[word];
 	// RFC 4291 section 2.4: ff00::/8 is multicast, fe80::/10 link-local and never forwarded.
 	first = net32(destination.word[0]);
 	if (first >> 24 == 0xff || first >> 22 == 0xfe80 >> 6)
@@ -160,8 +169,9 @@ INLINE enum verdict judge_ipv6(struct cursor *at)
 	return TO_WORKER_TRANSIT;
 }
 
-INLINE enum verdict judge(struct xdp_md *ctx)
+INLINE enum verdict judge(struct xdp_md *ctx, __u32 *whose)
 {
+	enum verdict verdict;
 	struct cursor at = {
 		.data = (void *)(long)ctx->data,
 		.end = (void *)(long)ctx->data_end,
@@ -173,7 +183,30 @@ INLINE enum verdict judge(struct xdp_md *ctx)
 		return PASS_NOT_IP;
 	if (!is_own_address(&begin))
 		return PASS_NOT_OURS;
-	return type == ETHERTYPE_IPV4 ? judge_ipv4(&at) : judge_ipv6(&at);
+	verdict = type == ETHERTYPE_IPV4 ? judge_ipv4(&at) : judge_ipv6(&at);
+	*whose = at.whose;
+	return verdict;
+}
+
+// The socket of a packet: the only one of its queue, or the one that its SA leads to, by the SPI,
+// inside UDP or not. What is to be forwarded, and may be sealed, goes to the first one, which gives the
+// packets of a tunnel their numbers in order; or, where order does not matter, where its addresses
+// lead. Fragments have addresses like the rest; ports they may not have.
+INLINE __u32 socket_of(struct xdp_md *ctx, enum verdict verdict, __u32 whose)
+{
+	__u32 queue = ctx->rx_queue_index;
+	__u64 count = lanes[queue & (QUEUES_MAX - 1)];
+
+	if (verdict == TO_WORKER_TRANSIT && !spread)
+		return queue * LANES_MAX;
+
+	// Murmur3's finalizer: every bit of the key counts in the upper bits, which choose.
+	whose ^= whose >> 16;
+	whose *= 0x85ebca6b;
+	whose ^= whose >> 13;
+	whose *= 0xc2b2ae35;
+	whose ^= whose >> 16;
+	return queue * LANES_MAX + (__u32)(count * whose >> 32);
 }
 
 INLINE void count(enum verdict verdict)
@@ -188,7 +221,8 @@ INLINE void count(enum verdict verdict)
 SEC("xdp.frags")
 int peregrine_steer(struct xdp_md *ctx)
 {
-	enum verdict verdict = judge(ctx);
+	__u32 whose = 0;
+	enum verdict verdict = judge(ctx, &whose);
 	int action = XDP_PASS;
 
 	if (verdict <= TO_WORKER_NATT) {
@@ -197,7 +231,7 @@ int peregrine_steer(struct xdp_md *ctx)
 			action = XDP_DROP;
 		} else {
 			// The last argument is what happens without a socket: the packet dies.
-			action = bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_DROP);
+			action = bpf_redirect_map(&xsks, socket_of(ctx, verdict, whose), XDP_DROP);
 			if (action != XDP_REDIRECT)
 				verdict = DROP_NO_SOCKET;
 		}

@@ -25,8 +25,10 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/xsk/src/frame.rs",
     "crates/xsk/src/region.rs",
     "crates/crypto/src/ipsec_mb.rs",
+    "crates/dataplane/src/chunk.rs",
     "crates/dataplane/src/commit.rs",
     "crates/dataplane/src/cpu.rs",
+    "crates/dataplane/src/crew.rs",
     // Calls that need a CPU's instructions, and the loads and stores of their registers.
     "crates/crypto/src/vaes512.rs",
     "crates/crypto/src/vaes512/lanes.rs",

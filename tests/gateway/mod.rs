@@ -65,6 +65,7 @@ impl Gateway {
             .collect();
         let directory = tempfile::tempdir().expect("a temporary directory");
         let config = directory.path().join("gateway.toml");
+        let cores = asked_for(cores);
         let text = format!(
             "name = \"{name}\"\ncores = {cores:?}\ncontrol.state_dir = {:?}\n{lines}\n{ports}",
             directory.path().join("state")
@@ -187,4 +188,16 @@ fn launch(
         })
         .unwrap_or_else(|e| panic!("{e}"));
     process
+}
+
+/// The cores of a gateway whose test does not care how many: `PEREGRINE_TEST_CORES=0,1` runs all such
+/// tests on two workers.
+fn asked_for(cores: &[usize]) -> Vec<usize> {
+    match std::env::var("PEREGRINE_TEST_CORES") {
+        Ok(list) if cores.len() == 1 => {
+            let core = |text: &str| text.trim().parse().expect("PEREGRINE_TEST_CORES is like 0,1");
+            list.split(',').map(core).collect()
+        }
+        _ => cores.to_vec(),
+    }
 }

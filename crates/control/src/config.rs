@@ -89,6 +89,9 @@ pub struct Config {
     /// Put the packet memory into huge pages of 2 MiB.
     #[serde(default)]
     pub hugepages: bool,
+    /// Packets of one tunnel may be sealed by several workers at once.
+    #[serde(default)]
+    pub unordered: bool,
     /// Descriptors of each of the four rings of a queue; chosen when absent, see [`Config::sizes`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ring: Option<u32>,

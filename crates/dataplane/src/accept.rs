@@ -36,7 +36,7 @@ struct Opened<'v> {
 
 /// Accepts every packet that `decrypt` found authentic.
 pub(crate) fn accept(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
-    if batch.named.is_empty() {
+    if batch.named.is_empty() && batch.returned == 0 {
         return;
     }
     let mut opened = Opened { sa: None, alone: false, packets: 0, bytes: 0 };

@@ -9,7 +9,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use wire::flow::{Flow, Fragment};
 use xsk::Frame;
 
+use crate::chunk::CHUNK_PACKETS;
 use crate::counters::Counters;
+use crate::crew::COMMIT_CHUNKS;
 use crate::event::EventSink;
 use crate::hold::{HOLD_PACKETS, Hold, Stay};
 use crate::policy::Policy;
@@ -23,8 +25,8 @@ use crate::view::View;
 /// 500 ns each, bound a turn to 32 µs; 256 would fill the second level cache with payload.
 pub(crate) const BATCH_PACKETS: usize = 64;
 
-/// Slots of a turn: what is received, and what comes back from the hold.
-const SLOTS: usize = BATCH_PACKETS + HOLD_PACKETS;
+/// Slots of a turn: what is received, what comes back from the hold, and from other workers.
+const SLOTS: usize = BATCH_PACKETS + HOLD_PACKETS + COMMIT_CHUNKS * CHUNK_PACKETS;
 
 /// A packet and what is known about it.
 pub(crate) struct Slot<'v> {
@@ -103,6 +105,8 @@ pub(crate) struct Batch<'v> {
     pub(crate) slots: Vec<Slot<'v>>,
     /// ESP packets whose SA is being looked for; `classify`'s alone.
     pub(crate) named: Vec<Named>,
+    /// Packets that another worker decrypted, which join the batch in this turn.
+    pub(crate) returned: usize,
 }
 
 /// The SA that an ESP packet names.
@@ -130,7 +134,7 @@ impl BatchMemory {
     /// Lends the memory to a turn.
     pub(crate) fn begin<'v>(&mut self) -> Batch<'v> {
         let named = std::mem::take(&mut self.named);
-        Batch { slots: relabel(std::mem::take(&mut self.slots)), named }
+        Batch { slots: relabel(std::mem::take(&mut self.slots)), named, returned: 0 }
     }
 
     /// Takes the memory back.

@@ -24,7 +24,7 @@ use crate::view::View;
 /// 1. Each packet's headers: what is its SA called? Ask for the database's memory there.
 /// 2. By then it has come: look the SAs up, and ask for their memory.
 pub(crate) fn classify<'v>(batch: &mut Batch<'v>, view: &'v View) {
-    let Batch { slots, named } = batch;
+    let Batch { slots, named, .. } = batch;
     named.clear();
     for (index, slot) in slots.iter_mut().enumerate() {
         if slot.verdict.is_some() || slot.is_hosts(view) {

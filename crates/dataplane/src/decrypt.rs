@@ -5,18 +5,14 @@
 
 use wire::esp::{self, ICV_LEN};
 
-use crate::batch::{Batch, Slot, is_same};
+use crate::batch::{Slot, is_same};
 use crate::encrypt::{KEYS_AHEAD, OVERHEAD_LEN};
 use crate::sa::Sa;
 use crate::seal::PREFIX_LEN;
 use crate::verdict::Verdict;
 
 /// Decrypts every packet that `open` let pass.
-pub(crate) fn decrypt(batch: &mut Batch<'_>) {
-    if batch.named.is_empty() {
-        return;
-    }
-    let slots = &mut batch.slots[..];
+pub(crate) fn decrypt(slots: &mut [Slot<'_>]) {
     let mut asked: Option<&Sa> = None;
     for index in 0..slots.len() + KEYS_AHEAD {
         if let Some(ahead) = slots.get(index)

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use wire::esp::{self, ESP_HEADER_LEN, GCM_IV_LEN, ICV_LEN};
 use wire::{Overlay, checksum, protocol, udp};
 
-use crate::batch::{Batch, Slot, is_same};
+use crate::batch::{Slot, is_same};
 use crate::sa::{Mode, Sa};
 use crate::seal::PREFIX_LEN;
 use crate::verdict::Verdict;
@@ -21,8 +21,7 @@ pub(crate) const KEYS_AHEAD: usize = 6;
 pub(crate) const OVERHEAD_LEN: usize = PREFIX_LEN + ICV_LEN;
 
 /// Encrypts every packet that `seal` numbered.
-pub(crate) fn encrypt(batch: &mut Batch<'_>) {
-    let slots = &mut batch.slots[..];
+pub(crate) fn encrypt(slots: &mut [Slot<'_>]) {
     let mut asked: Option<&Sa> = None;
     for index in 0..slots.len() + KEYS_AHEAD {
         if let Some(ahead) = slots.get(index)

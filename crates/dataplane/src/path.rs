@@ -16,11 +16,11 @@
 //! packet is that the kernel just copied. Consecutive packets use different tunnels, in a fixed
 //! random order over all of them.
 //!
-//! All SAs: AES-256-GCM, extended sequence numbers, window of 128, IPv4 in IPv4. Nothing here
+//! All SAs: AES-256-GCM, extended sequence numbers, window of 64, IPv4 in IPv4. Nothing here
 //! prints or judges.
 
 mod cipher;
-mod gateways;
+pub(crate) mod gateways;
 
 use std::sync::Arc;
 
@@ -49,13 +49,13 @@ pub const SIZE_MIN: usize = 28;
 pub const SIZE_MAX: usize = 1700;
 
 /// Bytes of a frame that the source writes: Ethernet, IPv4 and UDP headers.
-const HEADERS_LEN: usize = HEADER_LEN + SIZE_MIN;
+pub(crate) const HEADERS_LEN: usize = HEADER_LEN + SIZE_MIN;
 
 /// Frames of each worker's pool: a batch in each of three rings, and one in hand.
 const POOL_FRAMES: usize = 4 * BATCH_PACKETS;
 
 /// Bytes of a frame's chunk.
-const CHUNK: usize = 2048;
+pub(crate) const CHUNK: usize = 2048;
 
 /// Padding, trailer and ICV, at most.
 const TAIL_MAX: usize = esp::ALIGNMENT - 1 + esp::TRAILER_LEN + esp::ICV_LEN;
@@ -112,6 +112,16 @@ pub enum PathError {
     /// The engine gives no key.
     #[error("{0}")]
     Key(#[from] crypto::KeyError),
+    /// A packet came out in the place of another.
+    #[error("tunnel {tunnel}: number {found} came where {expected} was next")]
+    Order {
+        /// The tunnel.
+        tunnel: usize,
+        /// Whose turn it was.
+        expected: u64,
+        /// What came.
+        found: u64,
+    },
     /// A packet did not come out; the figure would be a lie.
     #[error("{lost} of {sent} packets were lost in the bench, the first by {verdict}")]
     Lost {
@@ -352,7 +362,7 @@ fn check_tunnels(tunnels: usize) -> Result<(), PathError> {
     Err(PathError::Request(format!("between 1 and {BUNDLES_MAX} tunnels, not {tunnels}")))
 }
 
-fn check_sizes(sizes: &[usize]) -> Result<(), PathError> {
+pub(crate) fn check_sizes(sizes: &[usize]) -> Result<(), PathError> {
     match sizes.iter().find(|size| !(SIZE_MIN..=SIZE_MAX).contains(*size)) {
         None if sizes.is_empty() => Err(PathError::Request("no packet size was given".to_owned())),
         None => Ok(()),

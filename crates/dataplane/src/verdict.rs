@@ -203,6 +203,9 @@ verdicts! {
     PortDown "port_down" Dropped None;
     /// The egress port's transmit queue is full.
     TransmitFull "transmit_full" Dropped None;
+    /// The ring of packets that other workers encrypt or decrypt is full: one that holds its oldest
+    /// packets does not run.
+    PipelineFull "pipeline_full" Dropped None;
     /// The gateway stopped before the packet could be sent.
     Stopped "stopped" Dropped None;
 }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use dataplane::clock::Clock;
+use dataplane::crew::{Lending, crew};
 use dataplane::event::Event;
 use dataplane::fib::Route;
 use dataplane::policy::{Action, Direction, Policy, PolicyConfig};
@@ -316,6 +318,25 @@ const CASES: &[Case] = &[
         assert_eq!(snapshot.decided() + 512, snapshot.received);
         assert_eq!(west.worker.pool().free(), 1024 - 128 - 512);
         Verdict::TransmitFull
+    }),
+    (Verdict::PipelineFull, || {
+        // It lends all its work, and nobody ever does any: the ring fills.
+        let mut west = Gateway::with_frames(PLAIN.view(Site::West, &nonces()), 4096);
+        let mut member = crew(2, Clock::start()).unwrap().swap_remove(0);
+        member.set_lending(Lending::Dispatch);
+        member.set_pause(Duration::ZERO);
+        west.worker.join(member);
+        while west.snapshot().of(Verdict::PipelineFull) == 0 {
+            for _ in 0..64 {
+                west.inject(RED, &inner().frame(RED));
+            }
+            assert_ne!(west.worker.turn(), 0);
+        }
+        west.worker.run(&AtomicBool::new(true)).unwrap();
+        let snapshot = west.snapshot();
+        assert_eq!(snapshot.of(Verdict::Stopped), 2048, "what the ring held");
+        assert_eq!((snapshot.decided(), west.worker.pool().free()), (snapshot.received, 4096));
+        Verdict::PipelineFull
     }),
     (Verdict::Stopped, || {
         let mut west = Gateway::with_frames(PLAIN.view(Site::West, &nonces()), 256);

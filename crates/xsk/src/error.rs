@@ -65,19 +65,6 @@ pub enum XskError {
         /// The queue.
         queue: u32,
     },
-    /// A worker would have no queue of this interface.
-    #[error(
-        "interface {interface} has {queues} receive queue(s), too few for {workers} workers: \
-         give it more (ethtool -L {interface} ...) or configure fewer workers"
-    )]
-    TooFewQueues {
-        /// The interface.
-        interface: String,
-        /// Queues that it has.
-        queues: usize,
-        /// Workers, each of which needs one.
-        workers: usize,
-    },
     /// The packet memory may not be locked.
     #[error(
         "the limit on locked memory is too low for {mebibytes} MiB of packet memory: \

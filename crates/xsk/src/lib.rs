@@ -10,7 +10,8 @@
 
 #![deny(unsafe_code)]
 
-pub mod error;
+pub mod depot;
+mod error;
 #[allow(unsafe_code)]
 pub mod frame;
 pub mod memory;
@@ -42,7 +43,7 @@ pub use sink::Sink;
 pub use steer::Steer;
 pub use tun::TunPort;
 pub use umem::{Pool, Umem};
-pub use xdp::{CopyMode, XdpOptions, XdpPort, receive_queues};
+pub use xdp::{CopyMode, Lane, XdpOptions, XdpPort, receive_queues};
 
 // Ports are opened by one thread and used by another.
 const _: () = {

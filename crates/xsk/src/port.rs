@@ -62,6 +62,21 @@ impl Port {
         }
     }
 
+    /// Whether it takes frames of its worker for packets to come; else another worker's port feeds it.
+    pub fn feeds(&self) -> bool {
+        match self {
+            Port::Xdp(port) => port.feeds(),
+            Port::Tun(_) | Port::Pcap(_) => true,
+            Port::Memory(_) => false,
+        }
+    }
+
+    /// Whether ports of other workers depend on this one's turns: it feeds their sockets with frames and
+    /// collects what they sent. Who holds it must not stay away for long.
+    pub fn feeds_others(&self) -> bool {
+        matches!(self, Port::Xdp(port) if port.feeds_others())
+    }
+
     /// What came, what went and what was lost since the port was opened.
     ///
     /// For an AF_XDP port this asks the kernel once per queue (about a microsecond each).

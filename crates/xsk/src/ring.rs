@@ -360,44 +360,53 @@ impl CompletionRing {
     }
 }
 
-/// Entries of the rings of one socket, each a power of two.
+/// Which rings a socket has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    pub(crate) fill: u32,
-    pub(crate) completion: u32,
-    pub(crate) rx: u32,
-    pub(crate) tx: u32,
+    /// Entries of each ring, a power of two.
+    pub(crate) entries: u32,
+    /// It has fill and completion rings: the first socket of a queue.
+    pub(crate) feeds: bool,
 }
 
 /// The rings of one AF_XDP socket.
 #[derive(Debug)]
 pub(crate) struct SocketRings {
-    pub(crate) fill: FillRing,
-    pub(crate) completion: CompletionRing,
+    /// Those of the queue; with its first socket alone.
+    pub(crate) feed: Option<(FillRing, CompletionRing)>,
     pub(crate) rx: RxRing,
     pub(crate) tx: TxRing,
 }
 
-/// Sizes and maps the four rings of an AF_XDP socket that is, or will be bound as, a socket of
+/// Sizes and maps the rings of an AF_XDP socket that is, or will be bound as, a socket of
 /// `umem`. To be called once per socket: rings mapped twice would be two producers.
 pub(crate) fn map_socket(
     umem: &'static Umem,
     fd: BorrowedFd<'_>,
     sizes: Sizes,
 ) -> io::Result<SocketRings> {
-    sys::set_ring_size(fd, libc::XDP_UMEM_FILL_RING, sizes.fill)?;
-    sys::set_ring_size(fd, libc::XDP_UMEM_COMPLETION_RING, sizes.completion)?;
-    sys::set_ring_size(fd, libc::XDP_RX_RING, sizes.rx)?;
-    sys::set_ring_size(fd, libc::XDP_TX_RING, sizes.tx)?;
+    let Sizes { entries, feeds } = sizes;
+    if feeds {
+        sys::set_ring_size(fd, libc::XDP_UMEM_FILL_RING, entries)?;
+        sys::set_ring_size(fd, libc::XDP_UMEM_COMPLETION_RING, entries)?;
+    }
+    sys::set_ring_size(fd, libc::XDP_RX_RING, entries)?;
+    sys::set_ring_size(fd, libc::XDP_TX_RING, entries)?;
     let at = sys::mmap_offsets(fd)?;
-    let fill = shared(fd, at.fr, libc::XDP_UMEM_PGOFF_FILL_RING as i64, sizes.fill)?;
-    let completion =
-        shared(fd, at.cr, libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64, sizes.completion)?;
-    let rx = shared(fd, at.rx, libc::XDP_PGOFF_RX_RING, sizes.rx)?;
-    let tx = shared(fd, at.tx, libc::XDP_PGOFF_TX_RING, sizes.tx)?;
+    let feed = match feeds {
+        true => {
+            let fill = shared(fd, at.fr, libc::XDP_UMEM_PGOFF_FILL_RING as i64, entries)?;
+            let page_offset = libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64;
+            let completion = shared(fd, at.cr, page_offset, entries)?;
+            let fill = FillRing { umem, ring: Producer::new(fill) };
+            Some((fill, CompletionRing { umem, ring: Consumer::new(completion) }))
+        }
+        false => None,
+    };
+    let rx = shared(fd, at.rx, libc::XDP_PGOFF_RX_RING, entries)?;
+    let tx = shared(fd, at.tx, libc::XDP_PGOFF_TX_RING, entries)?;
     Ok(SocketRings {
-        fill: FillRing { umem, ring: Producer::new(fill) },
-        completion: CompletionRing { umem, ring: Consumer::new(completion) },
+        feed,
         rx: RxRing { umem, ring: Consumer::new(rx) },
         tx: TxRing { umem, ring: Producer::new(tx) },
     })

@@ -3,7 +3,9 @@
 //! The first socket registers the UMEM with the kernel; every later one, whatever its interface
 //! and queue, joins a live one (`XDP_SHARED_UMEM`), so that a frame received by one socket can be
 //! sent by another without a copy. Each (interface, queue) has fill and completion rings of its
-//! own. Does not choose queues (`xdp`) and does not steer packets (`program`).
+//! own, which belong to its first socket; further sockets of the same queue receive what the first
+//! one fed, and what they send comes back to it. Does not choose queues (`xdp`) and does not steer
+//! packets (`program`).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -15,7 +17,7 @@ use crate::frame::Frame;
 use crate::port::PortCounters;
 use crate::ring::{self, Sizes, SocketRings};
 use crate::sys;
-use crate::umem::{Pool, Umem};
+use crate::umem::{Live, Pool, Umem};
 use crate::xdp::{CopyMode, XdpOptions};
 
 /// How long a busy queue is tried again: the kernel frees the queue of a closed socket from a
@@ -43,28 +45,50 @@ pub(crate) struct Socket {
     zero_copy: bool,
     /// Frames that the fill ring lacks: what was received and not yet replaced.
     deficit: usize,
+    /// Other sockets of the queue receive, too.
+    feeds_others: bool,
+}
+
+/// Which of a queue's sockets one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The only one.
+    Alone,
+    /// The first of several: it feeds all of them.
+    Feeds,
+    /// One that the first feeds.
+    IsFed,
 }
 
 impl Socket {
-    /// Opens the socket of one queue and fills its fill ring from `pool`.
+    /// Opens a socket of one queue and, if it is the first, fills the fill ring from `pool`.
     pub(crate) fn open(
         interface: &str,
         index: u32,
         queue: u32,
+        role: Role,
         pool: &mut Pool,
         options: XdpOptions,
     ) -> Result<Socket, XskError> {
         let umem = pool.umem();
         // Held while binding, so that two first sockets do not both register the memory.
         let mut live = umem.sockets().lock().unwrap_or_else(PoisonError::into_inner);
-        live.retain(|socket| socket.strong_count() > 0);
-        let sibling = live.iter().find_map(std::sync::Weak::upgrade);
-        let target = Target { interface, index, queue, options };
+        live.retain(|socket| socket.fd.strong_count() > 0);
+        // Who is fed shares the rings of this very queue, whoever feeds must not.
+        let is_fed = role == Role::IsFed;
+        let is_feeder = |socket: &Live| {
+            socket.feeds_others && (socket.interface, socket.queue) == (index, queue)
+        };
+        let fits = |socket: &&Live| !is_fed || is_feeder(socket);
+        let sibling = live.iter().filter(fits).find_map(|socket| socket.fd.upgrade());
+        let target = Target { interface, index, queue, is_fed, options };
         let (fd, rings) = match target.bind(umem, sibling.as_deref()) {
             // The sibling's zero copy does not suit this interface (EOPNOTSUPP), it holds this
             // very queue (EINVAL), or its interface is gone (EBADF). Registering the same memory
             // once more works, and frames still cross without a copy, or it says what is wrong.
-            Err(XskError::Kernel { .. }) if sibling.is_some() => target.bind(umem, None)?,
+            Err(XskError::Kernel { .. }) if sibling.is_some() && !is_fed => {
+                target.bind(umem, None)?
+            }
             result => result?,
         };
         let at =
@@ -72,15 +96,23 @@ impl Socket {
         let zero_copy = sys::is_zero_copy(fd.as_fd()).map_err(at)?;
         sys::statistics(fd.as_fd()).map_err(at)?;
         let fd = Arc::new(fd);
-        live.push(Arc::downgrade(&fd));
-        let deficit = options.ring_entries as usize;
-        let mut socket = Socket { rings, fd, queue, zero_copy, deficit };
+        let feeds_others = role == Role::Feeds;
+        if !is_fed {
+            live.push(Live { fd: Arc::downgrade(&fd), interface: index, queue, feeds_others });
+        }
+        let deficit = if is_fed { 0 } else { options.ring_entries as usize };
+        let mut socket = Socket { rings, fd, queue, zero_copy, deficit, feeds_others };
         socket.refill(pool);
         Ok(socket)
     }
 
     pub(crate) fn queue(&self) -> u32 {
         self.queue
+    }
+
+    /// Whether other sockets depend on its turns.
+    pub(crate) fn feeds_others(&self) -> bool {
+        self.feeds_others
     }
 
     pub(crate) fn is_zero_copy(&self) -> bool {
@@ -117,21 +149,26 @@ impl Socket {
 
     /// Gives the kernel a new frame for each one received.
     fn refill(&mut self, pool: &mut Pool) {
+        let Some((fill, _)) = &mut self.rings.feed else { return };
+        if self.feeds_others {
+            // What the others received only the ring itself can tell.
+            self.deficit = fill.free();
+        }
         if self.deficit == 0 {
             return;
         }
         let mut pushed = 0;
         while pushed < self.deficit {
             let Some(frame) = pool.take() else { break };
-            if let Err(frame) = self.rings.fill.push(frame) {
+            if let Err(frame) = fill.push(frame) {
                 pool.give(frame);
                 break;
             }
             pushed += 1;
         }
         self.deficit -= pushed;
-        self.rings.fill.publish();
-        if self.rings.fill.needs_wakeup() {
+        fill.publish();
+        if fill.needs_wakeup() {
             // Only tells the driver to look; errors show in the counters as missing frames.
             let _ = sys::kick_receive(self.as_fd());
         }
@@ -186,13 +223,14 @@ impl Socket {
 
     /// Collects the frames whose packets have left.
     pub(crate) fn reap(&mut self, pool: &mut Pool) {
+        let Some((_, completion)) = &mut self.rings.feed else { return };
         let mut reaped = false;
-        while let Some(frame) = self.rings.completion.pop() {
+        while let Some(frame) = completion.pop() {
             pool.give(frame);
             reaped = true;
         }
         if reaped {
-            self.rings.completion.release();
+            completion.release();
         }
     }
 
@@ -222,6 +260,7 @@ struct Target<'a> {
     interface: &'a str,
     index: u32,
     queue: u32,
+    is_fed: bool,
     options: XdpOptions,
 }
 
@@ -236,8 +275,7 @@ impl Target<'_> {
             sys::register_umem(fd.as_fd(), umem.memory(), umem.chunk_size() as u32)
                 .map_err(|source| self.register_error(source, umem))?;
         }
-        let entries = self.options.ring_entries;
-        let sizes = Sizes { fill: entries, completion: entries, rx: entries, tx: entries };
+        let sizes = Sizes { entries: self.options.ring_entries, feeds: !self.is_fed };
         let rings = ring::map_socket(umem, fd.as_fd(), sizes)
             .map_err(|source| self.error("map the rings of an AF_XDP socket", source))?;
         // Both only make sending faster; kernels before 6.17 do not know the first.

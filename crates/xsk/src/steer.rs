@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore, MapFlags};
@@ -17,6 +17,7 @@ use libbpf_rs::{MapCore, MapFlags};
 use crate::error::XskError;
 use crate::program::{self, AttachMode, AttachWish, Interface, VerdictCount};
 use crate::sys;
+use crate::xdp::Lane;
 
 /// Generated from the C program.
 #[allow(unsafe_code, missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]
@@ -39,6 +40,9 @@ const VERDICTS: [(&str, &str); 12] = [
     ("drop_oversize", "Dropped: for a worker, and longer than one receive buffer."),
     ("drop_no_socket", "Dropped: for a worker, whose socket is gone or not yet registered."),
 ];
+
+/// Sockets that a queue may have, as in steer.bpf.c.
+const LANES_MAX: u32 = 64;
 
 /// The steering program of one interface.
 pub struct Steer {
@@ -149,14 +153,32 @@ impl Steer {
         old.into_iter().try_for_each(|address| self.remove_local_address(address))
     }
 
-    /// Gives the packets of a queue to a socket, as [`XdpPort::queues`](crate::XdpPort::queues)
-    /// lists them. The kernel forgets it when the socket is closed.
+    /// Gives the packets of a queue, or a worker's share of them, to a socket, as
+    /// [`XdpPort::lanes`](crate::XdpPort::lanes) lists them. The kernel forgets it when the socket is
+    /// closed. Packets of lanes that are not registered die, so attach when all are.
     ///
     /// # Errors
     ///
-    /// When the kernel refuses, or the queue is not below 256.
-    pub fn register(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), XskError> {
-        program::register(&self.skeleton.maps.xsks, self.interface.name(), queue, socket)
+    /// When the kernel refuses, the queue is not below 256, or it has more than 64 sockets.
+    pub fn register(&mut self, lane: Lane<'_>) -> Result<(), XskError> {
+        let Lane { queue, index, count, socket } = lane;
+        let variables = self.skeleton.maps.bss_data.as_mut();
+        let lanes = variables.and_then(|variables| variables.lanes.get_mut(queue as usize));
+        let Some(lanes) = lanes.filter(|_| index < LANES_MAX) else {
+            let source = std::io::Error::other("at most 256 queues with 64 sockets each");
+            return Err(XskError::kernel("register a socket", self.interface.name(), source));
+        };
+        *lanes = count.clamp(1, LANES_MAX) as u8;
+        let key = queue * LANES_MAX + index;
+        program::register(&self.skeleton.maps.xsks, self.interface.name(), key, socket)
+    }
+
+    /// Whether packets to be forwarded are spread over a queue's sockets by their addresses. If not, as at
+    /// first, the queue's first socket gets them all, in their order.
+    pub fn set_spread(&mut self, on: bool) {
+        if let Some(variables) = &mut self.skeleton.maps.bss_data {
+            variables.spread = on.into();
+        }
     }
 
     /// Puts the program on the interface, in place of an older one of ours.

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError, Weak};
 
+use crate::depot::Depot;
 use crate::frame::{Frame, HEADROOM};
 use crate::sys::Mapping;
 
@@ -27,8 +28,20 @@ pub struct Umem {
     hugepages: bool,
     /// Chunks that a pool already owns; a chunk in two pools would be two owners of one packet.
     pooled: Mutex<Vec<Range<usize>>>,
-    /// The live sockets that this memory is registered with; a new one joins any of them.
-    sockets: Mutex<Vec<Weak<OwnedFd>>>,
+    /// The live sockets that this memory is registered with; a new one joins one of them.
+    sockets: Mutex<Vec<Live>>,
+    /// Frames that one pool has too many of, for one that has too few.
+    depot: Depot,
+}
+
+/// A socket that is open, and what it is bound to.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) fd: Weak<OwnedFd>,
+    pub(crate) interface: u32,
+    pub(crate) queue: u32,
+    /// Others of its queue may share its rings.
+    pub(crate) feeds_others: bool,
 }
 
 impl Umem {
@@ -70,6 +83,7 @@ impl Umem {
             hugepages: from_huge_pages,
             pooled: Mutex::default(),
             sockets: Mutex::default(),
+            depot: Depot::new(chunks),
         })))
     }
 
@@ -108,14 +122,14 @@ impl Umem {
         let mut free = Vec::with_capacity(self.chunks);
         // The last one is taken first; begin with the lowest chunk.
         free.extend(range.rev().map(|chunk| chunk as u32));
-        Pool { umem: self, free }
+        Pool { umem: self, free, free_max: usize::MAX }
     }
 
     pub(crate) fn memory(&self) -> &Mapping {
         &self.memory
     }
 
-    pub(crate) fn sockets(&self) -> &Mutex<Vec<Weak<OwnedFd>>> {
+    pub(crate) fn sockets(&self) -> &Mutex<Vec<Live>> {
         &self.sockets
     }
 
@@ -169,12 +183,49 @@ impl Umem {
 pub struct Pool {
     umem: &'static Umem,
     free: Vec<u32>,
+    /// More than these go to the depot.
+    free_max: usize,
 }
 
+/// Frames by which a pool that shares exceeds its own number before it gives some away, and how many it
+/// gives and takes at once. Fewer would go to and fro; these are a hundredth of what a worker has.
+const SURPLUS: usize = 128;
+
 impl Pool {
+    /// Has the pool give away what it has and gets beyond `keep` frames, and get frames from such others
+    /// when it has none: for workers between which frames wander in one direction, because one receives
+    /// what another sends.
+    pub fn share(&mut self, keep: usize) {
+        self.free_max = keep + SURPLUS;
+        while self.free.len() > self.free_max && self.deposit() {}
+    }
+
+    #[cold]
+    fn deposit(&mut self) -> bool {
+        for _ in 0..SURPLUS {
+            let Some(chunk) = self.free.pop() else { return false };
+            if !self.umem.depot.put(chunk) {
+                // It has room for every chunk, but a put may meet one that is under way.
+                self.free.push(chunk);
+                return false;
+            }
+        }
+        true
+    }
+
+    #[cold]
+    fn withdraw(&mut self) {
+        if self.free_max != usize::MAX {
+            self.free.extend((0..SURPLUS).map_while(|_| self.umem.depot.get()));
+        }
+    }
+
     /// An empty frame with [`HEADROOM`] in front of it, or `None` when no chunk is free.
     #[inline]
     pub fn take(&mut self) -> Option<Frame> {
+        if self.free.is_empty() {
+            self.withdraw();
+        }
         let index = self.free.pop()? as usize;
         let (chunk, size) = (self.umem.chunk(index), self.umem.chunk_size);
         // SAFETY: a chunk on the free list has no other owner: `Umem::pool` puts every chunk on
@@ -191,6 +242,9 @@ impl Pool {
     pub fn give(&mut self, frame: Frame) {
         let chunk = self.umem.chunk_offset(&frame) >> self.umem.chunk_shift;
         self.free.push(chunk as u32);
+        if self.free.len() > self.free_max {
+            self.deposit();
+        }
     }
 
     /// Number of free chunks.
@@ -239,6 +293,25 @@ mod tests {
             other
         });
         assert_eq!((mine.free(), other.join().unwrap().free()), (1, 3));
+    }
+
+    #[test]
+    fn frames_that_wander_one_way_come_back() {
+        const FRAMES: usize = 1024;
+        let umem = Umem::new(2 * FRAMES, 2048, false).unwrap();
+        let (mut here, mut there) = (umem.pool(0..FRAMES), umem.pool(FRAMES..2 * FRAMES));
+        here.share(FRAMES);
+        there.share(FRAMES);
+        for _ in 0..20 * FRAMES {
+            there.give(here.take().expect("the others' surplus comes back"));
+        }
+        assert!(there.free() <= FRAMES + SURPLUS);
+        let left: Vec<Frame> = std::iter::from_fn(|| here.take()).collect();
+        let mut chunks: Vec<usize> = left.iter().map(|frame| umem.chunk_offset(frame)).collect();
+        chunks.extend(std::iter::from_fn(|| there.take()).map(|frame| umem.chunk_offset(&frame)));
+        chunks.sort_unstable();
+        chunks.dedup();
+        assert_eq!(chunks.len(), 2 * FRAMES, "each chunk is somewhere once");
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! One network interface as one worker sees it: the AF_XDP sockets of the queues that are its own.
 //!
-//! Queue `q` belongs to worker `q % workers`. Packets are received from all own queues in turn
-//! and sent through the first one. Does not attach XDP programs: `program` does,
-//! and [`XdpPort::queues`] says what to register there.
+//! With no fewer queues than workers, queue `q` belongs to worker `q % workers`. With fewer, worker `w`
+//! has a socket of its own on queue `w % queues`, and the XDP program chooses between the sockets of one
+//! queue: software takes over what the NIC cannot. Packets are received from all own sockets in turn and
+//! sent through the first one. Does not attach XDP programs: `program` does, and
+//! [`XdpPort::lanes`] says what to register there.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::error::XskError;
 use crate::frame::Frame;
 use crate::port::PortCounters;
-use crate::socket::Socket;
+use crate::socket::{Role, Socket};
 use crate::sys;
 use crate::umem::Pool;
 
@@ -62,13 +64,31 @@ pub struct XdpPort {
     any: Option<OwnedFd>,
     /// The socket that is asked first next time.
     turn: usize,
+    /// The place among the sockets of a queue.
+    lane: u32,
+    /// How many there are.
+    lanes: u32,
     counters: PortCounters,
 }
 
+/// A socket's place in an XDP program.
+#[derive(Clone, Copy, Debug)]
+pub struct Lane<'a> {
+    /// The receive queue.
+    pub queue: u32,
+    /// The socket's place among those of the queue.
+    pub index: u32,
+    /// How many sockets the queue has.
+    pub count: u32,
+    /// The socket.
+    pub socket: BorrowedFd<'a>,
+}
+
 impl XdpPort {
-    /// Opens the queues of `interface` that belong to `worker` of `workers`, over the UMEM of
-    /// `pool`, and gives the kernel frames of `pool` to receive into. The interface is one of the
-    /// calling thread's network namespace.
+    /// Opens what belongs to `worker` of `workers` of `interface`, over the UMEM of `pool`, and gives the
+    /// kernel frames of `pool` to receive into. The interface is one of the calling thread's network
+    /// namespace. Where workers share queues, worker 0 comes first, then worker 1, and so on, each
+    /// while those before it are open; their pools should [share](Pool::share).
     ///
     /// Frames that the kernel holds when the port is dropped are lost to the pool.
     ///
@@ -90,16 +110,20 @@ impl XdpPort {
         let find = |source| XskError::interface(interface, source);
         let index = sys::interface_index(interface).map_err(find)?;
         let queues = receive_queues(interface).map_err(find)? as usize;
-        if queues < workers {
-            return Err(XskError::TooFewQueues {
-                interface: interface.to_owned(),
-                queues,
-                workers,
-            });
-        }
-        let sockets = (worker..queues)
+        let shared = queues < workers;
+        let lane = if shared { worker / queues } else { 0 };
+        // Of those, the first `workers % queues` queues have one more.
+        let own = worker % queues;
+        let lanes = if shared { (workers - own).div_ceil(queues) } else { 1 };
+        let role = match (lanes, lane) {
+            (1, _) => Role::Alone,
+            (_, 0) => Role::Feeds,
+            _ => Role::IsFed,
+        };
+        let own = if shared { own..own + 1 } else { worker..queues };
+        let sockets = own
             .step_by(workers)
-            .map(|queue| Socket::open(interface, index, queue as u32, pool, options))
+            .map(|queue| Socket::open(interface, index, queue as u32, role, pool, options))
             .collect::<Result<Vec<Socket>, XskError>>()?;
         let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(Socket::as_fd).collect();
         let any = if fds.len() > 1 {
@@ -108,12 +132,32 @@ impl XdpPort {
         } else {
             None
         };
-        Ok(XdpPort { sockets, any, turn: 0, counters: PortCounters::default() })
+        let (lane, lanes) = (lane as u32, lanes as u32);
+        Ok(XdpPort { sockets, any, turn: 0, lane, lanes, counters: PortCounters::default() })
     }
 
-    /// The queues of this port with their sockets, to be registered with the XDP program.
+    /// The sockets of this port, to be registered with the XDP program.
+    pub fn lanes(&self) -> impl Iterator<Item = Lane<'_>> {
+        self.sockets.iter().map(|socket| Lane {
+            queue: socket.queue(),
+            index: self.lane,
+            count: self.lanes,
+            socket: socket.as_fd(),
+        })
+    }
+
+    /// The queues of this port with their sockets, for a program that gives each queue to one socket.
     pub fn queues(&self) -> impl Iterator<Item = (u32, BorrowedFd<'_>)> {
         self.sockets.iter().map(|socket| (socket.queue(), socket.as_fd()))
+    }
+
+    pub(crate) fn feeds(&self) -> bool {
+        self.lane == 0
+    }
+
+    /// Whether sockets of other workers depend on this one's turns: it feeds them.
+    pub(crate) fn feeds_others(&self) -> bool {
+        self.sockets.iter().any(Socket::feeds_others)
     }
 
     /// Whether every socket uses the packet memory directly.

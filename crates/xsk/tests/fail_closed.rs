@@ -62,7 +62,7 @@ fn serve(interface: &str, pool: &mut xsk::Pool) -> Result<(Port, Steer, AttachMo
     let locals = ["10.1.0.1", "10.2.0.1"].map(|text| text.parse().unwrap());
     steer.set_local_addresses(&locals)?;
     let port = XdpPort::open(interface, 0, 1, pool, XdpOptions::default())?;
-    port.queues().try_for_each(|(queue, socket)| steer.register(queue, socket))?;
+    port.lanes().try_for_each(|lane| steer.register(lane))?;
     let mode = steer.attach()?;
     Ok((Port::Xdp(port), steer, mode))
 }

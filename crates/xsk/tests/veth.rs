@@ -5,14 +5,13 @@ mod namespace;
 
 use std::collections::HashSet;
 use std::net::UdpSocket;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use namespace::{Namespace, frame, number, veth};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use xsk::{
-    AttachMode, CopyMode, Frame, Pool, Port, PortCounters, Sink, Steer, Umem, XdpOptions, XdpPort,
-    XskError,
+    AttachMode, CopyMode, Frame, Lane, Pool, Port, PortCounters, Sink, Steer, Umem, XdpOptions,
+    XdpPort, XskError,
 };
 
 const SMALL: XdpOptions = XdpOptions { ring_entries: 64, copy: CopyMode::Auto };
@@ -32,8 +31,8 @@ fn steered(
     inside.enter(|| {
         let port = XdpPort::open(interface, 0, 1, pool, options).expect(interface);
         let mut steer = Steer::load(interface).expect("to load");
-        for (queue, socket) in port.queues() {
-            steer.register(queue, socket).expect("to register");
+        for lane in port.lanes() {
+            steer.register(lane).expect("to register");
         }
         assert!(matches!(steer.attach().expect("to attach"), AttachMode::Native));
         (Port::Xdp(port), steer)
@@ -250,7 +249,7 @@ fn each_worker_gets_its_own_queues() {
         let port = gateway.enter(|| XdpPort::open("a0", worker, 2, pool, SMALL)).unwrap();
         let queues: Vec<u32> = port.queues().map(|one| one.0).collect();
         assert_eq!(queues, [vec![0, 2], vec![1]][worker]);
-        port.queues().for_each(|(queue, socket)| steer.register(queue, socket).unwrap());
+        port.lanes().for_each(|lane| steer.register(lane).unwrap());
         workers.push(Port::Xdp(port));
     }
     assert!(matches!(gateway.enter(|| steer.attach()).unwrap(), AttachMode::Native));
@@ -281,6 +280,67 @@ fn each_worker_gets_its_own_queues() {
         assert_eq!(got, all.collect::<Vec<u64>>());
     }
     assert_eq!(to_worker(&steer), 60);
+}
+
+#[test]
+fn workers_share_a_queue_and_its_frames() {
+    const ROUNDS: u64 = 40;
+    let (left, gateway) = (Namespace::new("left"), Namespace::new("gateway"));
+    veth((&left, "l0"), (&gateway, "a0"), 1, 1500);
+    let umem = Umem::new(2048, 2048, false).unwrap();
+    let mut outside = umem.pool(0..1024);
+    let mut pools = [umem.pool(1024..1536), umem.pool(1536..2048)];
+    let mut source = open(&left, "l0", &mut outside, SMALL);
+    let mut steer = gateway.enter(|| Steer::load("a0")).unwrap();
+    let mut workers: Vec<Port> = Vec::new();
+    for (worker, pool) in pools.iter_mut().enumerate() {
+        // What the second one gets is the first one's, so that one would run dry alone.
+        pool.share(if worker == 0 { 512 } else { 0 });
+        let port = gateway.enter(|| XdpPort::open("a0", worker, 2, pool, SMALL)).unwrap();
+        let lanes: Vec<(u32, u32, u32)> =
+            port.lanes().map(|lane| (lane.queue, lane.index, lane.count)).collect();
+        assert_eq!(lanes, [(0, worker as u32, 2)]);
+        port.lanes().for_each(|lane| steer.register(lane).unwrap());
+        workers.push(Port::Xdp(port));
+    }
+    steer.set_spread(true);
+    assert!(workers[0].feeds_others() && !workers[1].feeds_others());
+    assert!(matches!(gateway.enter(|| steer.attach()).unwrap(), AttachMode::Native));
+    let mac = gateway.mac("a0");
+    let mut owners = [0u64; 32];
+    let mut received = [0u64; 2];
+    for round in 0..ROUNDS {
+        let packets = (0..32u8).map(|n| frame(mac, [10, 2, 0, n], 64, round * 32 + u64::from(n)));
+        send_all(&mut source, &mut outside, packets);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut batch: Vec<Frame> = Vec::new();
+        let before = received;
+        while received[0] + received[1] < (round + 1) * 32 {
+            assert!(Instant::now() < deadline, "{received:?} of round {round}: frames ran out");
+            for worker in 0..2 {
+                let (port, pool) = (&mut workers[worker], &mut pools[worker]);
+                received[worker] += port.receive(pool, &mut batch, 64) as u64;
+                // Whoever received it sends it back, from a frame that the first one fed.
+                batch
+                    .iter()
+                    .for_each(|frame| owners[number(frame.bytes()) as usize % 32] |= 1 << worker);
+                while !batch.is_empty() {
+                    port.send(&mut batch, pool);
+                    port.flush(pool);
+                }
+            }
+        }
+        assert!((0..2).all(|worker| received[worker] > before[worker]), "{received:?}");
+    }
+    assert!(owners.iter().all(|workers| matches!(workers, 1 | 2)), "one worker each: {owners:?}");
+    assert_eq!(received[0] + received[1], ROUNDS * 32);
+    let back = left.run("cat /sys/class/net/l0/statistics/rx_packets");
+    assert!(back.trim().parse::<u64>().unwrap() >= ROUNDS * 32, "{back} came back");
+    assert_eq!(to_worker(&steer), ROUNDS * 32);
+    assert_eq!(counted(&steer, "drop_no_socket"), 0);
+    for port in &workers {
+        assert_eq!(port.counters().lost(), 0);
+    }
 }
 
 #[test]
@@ -442,8 +502,6 @@ fn setting_up_fails_with_a_sentence() {
     assert!(error.starts_with("interface eth9 not found; interfaces here: lo, a"), "{error}");
     assert!(matches!(open("an-interface-name-too-long", 1), Err(XskError::NoInterface { .. })));
     assert!(matches!(gateway.enter(|| Steer::load("eth9")), Err(XskError::NoInterface { .. })));
-    let error = open("a0", 2).unwrap_err();
-    assert!(matches!(error, XskError::TooFewQueues { queues: 1, workers: 2, .. }), "{error}");
 
     let first = open("a0", 1).unwrap();
     let begin = Instant::now();
@@ -499,5 +557,7 @@ fn without_privileges_the_missing_capability_is_named() {
     });
     let mut steer = gateway.enter(|| Steer::load("a0")).unwrap();
     let socket = gateway.enter(|| XdpPort::open("a0", 0, 1, &mut pool, SMALL)).unwrap();
-    assert!(steer.register(256, socket.queues().next().unwrap().1.as_fd()).is_err());
+    let lane = socket.lanes().next().unwrap();
+    assert!(steer.register(Lane { queue: 256, ..lane }).is_err());
+    assert!(steer.register(Lane { index: 64, ..lane }).is_err());
 }

@@ -235,25 +235,6 @@ pub enum ConfigError {
         /// Those allowed, as ranges.
         allowed: String,
     },
-    /// A worker without a receive queue.
-    #[error(
-        "port {port}: interface {interface} has {queues} receive queue(s), but the {cores} cores \
-         configured need one each; run `{remedy}`{hint}, or list at most {queues} core(s)"
-    )]
-    TooFewQueues {
-        /// The port.
-        port: String,
-        /// The interface.
-        interface: String,
-        /// Receive queues found.
-        queues: u32,
-        /// Cores configured.
-        cores: usize,
-        /// The command that helps.
-        remedy: String,
-        /// What makes the command possible.
-        hint: String,
-    },
     /// Packets would not fit into frames.
     #[error(
         "port {port}: interface {interface} has MTU {mtu}, but frames of {frame_size} bytes hold \

@@ -132,17 +132,6 @@ impl Config {
                 present: list(machine.interfaces.iter().map(|i| i.name.as_str())),
             });
         };
-        if (interface.queues as usize) < self.cores.len() {
-            let (remedy, hint) = queue_remedy(interface, self.cores.len());
-            return Err(ConfigError::TooFewQueues {
-                port: label,
-                interface: interface.name.clone(),
-                queues: interface.queues,
-                cores: self.cores.len(),
-                remedy,
-                hint,
-            });
-        }
         let limit = self.frame_size - FRAME_HEADROOM_BYTES - LINK_HEADER_BYTES;
         if interface.mtu > limit {
             return Err(ConfigError::MtuTooLarge {
@@ -171,18 +160,6 @@ impl Config {
             None => Ok(()),
         }
     }
-}
-
-/// The command that gives an interface as many receive queues as there are workers, and what makes
-/// it possible. A veth has no combined queues, and no more than it was created with.
-fn queue_remedy(interface: &Interface, cores: usize) -> (String, String) {
-    let name = &interface.name;
-    if interface.kind.as_deref() == Some("veth") {
-        let hint =
-            format!(" (a veth must be created with numrxqueues {cores} numtxqueues {cores})");
-        return (format!("ethtool -L {name} rx {cores} tx {cores}"), hint);
-    }
-    (format!("ethtool -L {name} combined {cores}"), String::new())
 }
 
 /// Names for people: sorted, and cut when there are too many.

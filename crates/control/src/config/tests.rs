@@ -246,18 +246,13 @@ fn a_core_that_does_not_exist_or_is_not_allowed_is_named() {
 }
 
 #[test]
-fn fewer_queues_than_cores_says_how_to_get_more() {
-    let one = |m: &mut Machine| m.interfaces[2].queues = 1;
-    assert_unfit(
-        GOOD,
-        one,
-        &["port black", "eth1 has 1 receive queue", "`ethtool -L eth1 combined 2`", "at most 1"],
-    );
-    let veth = |m: &mut Machine| {
-        one(m);
-        m.interfaces[2].kind = Some("veth".to_owned());
-    };
-    assert_unfit(GOOD, veth, &["`ethtool -L eth1 rx 2 tx 2`", "numrxqueues 2 numtxqueues 2"]);
+fn workers_may_share_a_queue() {
+    let mut machine = machine();
+    machine.interfaces[2].queues = 1;
+    let config = Config::parse(GOOD).unwrap();
+    config.check(&machine).unwrap();
+    assert!(!config.unordered);
+    assert!(Config::parse(&format!("unordered = true\n{GOOD}")).unwrap().unordered);
 }
 
 #[test]

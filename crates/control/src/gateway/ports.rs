@@ -40,7 +40,8 @@ impl Ports {
     /// Loads a program for each interface. Nothing is attached.
     pub fn load(config: &Config, kernel: &Kernel) -> Result<Ports, XskError> {
         let load = |port: &crate::config::PortConfig| {
-            let steer = Steer::load(&port.interface)?;
+            let mut steer = Steer::load(&port.interface)?;
+            steer.set_spread(config.unordered);
             let link = kernel.link_named(&port.interface);
             Ok(PortProgram {
                 name: port.label().to_owned(),
@@ -76,9 +77,9 @@ impl Ports {
     pub fn register(&mut self, port: usize, sockets: &XdpPort) -> Result<(), XskError> {
         let program = &mut self.programs[port];
         program.zero_copy &= sockets.is_zero_copy();
-        for (queue, socket) in sockets.queues() {
-            program.steer.register(queue, socket)?;
-            program.queues += 1;
+        for lane in sockets.lanes() {
+            program.steer.register(lane)?;
+            program.queues += u32::from(lane.index == 0);
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use dataplane::board::PortBoard;
 use dataplane::clock::Clock;
 use dataplane::counters::{CounterSnapshot, Counters};
+use dataplane::crew::crew;
 use dataplane::event::Event;
 use dataplane::view::Publisher;
 use dataplane::worker::{Idle, Worker, WorkerParts};
@@ -18,6 +19,10 @@ use xsk::{Port, PortCounters, TunPort, Umem, XdpOptions, XdpPort, XskError};
 
 use super::ports::Ports;
 use crate::config::{self, Config, Sizes};
+
+/// Frames that a worker keeps whose sockets others feed: for the host's packets and for those that wait
+/// for an SA. The rest go to whoever feeds.
+const FED_FRAMES: usize = 1024;
 
 /// Why workers cannot start, or one that ended.
 #[derive(Debug, Error)]
@@ -36,6 +41,9 @@ pub enum WorkersError {
     /// A socket of a port.
     #[error(transparent)]
     Port(#[from] XskError),
+    /// What they wake each other with.
+    #[error("cannot let workers wake each other: {0}")]
+    Crew(#[source] io::Error),
     /// The thread.
     #[error("cannot start the worker of core {core}: {source}")]
     Thread {
@@ -87,13 +95,22 @@ impl Workers {
         })?;
         let options = XdpOptions { ring_entries: sizes.ring, ..XdpOptions::default() };
         let mut idle = Vec::new();
-        for (id, core) in config.cores.iter().enumerate() {
+        let members = crew(workers, clock).map_err(WorkersError::Crew)?;
+        for ((id, core), member) in config.cores.iter().enumerate().zip(members) {
             let mut pool = umem.pool(id * frames..(id + 1) * frames);
             let mut own = Vec::new();
+            if workers > 1 {
+                // Frames wander to whoever reaps the queue by which they leave.
+                pool.share(frames);
+            }
             for (index, port) in config.ports.iter().enumerate() {
                 let sockets = XdpPort::open(&port.interface, id, workers, &mut pool, options)?;
                 ports.register(index, &sockets)?;
                 own.push(Port::Xdp(sockets));
+            }
+            if workers > 1 && id > 0 && own.iter().all(|port: &Port| !port.feeds()) {
+                // It is fed by others, and needs few of its own.
+                pool.share(FED_FRAMES);
             }
             if config.host.enable {
                 let device = config.host.device_of(&config.name);
@@ -108,6 +125,7 @@ impl Workers {
                 events: events.clone(),
                 clock,
             });
+            worker.join(member);
             worker.set_idle(match config.idle {
                 config::Idle::Spin => Idle::Spin,
                 config::Idle::Sleep => {

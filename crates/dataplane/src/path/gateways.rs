@@ -20,10 +20,10 @@ use crate::tunnel::TunnelName;
 use crate::view::{PortInfo, View};
 
 /// The SPI of the first tunnel; the others follow.
-pub(super) const SPI_FIRST: u32 = 0x100;
+pub(crate) const SPI_FIRST: u32 = 0x100;
 
 /// Where all tunnels end.
-pub(super) const EAST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+pub(crate) const EAST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 
 const RED: u16 = 0;
 const BLACK: u16 = 1;
@@ -35,7 +35,7 @@ const RED_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const BLACK_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
 /// Distinct keys; this is no secret and no packet leaves the process.
-pub(super) fn key_bytes(tunnel: usize) -> [u8; KEY_LEN] {
+pub(crate) fn key_bytes(tunnel: usize) -> [u8; KEY_LEN] {
     let mut key = [0x5a; KEY_LEN];
     key[..8].copy_from_slice(&(tunnel as u64).to_le_bytes());
     key
@@ -46,12 +46,18 @@ fn destination(tunnel: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + tunnel as u32)
 }
 
+/// The tunnel of a destination behind it.
+pub(crate) fn tunnel_of(destination: [u8; 4]) -> usize {
+    let number = u32::from_be_bytes(destination);
+    number.wrapping_sub(Ipv4Addr::new(10, 0, 0, 0).to_bits()) as usize
+}
+
 fn spi(tunnel: usize) -> u32 {
     SPI_FIRST + tunnel as u32
 }
 
 /// All tunnels in a fixed random order.
-pub(super) fn order(tunnels: usize) -> Vec<u32> {
+pub(crate) fn order(tunnels: usize) -> Vec<u32> {
     let mut order: Vec<u32> = (0..tunnels as u32).collect();
     // Fisher and Yates, with Knuth's MMIX constants.
     let mut state = 1u64;
@@ -64,7 +70,7 @@ pub(super) fn order(tunnels: usize) -> Vec<u32> {
 }
 
 /// The headers of a packet of `size` bytes into a tunnel, as they reach the sealing gateway.
-pub(super) fn headers(tunnel: usize, size: usize) -> [u8; HEADERS_LEN] {
+pub(crate) fn headers(tunnel: usize, size: usize) -> [u8; HEADERS_LEN] {
     let mut bytes = [0; HEADERS_LEN];
     let ip = ipv4::Template::new(HOST, destination(tunnel), protocol::UDP, 64);
     let ip = ip.stamp(size as u16, 0, 0, false);
@@ -93,7 +99,7 @@ fn sa(tunnel: usize, key: &Arc<Key>, if_id: u32) -> Result<Sa, PathError> {
         key: key.clone(),
         salt: [7; 4],
         extended_sequence: true,
-        replay_window: 128,
+        replay_window: 64,
         selector: None,
         flags: SaFlags::default(),
         encapsulation: None,
@@ -140,7 +146,7 @@ fn protect(tunnel: usize, direction: Direction, selector: Selector, if_id: u32) 
 }
 
 /// The tables of the gateway that seals, or forwards in clear.
-pub(super) fn west_view(selection: Selection, keys: &[Arc<Key>]) -> Result<View, PathError> {
+pub(crate) fn west_view(selection: Selection, keys: &[Arc<Key>]) -> Result<View, PathError> {
     // Epochs counted in memory: these keys and IVs never leave the process.
     let mut epoch = 0;
     let nonces = NonceSpace::new(move || {
@@ -172,7 +178,7 @@ pub(super) fn west_view(selection: Selection, keys: &[Arc<Key>]) -> Result<View,
 }
 
 /// The tables of the gateway that opens.
-pub(super) fn east_view(selection: Selection, keys: &[Arc<Key>]) -> Result<View, PathError> {
+pub(crate) fn east_view(selection: Selection, keys: &[Arc<Key>]) -> Result<View, PathError> {
     let mut view = base_view();
     view.local.insert(EAST.into());
     for (tunnel, key) in keys.iter().enumerate() {

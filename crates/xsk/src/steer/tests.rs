@@ -33,7 +33,8 @@ impl Bench {
         steer.set_ethernet_address(OWN);
         steer.set_local_addresses(&[LOCAL_V4.into(), LOCAL_V6.into()]).unwrap();
         let socket = sys::xdp_socket().unwrap();
-        steer.register(0, socket.as_fd()).unwrap();
+        let lane = Lane { queue: 0, index: 0, count: 1, socket: socket.as_fd() };
+        steer.register(lane).unwrap();
         Bench { steer, _socket: socket }
     }
 
