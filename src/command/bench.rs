@@ -7,6 +7,7 @@ mod measuring;
 mod output;
 pub(super) mod parts;
 mod path;
+mod tables;
 mod xfrm;
 
 use std::process::ExitCode;
@@ -23,6 +24,7 @@ enum Subject {
     All(all::All),
     Path(path::Path),
     Scale(path::Scale),
+    Tables(tables::Tables),
     Xfrm(xfrm::Xfrm),
     Control(control::Control),
     /// The client of `bench xfrm --through-shim`
@@ -37,6 +39,7 @@ impl Bench {
             Subject::All(all) => all.run(),
             Subject::Path(path) => path.run(),
             Subject::Scale(scale) => scale.run(),
+            Subject::Tables(tables) => tables.run(),
             Subject::Xfrm(xfrm) => xfrm.run(),
             Subject::Control(control) => control.run(),
             Subject::XfrmClient => xfrm::client(),

@@ -9,6 +9,7 @@
 
 mod control;
 mod error;
+mod group;
 mod host;
 mod machine;
 mod probe;
@@ -20,12 +21,13 @@ use serde::{Deserialize, Serialize};
 
 pub use control::Control;
 pub use error::ConfigError;
+pub use group::{GroupConfig, TunnelConfig, if_id_of, next_hop_of};
 pub use host::HostConfig;
 pub use machine::{Capability, Interface, Machine};
 
-/// The largest configuration file read, in bytes. A gateway with every option and 64 ports needs
-/// under 16 KiB; a file beyond this limit is certainly not a configuration.
-pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
+/// The largest configuration file read, in bytes: room for 50 000 tunnels with several routes each. A
+/// file beyond this limit is certainly not a configuration.
+pub const CONFIG_BYTES_MAX: u64 = 16 << 20;
 /// The most ports of one gateway. Each port costs a socket and its rings on every worker.
 pub const PORTS_MAX: usize = 64;
 /// The most workers of one gateway, and one more than the highest core number: the size of the
@@ -101,6 +103,9 @@ pub struct Config {
     /// How the host's own packets go through tunnels.
     #[serde(default)]
     pub host: HostConfig,
+    /// Groups of tunnels that routes lead into.
+    #[serde(rename = "group", default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupConfig>,
     /// Where the instance keeps its sockets and its state.
     #[serde(default)]
     pub control: Control,
@@ -253,6 +258,10 @@ impl Config {
         if let Some(device) = &self.host.device {
             check_interface(device)?;
         }
+        let host = self.host.device_of(&self.name);
+        let ports = self.ports.iter().map(|port| port.interface.as_str());
+        let taken: Vec<&str> = ports.chain([host.as_str()]).collect();
+        group::validate(&self.groups, &taken)?;
         self.validate_memory()
     }
 

@@ -16,6 +16,8 @@ mod departed;
 mod encapsulation;
 mod facts;
 mod forwarding;
+mod group_devices;
+mod groups;
 mod guard;
 mod host;
 mod kernel_policy;
@@ -27,6 +29,7 @@ mod short;
 mod slots;
 mod tables;
 mod translate;
+mod tunnels;
 mod upgrade;
 mod workers;
 
@@ -50,10 +53,11 @@ use self::attention::Attention;
 use self::backstop::Backstop;
 use self::facts::Rates;
 use self::forwarding::Forwarding;
+use self::groups::Groups;
 use self::guard::Guard;
 use self::lasting::{Lasting, Recalled, claim_epochs};
 use self::launch::{Launch, listen, time_start};
-use self::network::{Network, Stale};
+use self::network::Network;
 use self::ports::Ports;
 use self::tables::Tables;
 use self::workers::{Workers, WorkersError};
@@ -178,14 +182,14 @@ impl Gateway {
         let feed = RouteFeed::open()?;
         let clock = Clock::start();
         let mut ports = Ports::load(&config, feed.kernel())?;
-        let network = Network::new(ports.ifindexes().collect());
+        let network = Network::new(ports.ifindexes().collect(), Groups::new(&config));
         let mut view = View::default();
         network.fill(feed.kernel(), &mut view);
-        view.host = config.host.enable.then_some(config.ports.len() as u16);
         ports.follow_addresses(feed.kernel())?;
         let fresh = left.is_empty();
         let tables = Tables::new(engine, nonces.clone(), clock, guard, &left, &mut view)
-            .with_cores(&config.cores);
+            .with_cores(&config.cores)
+            .with_shared_if_ids(network.shared_if_ids());
         let settings = Settings { cpus: crate::cpu::possible(), ..Settings::default() };
         let Recalled { server, tables, journal, mut restored } =
             lasting.recall(Server::new(settings), tables, &mut view)?;
@@ -202,8 +206,8 @@ impl Gateway {
             kernel: feed.kernel(),
             fresh,
         };
-        let (workers, host) = launch.go(&mut ports)?;
-        let forwarding = Forwarding::new(tables, ports, view, publisher, journal).with_host(host);
+        let (workers, devices) = launch.go(&mut ports)?;
+        let forwarding = Forwarding::new(tables, ports, view, publisher, journal).with(devices);
         let now = time_start(&mut restored, began, &clock);
         Ok(Gateway {
             started: now,
@@ -295,6 +299,9 @@ impl Gateway {
         if let Some(host) = self.forwarding.host.take() {
             host.end().map_err(system("give the host's traffic back to the kernel"))?;
         }
+        if let Some(groups) = self.forwarding.groups.take() {
+            groups.end().map_err(system("remove the devices of groups of tunnels"))?;
+        }
         self.workers.stop();
         self.forwarding.end().map_err(system("remove the guard's file and the journal"))?;
         Ok(())
@@ -322,13 +329,7 @@ impl Gateway {
 
     /// Brings what the kernel changed into the view and the steering programs.
     fn apply_network(&mut self, changes: &[crate::route_feed::Change]) {
-        let (network, kernel) = (&self.network, self.feed.kernel());
-        let mut stale = Stale::default();
-        self.forwarding.update(|view| {
-            let different;
-            (different, stale) = network.apply(kernel, view, changes);
-            different
-        });
+        let stale = self.forwarding.follow_network(&self.network, self.feed.kernel(), changes);
         if stale.local {
             self.forwarding.follow_addresses(self.feed.kernel());
         }

@@ -13,10 +13,12 @@ use crate::chunk::CHUNK_PACKETS;
 use crate::counters::Counters;
 use crate::crew::COMMIT_CHUNKS;
 use crate::event::EventSink;
+use crate::flows::Flows;
 use crate::hold::{HOLD_PACKETS, Hold, Stay};
 use crate::policy::Policy;
 use crate::sa::Sa;
 use crate::sad;
+use crate::spd::Lookup;
 use crate::tunnel::Tunnel;
 use crate::verdict::Verdict;
 use crate::view::View;
@@ -48,6 +50,10 @@ pub(crate) struct Slot<'v> {
     /// The full ESP sequence number: of a packet to be opened what it seems to be, and of one to be
     /// encrypted its own.
     pub(crate) sequence: u64,
+    /// What the policies said last of the packet, of the way in or of the way out.
+    pub(crate) found: Lookup<'v>,
+    /// The tunnel's row that its route names, while the tunnel is being looked for.
+    pub(crate) lead: Option<u32>,
     /// The outbound policy that asks for an SA, while the SA is being looked for.
     pub(crate) policy: Option<&'v Policy>,
     /// The tunnel that its route leads into, while the SA is being looked for.
@@ -174,6 +180,8 @@ impl<'v> Batch<'v> {
             esp_len: 0,
             link_len: 0,
             sequence: 0,
+            found: Lookup::PortsNeeded,
+            lead: None,
             policy: None,
             tunnel: None,
             inbound: None,
@@ -219,6 +227,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) hold: &'a mut Hold,
     /// Packets that come in once more in the next turn, and their ports.
     pub(crate) late: &'a mut Vec<(Frame, u16)>,
+    pub(crate) flows: &'a mut Flows,
 }
 
 #[cfg(test)]

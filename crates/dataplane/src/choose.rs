@@ -1,8 +1,10 @@
 //! Seventh stage: the outbound policy, and the SA where it asks for one.
 //!
-//! 1. Every packet's policy, by its flow, or the tunnel that its route leads into; ask for the memory of
-//!    the slot in which its SA is.
-//! 2. By then it has come: the SA; ask for its memory, which `seal` is about to need.
+//! 1. Ask for the memory in which every packet's policy is found, by its flow.
+//! 2. By then it has come: the policy, or the row of the tunnel that its route leads into; ask for the
+//!    memory of that.
+//! 3. What it says; ask for the memory of the slot in which its SA is.
+//! 4. The SA; ask for its memory, which `seal` is about to need.
 //!
 //! Packets without a protect policy leave in clear. Nothing in a packet is changed here.
 
@@ -23,6 +25,18 @@ use crate::view::View;
 
 /// Applies the outbound policy to every packet, and sets the SA of those that are to be sealed.
 pub(crate) fn choose<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<'_>) {
+    if !view.spd.is_empty() {
+        for slot in batch.undecided() {
+            turn.flows.prefetch(&view.spd, Direction::Out, &slot.flow);
+        }
+    }
+    for slot in batch.undecided() {
+        slot.found = turn.flows.lookup(&view.spd, Direction::Out, &slot.flow);
+        match slot.found {
+            Lookup::Policy(policy) => policy.prefetch(),
+            _ => tunnel::ask(slot, view),
+        }
+    }
     let mut tally = Tally::new(turn);
     for slot in batch.undecided() {
         if let Err(verdict) = ask(slot, view, &mut tally) {
@@ -42,11 +56,11 @@ pub(crate) fn choose<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<
     tally.settle();
 }
 
-/// The first pass: leaves in the slot who says which SA it is, if anybody asks for one.
+/// The third pass: leaves in the slot who says which SA it is, if anybody asks for one.
 #[inline]
 fn ask<'v>(slot: &mut Slot<'v>, view: &'v View, tally: &mut Tally<'v>) -> Result<(), Verdict> {
     let flow = &slot.flow;
-    let policy = match view.spd.lookup(Direction::Out, flow) {
+    let policy = match slot.found {
         Lookup::Policy(policy) => policy,
         Lookup::PortsNeeded => return Err(Verdict::FragmentOfPortPolicy),
         Lookup::Default(DefaultAction::Accept) => return tunnel::find(slot, view),
@@ -60,6 +74,7 @@ fn ask<'v>(slot: &mut Slot<'v>, view: &'v View, tally: &mut Tally<'v>) -> Result
             tunnel::find(slot, view)
         }
         Action::Protect { bundle, .. } => {
+            policy.prefetch_usage();
             if let Some(number) = bundle {
                 view.bundles.prefetch(*number);
             }
@@ -69,7 +84,7 @@ fn ask<'v>(slot: &mut Slot<'v>, view: &'v View, tally: &mut Tally<'v>) -> Result
     }
 }
 
-/// The second pass: sets the SA of a packet that must be sealed.
+/// The last pass: sets the SA of a packet that must be sealed.
 #[inline]
 fn choose_one<'v>(
     slot: &mut Slot<'v>,

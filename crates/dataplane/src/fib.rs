@@ -1,16 +1,20 @@
-//! The routes that the gateway forwards by: longest prefix match, IPv4 and IPv6.
+//! The routes that the gateway forwards by: longest prefix match, IPv4 and IPv6, in a main table and
+//! one for each VRF.
 //!
-//! One hash table per prefix length that occurs, searched from the longest: at most 33 or 129
-//! look-ups, in practice a handful. Route metrics, tables and multipath are resolved by control,
-//! which puts here what the kernel would choose.
+//! A look-up is a walk down a trie (`trie.rs`), some three memory accesses in a table of the Internet's
+//! size, and one more for the next hop, which all routes and tables by it share. A route into a tunnel
+//! is the tunnel's number and nothing else. Route metrics, the kernel's tables and multipath are
+//! resolved by control, which puts here what the kernel would choose.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::prefix::{Family, Prefix, address_bits, prefix_mask};
+use crate::array::Array;
+use crate::prefix::Prefix;
 use crate::table::Table;
+use crate::trie::Trie;
 
 /// Where a packet goes next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NextHop {
     /// The egress port: an index into [`View::ports`](crate::view::View::ports).
     pub port: u16,
@@ -37,92 +41,262 @@ pub enum Route {
     Prohibit,
 }
 
-#[derive(Clone)]
-struct Level {
-    len: u8,
-    mask: u128,
-    routes: Table<u128, Route>,
+/// What a trie holds for a route. Next hops are numbered in [`Hops`], from `VIA` on.
+mod code {
+    pub(super) const LOCAL: u32 = 1;
+    pub(super) const NOT_A_PORT: u32 = 2;
+    pub(super) const BLACKHOLE: u32 = 3;
+    pub(super) const UNREACHABLE: u32 = 4;
+    pub(super) const PROHIBIT: u32 = 5;
+    pub(super) const VIA: u32 = 16;
+    /// And the number of the tunnel.
+    pub(super) const TUNNEL: u32 = 1 << 31;
 }
 
-/// A version of the routing table. Cloning is cheap; versions share what did not change.
+/// The next hops in use, each once.
+#[derive(Clone, Default)]
+struct Hops {
+    by_number: Array<Option<NextHop>>,
+    /// The number of each, and how many routes have it.
+    numbers: Table<NextHop, (u32, u32)>,
+    free: Vec<u32>,
+}
+
+/// One routing table.
+#[derive(Clone, Default)]
+struct Routes {
+    v4: Trie<u32>,
+    v6: Trie<u128>,
+}
+
+/// A version of all routing tables. Cloning is cheap; versions share what did not change.
 #[derive(Clone, Default)]
 pub struct Fib {
-    /// Per family, the prefix lengths that occur, longest first.
-    levels: [Vec<Level>; 2],
+    main: Routes,
+    /// Numbered from 1.
+    vrfs: Array<Routes>,
+    hops: Hops,
 }
 
 impl Fib {
-    /// A table without routes.
+    /// Tables without routes.
     pub fn new() -> Fib {
         Fib::default()
     }
 
-    /// The route of the longest prefix that holds the address.
+    /// The route of the longest prefix that holds the address, in the main table.
     #[inline]
     pub fn lookup(&self, destination: IpAddr) -> Option<Route> {
-        let bits = address_bits(destination);
-        self.levels[Family::of(destination).index()]
-            .iter()
-            .find_map(|level| level.routes.get(&(bits & level.mask)).copied())
+        self.route_of(self.main.lookup(destination))
+    }
+
+    /// The same in the table of a VRF; 0 is the main table.
+    #[inline]
+    pub fn lookup_in(&self, vrf: u32, destination: IpAddr) -> Option<Route> {
+        self.route_of(self.routes(vrf)?.lookup(destination))
+    }
+
+    /// Asks for the memory that a look-up in the main table reads first.
+    #[inline]
+    pub fn prefetch(&self, destination: IpAddr) {
+        match destination {
+            IpAddr::V4(v4) => self.main.v4.prefetch(v4.to_bits()),
+            IpAddr::V6(v6) => self.main.v6.prefetch(v6.to_bits()),
+        }
     }
 
     /// See [`Table::settle`].
     pub(crate) fn settle(&mut self) -> bool {
-        let levels = self.levels.iter_mut().flatten();
-        levels.fold(false, |done, level| level.routes.settle() | done)
+        self.hops.numbers.settle()
     }
 
-    /// Adds a route, or replaces the one of its prefix, which is returned.
+    /// Adds a route to the main table, or replaces the one of its prefix, which is returned.
     pub fn insert(&mut self, prefix: Prefix, route: Route) -> Option<Route> {
-        let levels = &mut self.levels[prefix.family().index()];
-        let place = levels.partition_point(|level| level.len > prefix.len());
-        if levels.get(place).is_none_or(|level| level.len != prefix.len()) {
-            let mask = prefix_mask(prefix.family(), prefix.len());
-            levels.insert(place, Level { len: prefix.len(), mask, routes: Table::new() });
-        }
-        levels[place].routes.insert(address_bits(prefix.address()), route)
+        self.insert_in(0, prefix, route)
     }
 
-    /// Removes the route of a prefix.
+    /// The same in the table of a VRF.
+    pub fn insert_in(&mut self, vrf: u32, prefix: Prefix, route: Route) -> Option<Route> {
+        let code = self.code_of(route);
+        let old = self.change(vrf, |routes| routes.insert(prefix, code));
+        self.give_up(old)
+    }
+
+    /// Removes the route of a prefix from the main table.
     pub fn remove(&mut self, prefix: Prefix) -> Option<Route> {
-        let levels = &mut self.levels[prefix.family().index()];
-        let place = levels.iter().position(|level| level.len == prefix.len())?;
-        let removed = levels[place].routes.remove(&address_bits(prefix.address()));
-        if levels[place].routes.is_empty() {
-            levels.remove(place);
+        self.remove_in(0, prefix)
+    }
+
+    /// The same in the table of a VRF.
+    pub fn remove_in(&mut self, vrf: u32, prefix: Prefix) -> Option<Route> {
+        self.routes(vrf)?;
+        let old = self.change(vrf, |routes| routes.remove(prefix));
+        self.give_up(old)
+    }
+
+    /// Removes every route of a VRF, or of the main table.
+    pub fn clear(&mut self, vrf: u32) {
+        let prefixes: Vec<Prefix> = self.iter_in(vrf).map(|(prefix, _)| prefix).collect();
+        for prefix in prefixes {
+            self.remove_in(vrf, prefix);
         }
-        removed
     }
 
-    /// Every route, longest prefixes first.
+    /// The route of exactly this prefix in the main table.
+    pub fn get(&self, prefix: Prefix) -> Option<Route> {
+        self.route_of(self.main.get(prefix))
+    }
+
+    /// Every route of the main table, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (Prefix, Route)> {
-        [Family::V4, Family::V6].into_iter().flat_map(move |family| {
-            self.levels[family.index()].iter().flat_map(move |level| {
-                level.routes.iter().filter_map(move |(bits, route)| {
-                    let address = match family {
-                        Family::V4 => IpAddr::from((*bits as u32).to_be_bytes()),
-                        Family::V6 => IpAddr::from(bits.to_be_bytes()),
-                    };
-                    Some((Prefix::new(address, level.len)?, *route))
-                })
-            })
-        })
+        self.iter_in(0)
     }
 
-    /// How many routes there are.
+    /// Every route of a VRF's table, in no order.
+    pub fn iter_in(&self, vrf: u32) -> impl Iterator<Item = (Prefix, Route)> {
+        let all = self.routes(vrf).map(Routes::all).unwrap_or_default();
+        all.into_iter().filter_map(|(prefix, code)| Some((prefix, self.route_of(code)?)))
+    }
+
+    /// How many routes the main table has.
     pub fn len(&self) -> usize {
-        self.levels.iter().flatten().map(|level| level.routes.len()).sum()
+        self.main.len()
     }
 
-    /// Whether there is none.
+    /// Whether the main table has none.
     pub fn is_empty(&self) -> bool {
-        self.levels.iter().all(Vec::is_empty)
+        self.main.len() == 0
+    }
+
+    fn routes(&self, vrf: u32) -> Option<&Routes> {
+        if vrf == 0 { Some(&self.main) } else { self.vrfs.get(vrf) }
+    }
+
+    fn change(&mut self, vrf: u32, change: impl FnOnce(&mut Routes) -> u32) -> u32 {
+        if vrf == 0 {
+            return change(&mut self.main);
+        }
+        let mut routes = self.vrfs.get(vrf).cloned().unwrap_or_default();
+        let old = change(&mut routes);
+        self.vrfs.set(vrf, routes);
+        old
+    }
+
+    #[inline]
+    fn route_of(&self, code: u32) -> Option<Route> {
+        match code {
+            0 => None,
+            code::TUNNEL.. => Some(Route::Tunnel(code ^ code::TUNNEL)),
+            code::VIA.. => {
+                self.hops.by_number.get(code - code::VIA).copied().flatten().map(Route::Via)
+            }
+            code::LOCAL => Some(Route::Local),
+            code::BLACKHOLE => Some(Route::Blackhole),
+            code::UNREACHABLE => Some(Route::Unreachable),
+            code::PROHIBIT => Some(Route::Prohibit),
+            _ => Some(Route::NotAPort),
+        }
+    }
+
+    /// The code of a route that is about to be one more by its next hop.
+    fn code_of(&mut self, route: Route) -> u32 {
+        match route {
+            Route::Via(hop) => code::VIA + self.hops.take(hop),
+            Route::Tunnel(number) => code::TUNNEL | number,
+            Route::Local => code::LOCAL,
+            Route::NotAPort => code::NOT_A_PORT,
+            Route::Blackhole => code::BLACKHOLE,
+            Route::Unreachable => code::UNREACHABLE,
+            Route::Prohibit => code::PROHIBIT,
+        }
+    }
+
+    /// The route of a code that no prefix has any more.
+    fn give_up(&mut self, code: u32) -> Option<Route> {
+        let route = self.route_of(code)?;
+        if let Route::Via(hop) = route {
+            self.hops.leave(&hop);
+        }
+        Some(route)
+    }
+}
+
+impl Hops {
+    fn take(&mut self, hop: NextHop) -> u32 {
+        if let Some((number, users)) = self.numbers.get_mut(&hop) {
+            *users += 1;
+            return *number;
+        }
+        let number = self.free.pop().unwrap_or(self.numbers.len() as u32);
+        self.by_number.set(number, Some(hop));
+        self.numbers.insert(hop, (number, 1));
+        number
+    }
+
+    fn leave(&mut self, hop: &NextHop) {
+        let Some((number, users)) = self.numbers.get_mut(hop) else { return };
+        *users -= 1;
+        if *users == 0 {
+            let number = *number;
+            self.numbers.remove(hop);
+            self.by_number.set(number, None);
+            self.free.push(number);
+        }
+    }
+}
+
+impl Routes {
+    #[inline]
+    fn lookup(&self, destination: IpAddr) -> u32 {
+        match destination {
+            IpAddr::V4(v4) => self.v4.lookup(v4.to_bits()),
+            IpAddr::V6(v6) => self.v6.lookup(v6.to_bits()),
+        }
+    }
+
+    fn get(&self, prefix: Prefix) -> u32 {
+        match prefix.address() {
+            IpAddr::V4(v4) => self.v4.get(v4.to_bits(), prefix.len().into()),
+            IpAddr::V6(v6) => self.v6.get(v6.to_bits(), prefix.len().into()),
+        }
+    }
+
+    fn insert(&mut self, prefix: Prefix, code: u32) -> u32 {
+        match prefix.address() {
+            IpAddr::V4(v4) => self.v4.insert(v4.to_bits(), prefix.len().into(), code),
+            IpAddr::V6(v6) => self.v6.insert(v6.to_bits(), prefix.len().into(), code),
+        }
+    }
+
+    fn remove(&mut self, prefix: Prefix) -> u32 {
+        match prefix.address() {
+            IpAddr::V4(v4) => self.v4.remove(v4.to_bits(), prefix.len().into()),
+            IpAddr::V6(v6) => self.v6.remove(v6.to_bits(), prefix.len().into()),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.v4.len() + self.v6.len()
+    }
+
+    fn all(&self) -> Vec<(Prefix, u32)> {
+        let mut all = Vec::with_capacity(self.len());
+        self.v4.for_each(|bits, len, code| {
+            let address = Ipv4Addr::from_bits(bits).into();
+            all.extend(Prefix::new(address, len as u8).map(|prefix| (prefix, code)));
+        });
+        self.v6.for_each(|bits, len, code| {
+            let address = Ipv6Addr::from_bits(bits).into();
+            all.extend(Prefix::new(address, len as u8).map(|prefix| (prefix, code)));
+        });
+        all
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::prefix::Family;
     use proptest::prelude::*;
     use std::collections::HashMap;
 
@@ -140,6 +314,23 @@ mod tests {
         })
     }
 
+    fn route() -> impl Strategy<Value = Route> {
+        prop_oneof![
+            4 => (0..3u16, prop::option::of(0..3u8)).prop_map(|(port, gateway)| {
+                let gateway = gateway.map(|n| IpAddr::from([192, 0, 2, n]));
+                Route::Via(NextHop { port, gateway })
+            }),
+            2 => (0..1000u32).prop_map(Route::Tunnel),
+            1 => prop::sample::select(vec![
+                Route::Local,
+                Route::NotAPort,
+                Route::Blackhole,
+                Route::Unreachable,
+                Route::Prohibit,
+            ]),
+        ]
+    }
+
     fn naive(routes: &HashMap<Prefix, Route>, destination: IpAddr) -> Option<Route> {
         routes
             .iter()
@@ -148,40 +339,105 @@ mod tests {
             .map(|(_, route)| *route)
     }
 
+    fn same(fib: &Fib, vrf: u32, twin: &HashMap<Prefix, Route>, probes: &[(bool, u32)]) {
+        assert_eq!(fib.iter_in(vrf).collect::<HashMap<_, _>>(), *twin);
+        for (v6, bits) in probes {
+            let destination = address(*v6, *bits);
+            assert_eq!(fib.lookup_in(vrf, destination), naive(twin, destination), "{destination}");
+        }
+        for (prefix, route) in twin {
+            let first = prefix.address();
+            assert_eq!(fib.lookup_in(vrf, first), naive(twin, first), "{first}");
+            assert!(vrf != 0 || fib.get(*prefix) == Some(*route));
+        }
+    }
+
     proptest! {
         #[test]
-        fn equals_the_naive_search(
-            changes in prop::collection::vec((prefixes(), any::<u16>(), any::<bool>()), 0..200),
+        fn equals_the_naive_search_in_every_version_and_table(
+            changes in prop::collection::vec((0..3u32, prefixes(), route(), 0..3u8), 0..300),
             probes in prop::collection::vec((any::<bool>(), any::<u32>()), 50),
         ) {
             let mut fib = Fib::new();
-            let mut twin = HashMap::new();
-            for (prefix, port, remove) in changes {
-                let route = Route::Via(NextHop { port, gateway: None });
-                if remove && port % 2 == 0 {
-                    prop_assert_eq!(fib.remove(prefix), twin.remove(&prefix));
+            let mut twins = vec![HashMap::new(); 3];
+            let mut versions = Vec::new();
+            for (n, (vrf, prefix, route, what)) in changes.into_iter().enumerate() {
+                let twin = &mut twins[vrf as usize];
+                if what == 0 {
+                    // Often one that is there.
+                    let known = twin.keys().nth(n % 7).copied().unwrap_or(prefix);
+                    prop_assert_eq!(fib.remove_in(vrf, known), twin.remove(&known));
                 } else {
-                    prop_assert_eq!(fib.insert(prefix, route), twin.insert(prefix, route));
+                    prop_assert_eq!(fib.insert_in(vrf, prefix, route), twin.insert(prefix, route));
+                }
+                if n % 100 == 50 {
+                    versions.push((fib.clone(), twins.clone()));
                 }
             }
-            prop_assert_eq!(fib.len(), twin.len());
-            prop_assert_eq!(fib.is_empty(), twin.is_empty());
-            prop_assert_eq!(fib.iter().collect::<HashMap<_, _>>(), twin.clone());
-            for (v6, bits) in probes {
-                let destination = address(v6, bits);
-                prop_assert_eq!(fib.lookup(destination), naive(&twin, destination));
-            }
-            for prefix in twin.keys() {
-                prop_assert_eq!(fib.lookup(prefix.address()), naive(&twin, prefix.address()));
+            prop_assert_eq!(fib.len(), twins[0].len());
+            prop_assert_eq!(fib.is_empty(), twins[0].is_empty());
+            let hops = |routes: &HashMap<Prefix, Route>| -> std::collections::HashSet<NextHop> {
+                let hop = |route: &Route| match route {
+                    Route::Via(hop) => Some(*hop),
+                    _ => None,
+                };
+                routes.values().filter_map(hop).collect()
+            };
+            let used = twins.iter().flat_map(hops).collect::<std::collections::HashSet<_>>();
+            prop_assert_eq!(fib.hops.numbers.len(), used.len(), "next hops nobody has are let go");
+            versions.push((fib, twins));
+            for (fib, twins) in &versions {
+                for (vrf, twin) in (0..).zip(twins) {
+                    same(fib, vrf, twin, &probes);
+                }
             }
         }
     }
 
+    /// A table passes through every depth at which a trie begins, and stays right.
     #[test]
-    fn default_routes_are_per_family() {
+    fn a_table_that_grows_and_shrinks_stays_right() {
+        let mut fib = Fib::new();
+        let mut twin = HashMap::new();
+        let mut state = 1u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 32) as u32
+        };
+        for n in 0..6000u32 {
+            let len = [0, 4, 8, 12, 13, 16, 20, 22, 24, 24, 24, 32][random() as usize % 12];
+            let prefix = Prefix::new(random().to_be_bytes().into(), len).unwrap();
+            assert_eq!(fib.insert(prefix, Route::Tunnel(n)), twin.insert(prefix, Route::Tunnel(n)));
+            if matches!(n, 100 | 127..130 | 3500 | 5999) {
+                let probes: Vec<u32> = (0..40).map(|_| random()).collect();
+                for probe in probes {
+                    let to = IpAddr::from(probe.to_be_bytes());
+                    assert_eq!(fib.lookup(to), naive(&twin, to));
+                }
+            }
+        }
+        assert_eq!(fib.len(), twin.len());
+        let all: Vec<Prefix> = twin.keys().copied().collect();
+        for (n, prefix) in all.iter().enumerate() {
+            assert_eq!(fib.remove(*prefix), twin.remove(prefix));
+            if n % 1000 == 0 {
+                let to = IpAddr::from(random().to_be_bytes());
+                assert_eq!(fib.lookup(to), naive(&twin, to));
+            }
+        }
+        assert!(fib.is_empty() && fib.iter().next().is_none());
+    }
+
+    #[test]
+    fn default_routes_are_per_family_and_table() {
         let mut fib = Fib::new();
         fib.insert(Prefix::any(Family::V4), Route::Blackhole);
         assert_eq!(fib.lookup("192.0.2.1".parse().unwrap()), Some(Route::Blackhole));
         assert_eq!(fib.lookup("2001:db8::1".parse().unwrap()), None);
+        assert_eq!(fib.lookup_in(1, "192.0.2.1".parse().unwrap()), None);
+        fib.insert_in(9, Prefix::any(Family::V4), Route::Prohibit);
+        fib.clear(0);
+        assert!(fib.is_empty());
+        assert_eq!(fib.lookup_in(9, "192.0.2.1".parse().unwrap()), Some(Route::Prohibit));
     }
 }

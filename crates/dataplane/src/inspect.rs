@@ -24,10 +24,24 @@ use crate::tunnel::leads_back;
 use crate::verdict::Verdict;
 use crate::view::View;
 
-/// Checks every packet against the policies of the direction it takes.
-pub(crate) fn inspect<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &Turn<'_>) {
+/// Checks every packet against the policies of the direction it takes: asks for the memory in which
+/// they are found, then for that of the policy, then decides.
+pub(crate) fn inspect<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<'_>) {
+    if !view.spd.is_empty() {
+        for slot in batch.undecided() {
+            if slot.inbound.is_none() {
+                turn.flows.prefetch(&view.spd, Direction::Forward, &slot.flow);
+            }
+        }
+    }
     let mut tally = Tally::new(turn);
     // What the host itself sends comes in nowhere: only its way out is asked for, by `choose`.
+    for slot in batch.undecided().filter(|slot| !slot.is_hosts(view)) {
+        slot.found = find(slot, view, turn);
+        if let Lookup::Policy(policy) = slot.found {
+            policy.prefetch();
+        }
+    }
     for slot in batch.undecided().filter(|slot| !slot.is_hosts(view)) {
         if let Err(verdict) = inspect_one(slot, view, &mut tally) {
             if let Some(sa) = slot.inbound {
@@ -39,6 +53,21 @@ pub(crate) fn inspect<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &Turn<'_>
     tally.settle();
 }
 
+/// What the policies of the packet's direction say.
+#[inline]
+fn find<'v>(slot: &Slot<'v>, view: &'v View, turn: &mut Turn<'_>) -> Lookup<'v> {
+    let flow = &slot.flow;
+    let Some(sa) = slot.inbound else {
+        return turn.flows.lookup(&view.spd, Direction::Forward, flow);
+    };
+    let for_host = is_local(flow.dst, view);
+    let direction = if for_host { Direction::In } else { Direction::Forward };
+    match sa.hot().if_id {
+        0 => turn.flows.lookup(&view.spd, direction, flow),
+        if_id => view.spd.lookup_of(if_id, direction, flow),
+    }
+}
+
 fn inspect_one<'v>(
     slot: &mut Slot<'v>,
     view: &'v View,
@@ -48,13 +77,10 @@ fn inspect_one<'v>(
     check_addresses(flow)?;
     // Only a packet out of a tunnel can be local here: `classify` ended the others.
     let for_host = slot.inbound.is_some() && is_local(flow.dst, view);
-    let direction = if for_host { Direction::In } else { Direction::Forward };
-    let if_id = slot.inbound.map_or(0, |sa| sa.hot().if_id);
-    let found = view.spd.lookup_of(if_id, direction, flow);
     let policy = match slot.inbound {
-        Some(sa) if if_id != 0 => inspect_routed(flow, sa, found, view)?,
-        Some(sa) => inspect_opened(flow, sa, found)?,
-        None => inspect_clear(flow, found)?,
+        Some(sa) if sa.hot().if_id != 0 => inspect_routed(flow, sa, slot.found, view)?,
+        Some(sa) => inspect_opened(flow, sa, slot.found)?,
+        None => inspect_clear(flow, slot.found)?,
     };
     if let Some(policy) = policy {
         tally.count(policy, slot.frame.len());

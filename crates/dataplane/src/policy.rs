@@ -141,6 +141,14 @@ impl Policy {
         self.id
     }
 
+    /// Asks for the memory that deciding by it reads.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(&self.config.action);
+        prefetch(&self.config.selector);
+        prefetch(&self.runtime);
+    }
+
     /// The settings.
     #[inline]
     pub fn config(&self) -> &PolicyConfig {

@@ -116,6 +116,18 @@ impl Tunnels {
     }
 }
 
+/// Finds the row of the tunnel that the route of a packet leads into, if there are tunnels, and asks for
+/// its memory.
+#[inline]
+pub(crate) fn ask(slot: &mut Slot<'_>, view: &View) {
+    if !view.tunnels.is_empty()
+        && let Some(Route::Tunnel(number)) = view.fib.lookup(slot.flow.dst)
+    {
+        view.tunnels.rows.prefetch(number);
+        slot.lead = Some(number);
+    }
+}
+
 /// Finds the tunnel that the route of a packet leads into which no policy protects, and asks for the
 /// memory of the slot in which its SA is.
 #[inline]
@@ -123,7 +135,10 @@ pub(crate) fn find<'v>(slot: &mut Slot<'v>, view: &'v View) -> Result<(), Verdic
     if view.tunnels.is_empty() {
         return Ok(());
     }
-    let Some(Route::Tunnel(number)) = view.fib.lookup(slot.flow.dst) else {
+    if slot.lead.is_none() {
+        ask(slot, view);
+    }
+    let Some(number) = slot.lead else {
         // The host chose the tunnels' device: what the device has no tunnel for is not for clear.
         let from_device = view.tunnel_devices.contains(&slot.ingress);
         return if from_device { Err(Verdict::NoTunnel) } else { Ok(()) };

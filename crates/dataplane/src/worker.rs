@@ -24,6 +24,7 @@ use crate::counters::Counters;
 use crate::crew::{self, Lending, Member};
 use crate::doorbell::Doorbell;
 use crate::event::{Event, EventSink};
+use crate::flows::Flows;
 use crate::hold::Hold;
 use crate::hop::hop;
 use crate::inspect::inspect;
@@ -106,6 +107,7 @@ pub struct Worker {
     reader: Reader,
     events: EventSink,
     hold: Hold,
+    flows: Flows,
     clock: Clock,
     /// When the current turn began.
     now_ns: u64,
@@ -133,6 +135,7 @@ impl Worker {
             reader: parts.reader,
             events: EventSink::new(parts.events),
             hold: Hold::new(),
+            flows: Flows::new(),
             now_ns: parts.clock.now_ns(),
             clock: parts.clock,
             idle: Idle::default(),
@@ -242,6 +245,7 @@ impl Worker {
             events: &mut self.events,
             hold: &mut self.hold,
             late: &mut self.late,
+            flows: &mut self.flows,
         };
         let batch = &mut self.batch.begin();
 

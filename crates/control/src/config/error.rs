@@ -15,6 +15,14 @@ pub enum ConfigError {
         /// What is right.
         reason: &'static str,
     },
+    /// A section `[[group]]` says something impossible.
+    #[error("[[group]] of device {device:?}: {reason}")]
+    Group {
+        /// Its device.
+        device: String,
+        /// What is right, or what is wrong.
+        reason: String,
+    },
     /// An error inside a file, so that the sentence names the file.
     #[error("{}: {error}", path.display())]
     InFile {

@@ -11,11 +11,14 @@ use std::time::{Duration, Instant};
 use dataplane::view::{Publisher, View};
 use tracing::warn;
 
+use super::group_devices::GroupDevices;
 use super::host::Host;
+use super::launch::Devices;
+use super::network::{Network, Stale};
 use super::ports::Ports;
 use super::tables::Tables;
 use crate::journal::{Health, Journal};
-use crate::route_feed::Kernel;
+use crate::route_feed::{Change as NetworkChange, Kernel};
 use crate::xfrm::{Backend, Counters, PolicyCounters, PolicyId, SaCounters, SaId, Server};
 
 /// How long after a change the tables are settled: ten times a second at most, which costs some ten
@@ -37,6 +40,8 @@ pub struct Forwarding {
     journal: Option<Journal>,
     /// The host's own traffic, unless that is the kernel's.
     pub host: Option<Host>,
+    /// The devices of groups of tunnels.
+    pub groups: Option<GroupDevices>,
     failure: Option<io::Error>,
 }
 
@@ -57,12 +62,15 @@ impl Forwarding {
             unsettled: None,
             journal,
             host: None,
+            groups: None,
             failure: None,
         }
     }
 
     /// With the host's own traffic, led by the policies that are there already.
-    pub fn with_host(mut self, mut host: Option<Host>) -> Forwarding {
+    pub fn with(mut self, devices: Devices) -> Forwarding {
+        let Devices { mut host, groups } = devices;
+        self.groups = groups;
         if let Some(host) = &mut host {
             host.follow_all(&self.tables);
         }
@@ -100,6 +108,27 @@ impl Forwarding {
         }
     }
 
+    /// Brings what the kernel changed into the view; what of it was rebuilt. Routes may lead into tunnels
+    /// that were not there before.
+    pub fn follow_network(
+        &mut self,
+        network: &Network,
+        kernel: &Kernel,
+        changes: &[NetworkChange],
+    ) -> Stale {
+        let (different, stale) = network.apply(kernel, &mut self.view, changes);
+        let filled = match stale.routes {
+            true => self.tables.fill_tunnels(&mut self.view),
+            false => Ok(false),
+        };
+        match filled {
+            Ok(_) if different => self.publish(),
+            Ok(_) => {}
+            Err(error) => self.failure = Some(error),
+        }
+        stale
+    }
+
     /// The addresses of this host, which the view has, have changed.
     pub fn follow_addresses(&mut self, kernel: &Kernel) {
         // An address too many is the host's loss (its packets end as `host_clear`), not the tunnels'.
@@ -119,6 +148,9 @@ impl Forwarding {
         let interfaces: Vec<u32> = self.ports.ifindexes().collect();
         if let Some(host) = &mut self.host {
             host.follow_ports(&interfaces, kernel);
+        }
+        if let Some(groups) = &mut self.groups {
+            groups.follow_ports(&interfaces, kernel);
         }
     }
 

@@ -15,9 +15,9 @@
 //! What happens to a packet the data plane decides; this module only sees that it gets there. It
 //! writes nothing that `route_feed` follows.
 
-mod codec;
+pub(super) mod codec;
 mod model;
-mod rtnetlink;
+pub(super) mod rtnetlink;
 mod shield;
 
 use std::collections::{HashMap, HashSet};
@@ -41,7 +41,7 @@ use crate::xfrm::Change;
 /// prefer any other route for the same prefix.
 const METRIC: u32 = 32_000;
 /// The metric of what holds a destination should somebody remove the device.
-const METRIC_HELD: u32 = 64_000;
+pub(super) const METRIC_HELD: u32 = 64_000;
 /// What a tunnel adds at most: IPv6 and UDP headers.
 const OUTER_BYTES_MAX: u32 = 40 + 8;
 /// IPv6 does not work below (RFC 8200 §5).
@@ -96,7 +96,7 @@ impl Host {
         settle_device(&device)?;
         let mut writer = Writer::open()?;
         let index = writer.index_of(&device)?;
-        let mtu = mtu_of(config, ports, kernel);
+        let mtu = mtu_of(config.mtu, ports, kernel);
         writer.set_link(index, mtu)?;
         let mut host = Host {
             config: config.clone(),
@@ -174,7 +174,7 @@ impl Host {
 
     /// Follows the ports' interfaces.
     pub fn follow_ports(&mut self, ports: &[u32], kernel: &Kernel) {
-        let mtu = mtu_of(&self.config, ports, kernel);
+        let mtu = mtu_of(self.config.mtu, ports, kernel);
         if mtu != self.mtu {
             self.mtu = mtu;
             self.tell("set the device's MTU", |host| host.writer.set_link(host.index, mtu));
@@ -209,7 +209,7 @@ impl Host {
                 Way::Device(_, source) if to_us => {
                     self.routes.insert(route.prefix, source);
                 }
-                Way::Device(..) => return Err(in_use(table)),
+                Way::Device(..) | Way::Gateway(..) => return Err(in_use(table)),
                 Way::Blackhole => {
                     self.routes.entry(route.prefix).or_insert(None);
                 }
@@ -371,16 +371,16 @@ fn in_use(table: u32) -> io::Error {
 }
 
 /// What fits into a tunnel on the port with the smallest MTU.
-fn mtu_of(config: &HostConfig, ports: &[u32], kernel: &Kernel) -> u32 {
+pub(super) fn mtu_of(configured: Option<u32>, ports: &[u32], kernel: &Kernel) -> u32 {
     let smallest = ports.iter().filter_map(|port| Some(kernel.link(*port)?.mtu)).min();
     let room = smallest.unwrap_or(1500).saturating_sub(OUTER_BYTES_MAX) as usize;
     let fits = wire::esp::payload_len_max(room) as u32;
-    config.mtu.unwrap_or(fits.max(MTU_MIN))
+    configured.unwrap_or(fits.max(MTU_MIN))
 }
 
 /// The kernel's settings of a device that has a side without a wire: it trusts what the data plane
 /// writes, makes up no addresses, asks no routers, and forwards nothing from there.
-fn settle_device(device: &str) -> io::Result<()> {
+pub(super) fn settle_device(device: &str) -> io::Result<()> {
     let ipv4 = [
         ("rp_filter", "0"),
         ("disable_policy", "1"),

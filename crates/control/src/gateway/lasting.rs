@@ -74,6 +74,7 @@ impl Lasting {
         let (journal, restored) = self
             .restore(&mut server, &mut tables, view)
             .map_err(system("bring back what an earlier run left"))?;
+        tables.fill_tunnels(view).map_err(system("claim an epoch"))?;
         Ok(Recalled { server, tables, journal, restored })
     }
 

@@ -7,6 +7,7 @@ use dataplane::clock::Clock;
 use dataplane::event::Event;
 use dataplane::view::Publisher;
 
+use super::group_devices::GroupDevices;
 use super::host::{self, Host};
 use super::ports::Ports;
 use super::workers::Workers;
@@ -41,32 +42,35 @@ impl Launch<'_> {
     ///
     /// # Errors
     /// The machine is as it was then; what an earlier run left stays.
-    pub fn go(&self, ports: &mut Ports) -> Result<(Workers, Option<Host>), GatewayError> {
+    pub fn go(&self, ports: &mut Ports) -> Result<(Workers, Devices), GatewayError> {
         let result = self.try_go(ports);
-        let host = &self.config.host;
-        if result.is_err() && host.enable {
-            let device = host.device_of(&self.config.name);
-            if self.kernel.link_named(&device).is_none() {
-                host::remove_device(&device);
+        if result.is_err() {
+            let host = &self.config.host;
+            let hosts = host.enable.then(|| host.device_of(&self.config.name));
+            let groups = self.config.groups.iter().map(|group| group.device.clone());
+            for device in hosts.into_iter().chain(groups) {
+                if self.kernel.link_named(&device).is_none() {
+                    host::remove_device(&device);
+                }
             }
         }
         result
     }
 
-    fn try_go(&self, ports: &mut Ports) -> Result<(Workers, Option<Host>), GatewayError> {
+    fn try_go(&self, ports: &mut Ports) -> Result<(Workers, Devices), GatewayError> {
         let &Launch { config, sizes, publisher, events, clock, fresh, .. } = self;
         let mut workers = Workers::open(config, sizes, ports, publisher, events, clock)?;
         workers.run()?;
-        let mut opened = None;
-        let result = self.open_host(ports).and_then(|host| {
-            opened = host;
-            ports.attach(config).map_err(GatewayError::from)
-        });
+        let mut opened = Devices::default();
+        let result = self
+            .open_devices(ports, &mut opened)
+            .and_then(|()| ports.attach(config).map_err(GatewayError::from));
         if let Err(error) = result {
             if fresh {
                 ports.detach();
                 // What was set up a moment ago is taken back; a refusal has been told already.
-                let _ = opened.map(Host::end);
+                let _ = opened.host.map(Host::end);
+                let _ = opened.groups.map(GroupDevices::end);
             }
             workers.stop();
             return Err(error);
@@ -74,15 +78,26 @@ impl Launch<'_> {
         Ok((workers, opened))
     }
 
-    fn open_host(&self, ports: &Ports) -> Result<Option<Host>, GatewayError> {
-        if !self.config.host.enable {
-            return Ok(None);
-        }
+    fn open_devices(&self, ports: &Ports, opened: &mut Devices) -> Result<(), GatewayError> {
+        let Config { host, name, .. } = self.config;
         let interfaces: Vec<u32> = ports.ifindexes().collect();
-        Host::open(&self.config.host, &self.config.name, &interfaces, self.kernel)
-            .map(Some)
-            .map_err(system("set up the host's device"))
+        if host.enable {
+            let host = Host::open(host, name, &interfaces, self.kernel);
+            opened.host = Some(host.map_err(system("set up the host's device"))?);
+        }
+        opened.groups = GroupDevices::open(self.config, &interfaces, self.kernel)
+            .map_err(system("set up the devices of groups of tunnels"))?;
+        Ok(())
     }
+}
+
+/// The devices by which the host's own packets come.
+#[derive(Default)]
+pub struct Devices {
+    /// Those that policies lead.
+    pub host: Option<Host>,
+    /// Those that routes lead.
+    pub groups: Option<GroupDevices>,
 }
 
 /// The sockets of IKE daemons and of `peregrine show`.

@@ -9,14 +9,17 @@ use std::net::IpAddr;
 use dataplane::fib::{Fib, NextHop, Route};
 use dataplane::local::Locals;
 use dataplane::neighbour::Neighbours;
+use dataplane::tunnel::Tunnels;
 use dataplane::view::{PortInfo, View};
 use wire::ethernet::MacAddr;
 
-use crate::route_feed::{Change, Kernel, Route as KernelRoute, RouteKind};
+use super::groups::{Groups, Lead};
+use crate::route_feed::{Change, Kernel, NextHop as KernelHop, Route as KernelRoute, RouteKind};
 
 /// Which interface each port is, in the order in which every worker holds the ports.
 pub struct Network {
     ifindexes: Vec<u32>,
+    groups: Groups,
 }
 
 /// What of a view must be built anew.
@@ -31,9 +34,14 @@ pub struct Stale {
 }
 
 impl Network {
-    /// The ports are these interfaces.
-    pub fn new(ifindexes: Vec<u32>) -> Network {
-        Network { ifindexes }
+    /// The ports are these interfaces, and the groups' devices come after them.
+    pub fn new(ifindexes: Vec<u32>, groups: Groups) -> Network {
+        Network { ifindexes, groups }
+    }
+
+    /// The `if_id`s whose tunnels are told apart by their far ends.
+    pub fn shared_if_ids(&self) -> impl Iterator<Item = u32> {
+        self.groups.if_ids().map(|(_, if_id)| if_id)
     }
 
     /// The port of an interface.
@@ -49,6 +57,11 @@ impl Network {
 
     /// Everything, from the beginning.
     pub fn fill(&self, kernel: &Kernel, view: &mut View) {
+        view.host = self.groups.host();
+        view.tunnel_devices = self.groups.ports();
+        for (port, if_id) in self.groups.if_ids() {
+            view.tunnels.set_device(if_id, port);
+        }
         self.refresh(kernel, view, Stale { ports: true, local: true, routes: true });
         view.neighbours = Neighbours::new();
         for neighbour in kernel.neighbours() {
@@ -92,7 +105,7 @@ impl Network {
         if stale.routes {
             let mut fib = Fib::new();
             for route in kernel.selected_routes() {
-                fib.insert(route.prefix, self.route(route));
+                fib.insert(route.prefix, self.route(kernel, route, &mut view.tunnels));
             }
             view.fib = fib;
         }
@@ -110,12 +123,12 @@ impl Network {
         }
     }
 
-    fn route(&self, route: &KernelRoute) -> Route {
+    fn route(&self, kernel: &Kernel, route: &KernelRoute, tunnels: &mut Tunnels) -> Route {
         match route.kind {
             RouteKind::Unicast => match route.first_hop() {
                 Some(hop) => match self.port(hop.ifindex) {
                     Some(port) => Route::Via(NextHop { port, gateway: hop.gateway }),
-                    None => Route::NotAPort,
+                    None => self.tunnel(kernel, hop, tunnels).unwrap_or(Route::NotAPort),
                 },
                 None => Route::Unreachable,
             },
@@ -125,6 +138,21 @@ impl Network {
             RouteKind::Prohibit => Route::Prohibit,
             RouteKind::Throw | RouteKind::KernelOnly(_) => Route::NotAPort,
         }
+    }
+}
+
+impl Network {
+    /// The route by a group's device; `None` if the hop's device is none.
+    fn tunnel(&self, kernel: &Kernel, hop: &KernelHop, tunnels: &mut Tunnels) -> Option<Route> {
+        let device = &kernel.link(hop.ifindex)?.name;
+        let Lead { tunnel, port } = self.groups.lead(device, hop.gateway)?;
+        let row = tunnel.and_then(|name| {
+            let row = tunnels.join(name)?;
+            tunnels.set_device(name.if_id, port);
+            Some(row)
+        });
+        // A next hop that names no tunnel: nothing may leave in clear instead.
+        Some(row.map_or(Route::Unreachable, Route::Tunnel))
     }
 }
 

@@ -7,9 +7,9 @@
 //! all workers, and one for each worker that has its own. `candidates.rs` says what is best, and
 //! `tables.rs` when to look again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use dataplane::bundles::Bundle;
@@ -26,6 +26,7 @@ use crate::xfrm::SaId;
 /// `xfrm_state_find`: a policy without one takes SAs without one, and no other tunnel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlotKey {
+    if_id: u32,
     mode: Mode,
     source: IpAddr,
     destination: IpAddr,
@@ -34,9 +35,10 @@ pub struct SlotKey {
 }
 
 impl SlotKey {
-    /// What a template asks for.
-    pub fn of(template: &Template) -> SlotKey {
+    /// What a template asks for, in a policy of an `if_id`.
+    pub fn of(template: &Template, if_id: u32) -> SlotKey {
         SlotKey {
+            if_id,
             mode: template.mode,
             source: template.source,
             destination: template.destination,
@@ -49,31 +51,44 @@ impl SlotKey {
     fn fitted_by(sa: &Sa) -> [SlotKey; 2] {
         let config = sa.config();
         let (source, destination, reqid) = (config.source, config.destination, config.reqid);
-        let mode = config.mode;
-        [0, config.spi].map(|spi| SlotKey { mode, source, destination, reqid, spi })
+        let (mode, if_id) = (config.mode, config.if_id);
+        [0, config.spi].map(|spi| SlotKey { if_id, mode, source, destination, reqid, spi })
+    }
+
+    /// Any SA of an `if_id` to a far end. No template asks for that: the source of one that an SA fits
+    /// is an address.
+    pub fn to_far_end(if_id: u32, destination: IpAddr) -> SlotKey {
+        let source = match destination {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        SlotKey { if_id, mode: Mode::Tunnel, source, destination, reqid: 0, spi: 0 }
     }
 
     /// The slot's ends, whatever its SPI.
     fn ends_key(&self) -> EndsKey {
-        let SlotKey { mode, source, destination, reqid, .. } = *self;
+        let SlotKey { if_id, mode, source, destination, reqid, .. } = *self;
         let mut bytes = Vec::with_capacity(ENDS_BYTES_MAX);
         bytes.push(u8::from(mode == Mode::Transport));
         bytes.extend_from_slice(&reqid.to_ne_bytes());
         put_address(&mut bytes, source);
         put_address(&mut bytes, destination);
+        if if_id != 0 {
+            bytes.extend_from_slice(&if_id.to_ne_bytes());
+        }
         Short::new(&bytes)
     }
 
     /// What packets find the slot by, in transport mode.
     fn ends(self) -> Option<Ends> {
-        let SlotKey { mode, source, destination, reqid, spi } = self;
+        let SlotKey { mode, source, destination, reqid, spi, .. } = self;
         (mode == Mode::Transport).then_some(Ends { source, destination, reqid, spi })
     }
 }
 
-/// Mode, reqid and two addresses: 13 bytes for IPv4.
+/// Mode, reqid, two addresses and, of a tunnel in route mode, its `if_id`: mostly 13 bytes for IPv4.
 type EndsKey = Short<14>;
-const ENDS_BYTES_MAX: usize = 5 + 2 * 16;
+const ENDS_BYTES_MAX: usize = 5 + 2 * 16 + 4;
 
 /// An SA on offer.
 #[derive(Clone, Copy)]
@@ -105,6 +120,8 @@ struct Slot {
 /// All slots.
 #[derive(Default)]
 pub struct Slots {
+    /// The `if_id`s whose tunnels are told apart by their far ends.
+    shared: HashSet<u32>,
     slots: HashMap<(EndsKey, u32), Slot>,
     /// SAs by their ends, whether there is a slot for them or not.
     candidates: HashMap<EndsKey, Candidates>,
@@ -113,6 +130,18 @@ pub struct Slots {
 }
 
 impl Slots {
+    /// Says whose tunnels are told apart by their far ends, before any SA is there.
+    pub fn share(&mut self, if_ids: impl Iterator<Item = u32>) {
+        self.shared = if_ids.collect();
+    }
+
+    /// The slot by far end that an SA fits, if routes may name it.
+    fn far_end(&self, sa: &Sa) -> Option<SlotKey> {
+        let config = sa.config();
+        let by_route = config.mode == Mode::Tunnel && self.shared.contains(&config.if_id);
+        by_route.then(|| SlotKey::to_far_end(config.if_id, config.destination))
+    }
+
     /// An SA is there, or is there with other properties after [`withdraw`](Slots::withdraw). The
     /// slots are to be filled anew then.
     pub fn offer(&mut self, offer: Offer<'_>, view: &mut View) {
@@ -126,10 +155,21 @@ impl Slots {
                 view.transport.insert(ends, number);
             }
         }
+        if let Some(key) = self.far_end(offer.sa) {
+            self.candidates.entry(key.ends_key()).or_default().insert(offer.candidate());
+        }
     }
 
     /// An SA is not there any more. The slots are to be filled anew then.
     pub fn withdraw(&mut self, offer: Offer<'_>, view: &mut View) {
+        if let Some(key) = self.far_end(offer.sa)
+            && let Some(candidates) = self.candidates.get_mut(&key.ends_key())
+        {
+            candidates.remove(offer.candidate());
+            if candidates.is_empty(0) {
+                self.candidates.remove(&key.ends_key());
+            }
+        }
         let keys = SlotKey::fitted_by(offer.sa);
         let ends_key = keys[0].ends_key();
         let Some(candidates) = self.candidates.get_mut(&ends_key) else { return };
@@ -160,7 +200,8 @@ impl Slots {
         view: &mut View,
         armed: impl Fn(SaId) -> io::Result<Option<Arc<Sa>>>,
     ) -> io::Result<()> {
-        SlotKey::fitted_by(sa).into_iter().try_for_each(|key| self.fill(key, view, &armed))
+        let keys = SlotKey::fitted_by(sa).into_iter().chain(self.far_end(sa));
+        keys.into_iter().try_for_each(|key| self.fill(key, view, &armed))
     }
 
     fn fill(

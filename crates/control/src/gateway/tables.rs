@@ -35,6 +35,7 @@ use super::encapsulation::EncapsulationPorts;
 use super::guard::{Guard, Held};
 use super::slots::{Offer, SlotKey, Slots};
 use super::translate::{self, Wanted};
+use super::tunnels::TunnelRows;
 use crate::roster::Roster;
 use crate::xfrm::{Change, Defaults, PolicyId, PolicyRecord, SaId, SaRecord};
 
@@ -86,6 +87,7 @@ pub struct Tables {
     sas: Roster<InstalledSa>,
     policies: Roster<InstalledPolicy>,
     slots: Slots,
+    tunnels: TunnelRows,
     departed: Departed,
     encapsulation: EncapsulationPorts,
 }
@@ -117,6 +119,7 @@ impl Tables {
             sas: Roster::default(),
             policies: Roster::default(),
             slots: Slots::default(),
+            tunnels: TunnelRows::default(),
             departed: Departed::default(),
             encapsulation: EncapsulationPorts::default(),
         }
@@ -265,7 +268,7 @@ impl Tables {
     ) -> io::Result<()> {
         let sa = Arc::new(sa.with_alarm(translate::alarm(record)));
         let parameters = &record.parameters;
-        let usable = translate::applies_to_packets(parameters.mark, parameters.if_id);
+        let usable = translate::applies_to_packets(parameters.mark);
         if usable {
             view.sad.insert(sa.clone());
         }
@@ -322,7 +325,7 @@ impl Tables {
                 if record.direction == wire::xfrm::number::direction::OUT
                     && template.mode == Mode::Tunnel =>
             {
-                Some(self.take_slot(SlotKey::of(&template), view)?)
+                Some(self.take_slot(SlotKey::of(&template, record.if_id), view)?)
             }
             Wanted::Impossible(_) => {
                 warn!(index = record.index, "a policy asks for what is not carried; it blocks");
@@ -333,6 +336,7 @@ impl Tables {
         let policy = translate::policy(record, wanted, number).map(|c| Arc::new(Policy::new(c)));
         if let Some(policy) = &policy {
             view.spd.insert(policy.clone());
+            self.tunnels.install(policy.config(), view);
         }
         let added_ns = self.clock.now_ns();
         self.policies.insert(record.id.0, InstalledPolicy { policy, added_ns });
@@ -349,8 +353,9 @@ impl Tables {
         let Some(policy) = &gone.policy else { return Ok(()) };
         let config = policy.config();
         view.spd.remove(config);
+        self.tunnels.remove(config, view);
         if let Action::Protect { template, bundle: Some(_) } = &config.action {
-            self.slots.leave(SlotKey::of(template), view);
+            self.slots.leave(SlotKey::of(template, config.if_id), view);
         }
         held(config).map_or(Ok(()), |held| self.release(held, view))
     }
@@ -404,11 +409,13 @@ fn held_by(record: &PolicyRecord) -> Option<Held> {
     held(&translate::policy(record, translate::wanted(record), None)?)
 }
 
-/// What of a policy the guard holds: every selector that packets must not pass in clear.
+/// What of a policy the guard holds: every selector that packets must not pass in clear. A tunnel's
+/// policies are about what routes lead there, and no packet that they cover is meant elsewhere.
 fn held(config: &PolicyConfig) -> Option<Held> {
     match config.action {
         Action::Protect { template, .. } if template.optional => None,
         Action::Bypass => None,
+        Action::Protect { .. } | Action::Discard if config.if_id != 0 => None,
         Action::Protect { .. } | Action::Discard => Some((config.direction, config.selector)),
     }
 }
@@ -430,5 +437,6 @@ fn guard_policy(index: u32, (direction, selector): Held) -> PolicyConfig {
 
 mod keeping;
 mod moving;
+mod routing;
 #[cfg(test)]
 mod tests;

@@ -145,9 +145,9 @@ pub fn alarm(record: &SaRecord) -> Option<Alarm> {
     lifetime.counts_traffic().then(|| Alarm::new(record.id.0, soft, hard))
 }
 
-/// Whether packets, which carry no mark and come by no XFRM interface here, can use it.
-pub fn applies_to_packets(mark: wire::xfrm::address::Mark, if_id: u32) -> bool {
-    mark.accepts(0) && if_id == 0
+/// Whether packets, which carry no mark here, can use it.
+pub fn applies_to_packets(mark: wire::xfrm::address::Mark) -> bool {
+    mark.accepts(0)
 }
 
 /// What a policy asks for.
@@ -213,7 +213,7 @@ fn template(wire: &UserTmpl) -> Option<Template> {
 
 /// A policy; `None` if it is not for packets: a socket's, or of the sub type that nobody uses.
 pub fn policy(record: &PolicyRecord, wanted: Wanted, bundle: Option<u32>) -> Option<PolicyConfig> {
-    if record.kind != policy_type::MAIN || !applies_to_packets(record.mark, record.if_id) {
+    if record.kind != policy_type::MAIN || !applies_to_packets(record.mark) {
         return None;
     }
     // A selector applies on every port here. That is stricter than one interface's, but for a bypass.

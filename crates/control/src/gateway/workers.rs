@@ -116,6 +116,9 @@ impl Workers {
                 let device = config.host.device_of(&config.name);
                 own.push(Port::Tun(TunPort::open(&device)?));
             }
+            for group in &config.groups {
+                own.push(Port::Tun(TunPort::open(&group.device)?));
+            }
             let mut worker = Worker::new(WorkerParts {
                 id,
                 cpu: Some(*core),

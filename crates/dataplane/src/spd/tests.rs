@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::policy::{Action, PolicyConfig};
 use crate::prefix::Prefix;
-use crate::selector::PortMatch;
+use crate::selector::{PortMatch, Selector};
 
 /// The stupid twin: every policy, asked one after the other.
 #[derive(Default)]
@@ -22,12 +22,13 @@ enum Found {
 }
 
 impl Twin {
-    fn lookup(&self, direction: Direction, flow: &Flow) -> Found {
+    fn lookup(&self, if_id: u32, direction: Direction, flow: &Flow) -> Found {
         let later = flow.fragment == Fragment::Later;
         let best = self
             .0
             .iter()
             .filter(|policy| policy.config().direction == direction)
+            .filter(|policy| policy.config().if_id == if_id)
             .filter(|policy| match later {
                 true => policy.config().selector.matches_without_ports(flow),
                 false => policy.config().selector.matches(flow),
@@ -64,7 +65,8 @@ fn address(v6: bool, bits: u8) -> IpAddr {
 }
 
 fn prefix(v6: bool) -> impl Strategy<Value = Prefix> {
-    let len = prop_oneof![Just(0u8), 1..4u8, Just(28), Just(30), Just(32)];
+    // Enough different ones that tuples are merged.
+    let len = prop_oneof![Just(0u8), 1..9u8, 20..30u8, Just(30), Just(32)];
     (any::<u8>(), len).prop_map(move |(bits, len)| {
         let len = if v6 && len == 32 { 128 } else { len };
         Prefix::new(address(v6, bits), len).unwrap()
@@ -144,13 +146,16 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
     #[test]
     fn equals_the_linear_search(
-        changes in prop::collection::vec((direction(), selector(), 0..4u32, 0..4u8), 1..120),
+        changes in prop::collection::vec(
+            (direction(), selector(), 0..4u32, 0..4u8, prop_oneof![3 => Just(0u32), 1 => 1..3u32]),
+            1..200,
+        ),
         flows in prop::collection::vec((direction(), flow()), 100),
     ) {
         let mut spd = Spd::new();
         let mut twin = Twin::default();
         let mut versions = Vec::new();
-        for (n, (dir, selector, priority, what)) in changes.into_iter().enumerate() {
+        for (n, (dir, selector, priority, what, if_id)) in changes.into_iter().enumerate() {
             let n = n as u32;
             // One change in four removes the policy added a few steps ago, if it is still there.
             if what == 0 && let Some(old) = twin.remove(n.saturating_sub(priority * 3 + 1)) {
@@ -166,6 +171,7 @@ proptest! {
                 prop_assert!(replaced.is_some_and(|replaced| Arc::ptr_eq(&replaced, &old)));
             } else {
                 let new = policy(n, dir, selector, priority, u64::from(n));
+                let new = Arc::new(Policy::new(PolicyConfig { if_id, ..new.config().clone() }));
                 twin.0.push(new.clone());
                 prop_assert!(spd.insert(new).is_none());
             }
@@ -178,8 +184,10 @@ proptest! {
         for (spd, twin) in &versions {
             prop_assert_eq!(spd.iter().count(), spd.len());
             for (direction, flow) in &flows {
-                let expected = twin.lookup(*direction, flow);
-                prop_assert_eq!(found(spd.lookup(*direction, flow)), expected);
+                for if_id in 0..3 {
+                    let expected = twin.lookup(if_id, *direction, flow);
+                    prop_assert_eq!(found(spd.lookup_of(if_id, *direction, flow)), expected);
+                }
             }
         }
     }
@@ -204,13 +212,13 @@ fn many_policies_of_one_shape_are_one_table_and_go_quickly() {
     for n in 0..50_000 {
         spd.insert(policy(n, Direction::Out, selector(n), 100, n.into()));
     }
-    assert_eq!(spd.spaces[Direction::Out as usize][0][0].len(), 1);
+    assert_eq!(spd.tables(Direction::Out, Family::V4), 1);
     // Oldest first: each removal takes the best of the table.
     for n in 0..50_000 {
         assert!(spd.remove(policy(n, Direction::Out, selector(n), 0, 0).config()).is_some());
     }
     assert!(spd.is_empty());
-    assert!(spd.spaces[Direction::Out as usize][0][0].is_empty());
+    assert_eq!(spd.tables(Direction::Out, Family::V4), 0);
 }
 
 #[test]
@@ -239,4 +247,64 @@ fn a_policy_of_the_worst_possible_rank_still_decides() {
     assert_eq!(found(spd.lookup(Direction::In, &whole)), Found::Policy(2));
     let later = flow(Fragment::Later);
     assert_eq!(found(spd.lookup(Direction::In, &later)), Found::PortsNeeded);
+}
+
+/// As many masks as prefix lengths, ports and protocols give: far fewer tables.
+#[test]
+fn many_shapes_are_few_tables_and_answer_as_the_linear_search() {
+    let mut spd = Spd::new();
+    let mut twin = Twin::default();
+    let mut state = 7u64;
+    let mut random = |below: u32| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as u32 % below
+    };
+    let mut shapes = std::collections::HashSet::new();
+    for n in 0..4000 {
+        let mut prefix = || {
+            let len = 12 + random(21) as u8;
+            Prefix::new((0x0a00_0000 | random(1 << 24)).to_be_bytes().into(), len).unwrap()
+        };
+        let (source, destination) = (prefix(), prefix());
+        let port = match random(4) {
+            0 => PortMatch::exactly(random(1024) as u16),
+            1 => PortMatch { port: (random(64) * 16) as u16, mask: 0xfff0 },
+            _ => PortMatch::ANY,
+        };
+        let selector = Selector {
+            protocol: [0, 6, 17][random(3) as usize],
+            destination_port: port,
+            ..Selector::between(source, destination).unwrap()
+        };
+        let lens = (source.len(), destination.len());
+        shapes.insert((lens, selector.protocol == 0, port.mask));
+        let new = policy(n, Direction::Out, selector, random(8), u64::from(n));
+        twin.0.push(new.clone());
+        spd.insert(new);
+    }
+    let tables = spd.tables(Direction::Out, Family::V4);
+    assert!(shapes.len() > 1500 && tables < 64, "{} shapes in {tables} tables", shapes.len());
+    for n in 0..400 {
+        // Into a policy's selector, so that something is found.
+        let config = twin.0[random(4000) as usize].config().clone();
+        let flow = Flow {
+            src: config.selector.source.address(),
+            dst: config.selector.destination.address(),
+            protocol: if n % 2 == 0 { 6 } else { 17 },
+            src_port: 1,
+            dst_port: config.selector.destination_port.port,
+            ttl: 64,
+            tos: 0,
+            header_len: 20,
+            total_len: 40,
+            fragment: if n % 5 == 0 { Fragment::Later } else { Fragment::Whole },
+            has_options: false,
+        };
+        let expected = twin.lookup(0, Direction::Out, &flow);
+        assert_eq!(found(spd.lookup(Direction::Out, &flow)), expected);
+    }
+    for policy in &twin.0 {
+        assert!(spd.remove(policy.config()).is_some_and(|removed| Arc::ptr_eq(&removed, policy)));
+    }
+    assert!(spd.is_empty() && spd.tables(Direction::Out, Family::V4) == 0);
 }

@@ -20,9 +20,12 @@ pub const RTM_DELRULE: u16 = 33;
 pub const RTM_GETRULE: u16 = 34;
 pub const RTA_DST: u16 = 1;
 pub const RTA_OIF: u16 = 4;
+pub const RTA_GATEWAY: u16 = 5;
 pub const RTA_PRIORITY: u16 = 6;
 pub const RTA_PREFSRC: u16 = 7;
 pub const RTA_TABLE: u16 = 15;
+pub const RTA_VIA: u16 = 18;
+pub const RTNH_F_ONLINK: u32 = 4;
 pub const FRA_SRC: u16 = 2;
 pub const FRA_IIFNAME: u16 = 3;
 pub const FRA_GOTO: u16 = 4;
@@ -47,6 +50,8 @@ pub const SCOPE_UNIVERSE: u8 = 0;
 pub enum Way {
     /// To an interface, with a source address for those who have chosen none.
     Device(u32, Option<IpAddr>),
+    /// By an interface to a next hop that is there, whatever the interface's addresses.
+    Gateway(u32, IpAddr),
     /// Nowhere: packets die.
     Blackhole,
     /// To the next table.
@@ -110,19 +115,34 @@ pub type Attribute = (u16, Vec<u8>);
 pub fn route_body(table: u32, route: &Route) -> ([u8; 12], Vec<Attribute>) {
     let (scope, which) = match route.way {
         Way::Device(..) => (SCOPE_LINK, RTN_UNICAST),
+        Way::Gateway(..) => (SCOPE_UNIVERSE, RTN_UNICAST),
         Way::Blackhole => (SCOPE_UNIVERSE, RTN_BLACKHOLE),
         Way::Throw => (SCOPE_UNIVERSE, RTN_THROW),
     };
     let family = family_number(route.prefix.family());
-    let head = [family, route.prefix.len(), 0, 0, 0, route.protocol, scope, which, 0, 0, 0, 0];
+    let flags = if matches!(route.way, Way::Gateway(..)) { RTNH_F_ONLINK } else { 0 };
+    let [f0, f1, f2, f3] = flags.to_ne_bytes();
+    let head = [family, route.prefix.len(), 0, 0, 0, route.protocol, scope, which, f0, f1, f2, f3];
     let mut attributes = vec![
         (RTA_DST, octets(route.prefix.address())),
         (RTA_TABLE, table.to_ne_bytes().to_vec()),
         (RTA_PRIORITY, route.metric.to_ne_bytes().to_vec()),
     ];
-    if let Way::Device(index, source) = route.way {
-        attributes.push((RTA_OIF, index.to_ne_bytes().to_vec()));
-        attributes.extend(source.map(|source| (RTA_PREFSRC, octets(source))));
+    match route.way {
+        Way::Device(index, source) => {
+            attributes.push((RTA_OIF, index.to_ne_bytes().to_vec()));
+            attributes.extend(source.map(|source| (RTA_PREFSRC, octets(source))));
+        }
+        Way::Gateway(index, hop) if Family::of(hop) == route.prefix.family() => {
+            attributes.push((RTA_OIF, index.to_ne_bytes().to_vec()));
+            attributes.push((RTA_GATEWAY, octets(hop)));
+        }
+        Way::Gateway(index, hop) => {
+            attributes.push((RTA_OIF, index.to_ne_bytes().to_vec()));
+            let of = u16::from(family_number(Family::of(hop))).to_ne_bytes();
+            attributes.push((RTA_VIA, [&of[..], &octets(hop)].concat()));
+        }
+        Way::Blackhole | Way::Throw => {}
     }
     (head, attributes)
 }
@@ -212,19 +232,22 @@ fn address(value: &[u8]) -> Option<IpAddr> {
 pub fn read_route(family: Family, head: &[u8; 12], rest: &[u8]) -> Option<Route> {
     let any = Prefix::any(family);
     let (mut destination, mut metric, mut index, mut source) = (any.address(), 0, 0, None);
+    let mut hop = None;
     for (name, value) in attributes(rest) {
         match name {
             RTA_DST => destination = address(value)?,
             RTA_PRIORITY => metric = number(value),
             RTA_OIF => index = number(value),
             RTA_PREFSRC => source = address(value),
+            RTA_GATEWAY => hop = address(value),
+            RTA_VIA => hop = address(value.get(2..)?),
             _ => {}
         }
     }
     let way = match head[7] {
         RTN_BLACKHOLE => Way::Blackhole,
         RTN_THROW => Way::Throw,
-        _ => Way::Device(index, source),
+        _ => hop.map_or(Way::Device(index, source), |hop| Way::Gateway(index, hop)),
     };
     Some(Route { prefix: Prefix::new(destination, head[1])?, metric, way, protocol: head[5] })
 }
@@ -274,7 +297,10 @@ mod tests {
     fn routes_and_rules_come_back_as_they_went() {
         let source = Some(IpAddr::from([10, 1, 0, 1]));
         let prefix = Prefix::new([10, 2, 0, 0].into(), 16).unwrap();
-        for way in [Way::Device(7, source), Way::Device(7, None), Way::Blackhole, Way::Throw] {
+        let hops = [IpAddr::from([10, 0, 0, 1]), IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 7])];
+        let [v4, v6] = hops.map(|hop| Way::Gateway(7, hop));
+        let devices = [Way::Device(7, source), Way::Device(7, None)];
+        for way in [devices[0], devices[1], v4, v6, Way::Blackhole, Way::Throw] {
             let route = Route { prefix, metric: 9, way, protocol: OUR_PROTOCOL };
             let (head, attributes) = route_body(20_551, &route);
             assert_eq!(read_route(Family::V4, &head, &flat(&attributes)), Some(route));

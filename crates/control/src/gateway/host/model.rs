@@ -61,7 +61,8 @@ impl Model {
     /// A policy came, or another takes the place of one of the same id.
     pub fn install(&mut self, id: PolicyId, policy: &PolicyConfig) {
         let Action::Protect { template, .. } = policy.action else { return };
-        if policy.direction != Direction::Out {
+        // A tunnel's policies are for what routes lead there.
+        if policy.direction != Direction::Out || policy.if_id != 0 {
             return;
         }
         self.remove(id);

@@ -1,0 +1,122 @@
+//! The devices of groups of tunnels, and the routes into tunnels that the configuration gives.
+//!
+//! Such a route is written to the kernel's main table, by the group's device and the tunnel's next hop,
+//! and comes back by `route_feed` as one that somebody typed would: so the host's own packets follow it
+//! as well as those that are forwarded, and `ip route` shows it. Beside each stands a blackhole of a
+//! higher metric, for the time without the device.
+//!
+//! Devices and routes outlive a gateway that is killed, so that the host's packets die there and do not
+//! leave in clear. A clean stop removes them. What routes mean `groups` knows.
+
+use std::collections::HashSet;
+use std::io;
+
+use dataplane::prefix::Prefix;
+
+use super::host::codec::{OUR_PROTOCOL, Route, Way};
+use super::host::rtnetlink::Writer;
+use super::host::{METRIC_HELD, mtu_of, settle_device};
+use crate::config::{Config, next_hop_of};
+use crate::route_feed::{Kernel, Table};
+
+/// The kernel's main table.
+const MAIN: u32 = 254;
+/// The metric of our routes: what somebody types has 0 and goes before, what routing daemons learn has
+/// more or the same prefix seldom.
+const METRIC: u32 = 50;
+
+struct Device {
+    index: u32,
+    mtu: u32,
+    configured_mtu: Option<u32>,
+}
+
+/// All devices of groups.
+pub struct GroupDevices {
+    writer: Writer,
+    devices: Vec<Device>,
+    held: Vec<Prefix>,
+}
+
+impl GroupDevices {
+    /// Sets up the devices, whose queues are open, and their routes. `None` without groups.
+    ///
+    /// # Errors
+    /// The kernel refuses something.
+    pub fn open(
+        config: &Config,
+        ports: &[u32],
+        kernel: &Kernel,
+    ) -> io::Result<Option<GroupDevices>> {
+        let mut writer = Writer::open()?;
+        let mut held: HashSet<Prefix> =
+            config.groups.iter().flat_map(|g| g.routes()).map(|r| r.0).collect();
+        remove_left(&mut writer, kernel, &held)?;
+        if config.groups.is_empty() {
+            return Ok(None);
+        }
+        let mut devices = Vec::new();
+        for group in &config.groups {
+            settle_device(&group.device)?;
+            let index = writer.index_of(&group.device)?;
+            let mtu = mtu_of(group.mtu, ports, kernel);
+            writer.set_link(index, mtu)?;
+            devices.push(Device { index, mtu, configured_mtu: group.mtu });
+            for (prefix, name) in group.routes() {
+                let way = Way::Gateway(index, next_hop_of(name, prefix.family()));
+                writer.add_route(MAIN, &our_route(prefix, way))?;
+                writer.add_route(MAIN, &our_route(prefix, Way::Blackhole))?;
+            }
+        }
+        writer.flush()?;
+        let held = held.drain().collect();
+        Ok(Some(GroupDevices { writer, devices, held }))
+    }
+
+    /// Follows the ports' interfaces. What the kernel refuses is told and not followed.
+    pub fn follow_ports(&mut self, ports: &[u32], kernel: &Kernel) {
+        for device in &mut self.devices {
+            let mtu = mtu_of(device.configured_mtu, ports, kernel);
+            if mtu != device.mtu {
+                device.mtu = mtu;
+                if let Err(error) = self.writer.set_link(device.index, mtu) {
+                    tracing::warn!(%error, "the kernel refused the MTU of a group's device");
+                }
+            }
+        }
+    }
+
+    /// Gives everything back.
+    pub fn end(mut self) -> io::Result<()> {
+        for prefix in self.held {
+            self.writer.delete_route(MAIN, &our_route(prefix, Way::Blackhole))?;
+        }
+        self.writer.flush()?;
+        self.devices.iter().try_for_each(|device| self.writer.delete_link(device.index))
+    }
+}
+
+/// Removes routes of an earlier run that the configuration does not have any more.
+fn remove_left(writer: &mut Writer, kernel: &Kernel, held: &HashSet<Prefix>) -> io::Result<()> {
+    let ours = |route: &&crate::route_feed::Route| {
+        route.table == Table::Main
+            && route.protocol == OUR_PROTOCOL
+            && matches!(route.metric, METRIC | METRIC_HELD)
+            && !held.contains(&route.prefix)
+    };
+    for route in kernel.routes().filter(ours) {
+        let way = match route.first_hop() {
+            Some(hop) => Way::Device(hop.ifindex, None),
+            None => Way::Blackhole,
+        };
+        let gone =
+            Route { prefix: route.prefix, metric: route.metric, way, protocol: OUR_PROTOCOL };
+        writer.delete_route(MAIN, &gone)?;
+    }
+    writer.flush()
+}
+
+fn our_route(prefix: Prefix, way: Way) -> Route {
+    let metric = if way == Way::Blackhole { METRIC_HELD } else { METRIC };
+    Route { prefix, metric, way, protocol: OUR_PROTOCOL }
+}

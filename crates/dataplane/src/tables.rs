@@ -1,0 +1,343 @@
+//! A ruler for the tables alone: routes, policies, and what they cost in time.
+//!
+//! Contents are fixed, so that runs are repeatable, and nothing here prints or judges. **Time** is that
+//! of look-ups one after the other, each for another address or flow than the last thousands, without
+//! prefetching and with nothing else in the loop: the smallest of many short runs, so that what another
+//! program took is in few of them. **Memory** whoever asks must measure, as the process's.
+
+use std::hint::black_box;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use wire::flow::{Flow, Fragment};
+
+use crate::fib::{Fib, NextHop, Route};
+use crate::flows::Flows;
+use crate::policy::{Action, Direction, Policy, PolicyConfig};
+use crate::prefix::{Family, Prefix};
+use crate::selector::{PortMatch, Selector};
+use crate::spd::{Lookup, Spd};
+
+/// Look-ups of one run: long against the reading of the clock, short against a time slice.
+const RUN: usize = 4096;
+
+/// Addresses or flows that are asked for: with their answers more than a second level cache holds.
+const PROBES: usize = 1 << 18;
+
+/// Numbers that look random and are the same every time (Knuth's MMIX constants).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        let (factor, addend) = (6_364_136_223_846_793_005, 1_442_695_040_888_963_407);
+        self.0 = self.0.wrapping_mul(factor).wrapping_add(addend);
+        (self.0 >> 32) as u32
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.next() as usize % bound
+    }
+}
+
+/// The fewest nanoseconds that one of `count` probes took, in the best of `runs` runs over some of them
+/// each.
+fn fewest(runs: usize, count: usize, mut probe: impl FnMut(usize)) -> f64 {
+    let mut best = f64::INFINITY;
+    let mut at = 0;
+    for _ in 0..runs {
+        let start = Instant::now();
+        for _ in 0..RUN {
+            probe(at);
+            at = (at + 1) % count;
+        }
+        best = best.min(start.elapsed().as_nanos() as f64 / RUN as f64);
+    }
+    best
+}
+
+/// A routing table with the lengths of the Internet's: of a hundred prefixes 60 have 24 bits.
+pub struct RouteBench {
+    fib: Fib,
+    prefixes: Vec<Prefix>,
+    probes: Vec<IpAddr>,
+}
+
+impl RouteBench {
+    /// So many IPv4 routes by a thousand next hops.
+    #[must_use]
+    pub fn new(routes: usize) -> RouteBench {
+        let mut random = Random(1);
+        let mut fib = Fib::new();
+        let mut prefixes = Vec::with_capacity(routes);
+        while prefixes.len() < routes {
+            let len = match random.below(100) {
+                0..60 => 24,
+                60..72 => 22,
+                72..82 => 23,
+                82..87 => 20,
+                87..91 => 21,
+                91..94 => 19,
+                94..97 => 16,
+                97..99 => 18,
+                _ => 8 + random.below(8) as u8,
+            };
+            let address = IpAddr::from(random.next().to_be_bytes());
+            let gateway = IpAddr::from([192, 0, random.below(4) as u8, random.below(250) as u8]);
+            let route = Route::Via(NextHop { port: 1, gateway: Some(gateway) });
+            if let Some(prefix) = Prefix::new(address, len)
+                && fib.insert(prefix, route).is_none()
+            {
+                prefixes.push(prefix);
+            }
+        }
+        let probes = (0..PROBES).map(|_| {
+            let IpAddr::V4(net) = prefixes[random.below(prefixes.len().max(1))].address() else {
+                return IpAddr::from([0; 4]);
+            };
+            IpAddr::from((net.to_bits() | random.next() & 0xff).to_be_bytes())
+        });
+        let probes = probes.collect();
+        RouteBench { fib, prefixes, probes }
+    }
+
+    /// The table.
+    #[must_use]
+    pub fn fib(&self) -> &Fib {
+        &self.fib
+    }
+
+    /// Nanoseconds of a look-up of a random address in one of the prefixes.
+    pub fn lookup_ns(&self, runs: usize) -> f64 {
+        fewest(runs, self.probes.len(), |at| {
+            black_box(self.fib.lookup(self.probes[at]));
+        })
+    }
+
+    /// Nanoseconds of a change while an older version is in use: a prefix gets another route.
+    pub fn update_ns(&mut self, changes: usize) -> f64 {
+        let mut random = Random(2);
+        let start = Instant::now();
+        for _ in 0..changes {
+            let used = self.fib.clone();
+            let prefix = self.prefixes[random.below(self.prefixes.len().max(1))];
+            self.fib.insert(prefix, Route::Blackhole);
+            black_box(&used);
+        }
+        start.elapsed().as_nanos() as f64 / changes.max(1) as f64
+    }
+}
+
+/// Routing tables of VRFs, numbered from 1, with routes to 24 bits each by a gateway of its own.
+#[must_use]
+pub fn vrfs(tables: u32, routes_each: u32) -> Fib {
+    let mut random = Random(3);
+    let mut fib = Fib::new();
+    for vrf in 1..=tables {
+        let gateway = IpAddr::from((0x0a00_0000 + vrf).to_be_bytes());
+        for _ in 0..routes_each {
+            let address = IpAddr::from(random.next().to_be_bytes());
+            if let Some(prefix) = Prefix::new(address, 24) {
+                fib.insert_in(vrf, prefix, Route::Via(NextHop { port: 1, gateway: Some(gateway) }));
+            }
+        }
+    }
+    fib
+}
+
+/// What policies look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    /// All of one shape, as tunnels between hosts have them.
+    Uniform,
+    /// Prefixes of 16 to 32 bits on either side, three kinds of protocols, ports and ranges of them, a
+    /// quarter IPv6.
+    Mixed,
+}
+
+/// A policy database, and flows that meet its policies.
+pub struct PolicyBench {
+    spd: Spd,
+    /// The same in the order in which a linear search asks.
+    list: Vec<Arc<Policy>>,
+    probes: Vec<Flow>,
+    flows: Flows,
+}
+
+impl PolicyBench {
+    /// So many outbound policies.
+    #[must_use]
+    pub fn new(policies: usize, mix: Mix) -> PolicyBench {
+        let mut random = Random(4);
+        let mut spd = Spd::new();
+        let mut list = Vec::with_capacity(policies);
+        for n in 0..policies as u32 {
+            let selector = match mix {
+                Mix::Uniform => uniform(n),
+                Mix::Mixed => mixed(&mut random),
+            };
+            let policy = Arc::new(Policy::new(PolicyConfig {
+                index: 8 * n + Direction::Out as u32,
+                direction: Direction::Out,
+                if_id: 0,
+                selector,
+                priority: 1000 + (n % 8),
+                position: n.into(),
+                action: Action::Bypass,
+                own_sas: false,
+            }));
+            spd.insert(policy.clone());
+            list.push(policy);
+        }
+        let probe = |n: usize| flow(list[n * 7919 % policies.max(1)].config(), &mut random);
+        let probes = (0..PROBES.min(policies)).map(probe).collect();
+        list.sort_by_key(|policy| policy.rank());
+        PolicyBench { spd, list, probes, flows: Flows::new() }
+    }
+
+    /// Hash tables that a look-up of a family may have to ask.
+    #[must_use]
+    pub fn tables(&self, family: Family) -> usize {
+        self.spd.tables(Direction::Out, family)
+    }
+
+    /// Nanoseconds of a look-up in the database.
+    pub fn lookup_ns(&self, runs: usize) -> f64 {
+        fewest(runs, self.probes.len(), |at| {
+            black_box(self.spd.lookup(Direction::Out, &self.probes[at]));
+        })
+    }
+
+    /// Nanoseconds of a look-up through a worker's cache, of the first `flows` flows over and over.
+    pub fn cached_ns(&mut self, runs: usize, flows: usize) -> f64 {
+        let PolicyBench { spd, probes, flows: cache, .. } = self;
+        let count = probes.len().min(flows).max(1);
+        for probe in &probes[..count] {
+            cache.lookup(spd, Direction::Out, probe);
+        }
+        fewest(runs, count, |at| {
+            black_box(cache.lookup(spd, Direction::Out, &probes[at]));
+        })
+    }
+
+    /// Nanoseconds of a search through one policy after the other; `probes` of them, as it takes long.
+    pub fn linear_ns(&self, probes: usize) -> f64 {
+        let start = Instant::now();
+        for flow in self.probes.iter().cycle().take(probes) {
+            black_box(self.linear(flow));
+        }
+        start.elapsed().as_nanos() as f64 / probes.max(1) as f64
+    }
+
+    fn linear(&self, flow: &Flow) -> Option<&Arc<Policy>> {
+        self.list.iter().find(|policy| policy.config().selector.matches(flow))
+    }
+
+    /// Of `count` flows those for which cache, database and linear search do not say the same: 0.
+    pub fn disagreements(&mut self, count: usize) -> usize {
+        let index = |found: Lookup<'_>| match found {
+            Lookup::Policy(policy) => Some(policy.config().index),
+            _ => None,
+        };
+        let probes: Vec<Flow> = self.probes.iter().copied().take(count).collect();
+        let differs = |flow: &&Flow| {
+            let expected = self.linear(flow).map(|policy| policy.config().index);
+            let found = index(self.spd.lookup(Direction::Out, flow));
+            let mut cached = || index(self.flows.lookup(&self.spd, Direction::Out, flow));
+            found != expected || cached() != expected || cached() != expected
+        };
+        probes.iter().filter(differs).count()
+    }
+}
+
+fn uniform(n: u32) -> Selector {
+    let host = |net: u32| Prefix::host(IpAddr::from((net + n).to_be_bytes()));
+    let any = Selector::any(Family::V4);
+    Selector { source: host(0x0a00_0000), destination: host(0x1400_0000), ..any }
+}
+
+fn mixed(random: &mut Random) -> Selector {
+    let v6 = random.below(4) == 0;
+    let mut prefix = || {
+        let len = 16 + random.below(17) as u8;
+        let bits = 0x0a00_0000 | random.next() & 0x0fff_ffff;
+        match v6 {
+            false => Prefix::new(IpAddr::from(bits.to_be_bytes()), len),
+            true => {
+                let bits = 0x2001_0db8_u128 << 96 | u128::from(bits) << 64;
+                Prefix::new(IpAddr::from(bits.to_be_bytes()), len + 32)
+            }
+        }
+    };
+    let family = if v6 { Family::V6 } else { Family::V4 };
+    let (source, destination) = (prefix(), prefix());
+    let ports = match random.below(8) {
+        0 => PortMatch::exactly(random.below(1024) as u16),
+        1 => PortMatch { port: (random.below(64) * 64) as u16, mask: 0xffc0 },
+        _ => PortMatch::ANY,
+    };
+    Selector {
+        source: source.unwrap_or(Prefix::any(family)),
+        destination: destination.unwrap_or(Prefix::any(family)),
+        protocol: [0, 0, 6, 17][random.below(4)],
+        source_port: PortMatch::ANY,
+        destination_port: ports,
+    }
+}
+
+/// A flow that a policy selects; another may come before it.
+fn flow(config: &PolicyConfig, random: &mut Random) -> Flow {
+    let selector = &config.selector;
+    let mut within = |prefix: Prefix| match prefix.address() {
+        IpAddr::V4(net) => {
+            let free = u32::MAX.checked_shr(prefix.len().into()).unwrap_or(0);
+            IpAddr::from((net.to_bits() | random.next() & free).to_be_bytes())
+        }
+        IpAddr::V6(net) => {
+            let free = u128::MAX.checked_shr(prefix.len().into()).unwrap_or(0);
+            IpAddr::from((net.to_bits() | u128::from(random.next()) & free).to_be_bytes())
+        }
+    };
+    let (src, dst) = (within(selector.source), within(selector.destination));
+    Flow {
+        src,
+        dst,
+        protocol: if selector.protocol == 0 { 17 } else { selector.protocol },
+        src_port: 4000,
+        dst_port: selector.destination_port.port,
+        ttl: 64,
+        tos: 0,
+        header_len: 20,
+        total_len: 100,
+        fragment: Fragment::Whole,
+        has_options: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_are_found_and_changed() {
+        let mut bench = RouteBench::new(5000);
+        assert_eq!(bench.fib().len(), 5000);
+        assert!(bench.probes.iter().all(|probe| bench.fib.lookup(*probe).is_some()));
+        assert!(bench.lookup_ns(3) > 0.0 && bench.update_ns(10) > 0.0);
+        assert_eq!(bench.fib().len(), 5000);
+        let fib = vrfs(20, 10);
+        assert_eq!((1..=20).map(|vrf| fib.iter_in(vrf).count()).sum::<usize>(), 200);
+    }
+
+    #[test]
+    fn policies_are_found_as_one_after_the_other_finds_them() {
+        for mix in [Mix::Uniform, Mix::Mixed] {
+            let mut bench = PolicyBench::new(3000, mix);
+            assert_eq!(bench.disagreements(600), 0);
+            let times = [bench.lookup_ns(2), bench.cached_ns(2, 1000), bench.linear_ns(20)];
+            assert!(times.iter().all(|ns| *ns > 0.0));
+            let tables = bench.tables(Family::V4);
+            assert!(if mix == Mix::Uniform { tables == 1 } else { tables < 64 }, "{tables}");
+        }
+    }
+}

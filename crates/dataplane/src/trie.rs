@@ -1,0 +1,400 @@
+//! Longest prefix match: a trie whose versions share what they have in common.
+//!
+//! Method: tree bitmap (Eatherton, Varghese, Dittia, CCR 2004) with strides of six bits. A node is one
+//! cache line: which prefixes of the six lengths from its depth on end in it, which of its 64 children
+//! exist, and, mostly, the values themselves. Nothing is pushed to leaves below, so that an insertion
+//! touches one node, and what it copies of an older version is the way there.
+//!
+//! ```text
+//!  address   0 ─ R │ 6 │ 6 │ …          R = 1, 7 or 13, by the number of prefixes
+//!            root   node node
+//! ```
+//!
+//! Depths are 1, 7, 13, 19, 25, 31, …, so that the lengths people use most end the reach of a node:
+//! 24 that of depth 19, 48 that of 43. A large table begins at depth 13; prefixes shorter than that
+//! are written out for all 8192 values of the first bits. A table of ten prefixes takes some 2 KiB.
+//!
+//! It knows bits and numbers, not routes; a value is not 0.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::cpu::prefetch;
+
+/// Bits that a node takes of an address.
+const STRIDE: u32 = 6;
+
+/// Root nodes in one piece of memory, copied together: 4 KiB, which takes a microsecond.
+const CHUNK_BITS: u32 = 6;
+
+/// Values in a node itself, so that a look-up ends there. Seldom more prefixes end in one.
+const FEW: usize = 6;
+
+/// From how many prefixes on the trie begins deeper: two nodes for a handful, 8 KiB of them for some
+/// hundreds, half a MiB for a table of the Internet's size.
+const DEEPER: [(u32, usize); 2] = [(7, 128), (13, 4096)];
+
+/// An address as bits, the first ones highest.
+pub(crate) trait Word: Copy + Eq {
+    /// The `count` bits from `depth` on, at most 31; beyond the end there are zeros.
+    fn bits(self, depth: u32, count: u32) -> u32;
+
+    /// An address of zeros but for `count` bits from `depth` on.
+    fn with_bits(self, depth: u32, count: u32, bits: u32) -> Self;
+
+    /// All zeros.
+    const ZERO: Self;
+}
+
+macro_rules! word {
+    ($($word:ty),+) => {$(
+        impl Word for $word {
+            const ZERO: $word = 0;
+
+            #[inline(always)]
+            fn bits(self, depth: u32, count: u32) -> u32 {
+                // In two steps, as a shift by all bits is none.
+                ((self << depth) >> 1 >> (<$word>::BITS - 1 - count)) as u32
+            }
+
+            #[inline]
+            fn with_bits(self, depth: u32, count: u32, bits: u32) -> $word {
+                let aligned = (bits as $word) << 1 << (<$word>::BITS - 1 - count);
+                self | aligned >> depth
+            }
+        }
+    )+};
+}
+
+word!(u32, u128);
+
+/// The values of a node's prefixes, in the order of their bits.
+#[derive(Clone)]
+enum Values {
+    Few([u32; FEW]),
+    Many(Arc<[u32]>),
+}
+
+/// One cache line.
+#[derive(Clone)]
+#[repr(align(64))]
+struct Node {
+    /// The prefixes that end here: bit 2ⁿ + b for the one of n further bits, which are b; n is 0 to 5.
+    ends: u64,
+    /// The children that exist, by the next six bits.
+    below: u64,
+    children: Option<Arc<[Node]>>,
+    values: Values,
+}
+
+const _: () = assert!(size_of::<Node>() == 64);
+
+/// For each five bits, the prefixes of them.
+const COVERING: [u64; 32] = {
+    let mut table = [0; 32];
+    let mut bits = 0;
+    while bits < 32 {
+        let mut len = 0;
+        while len < STRIDE as usize {
+            table[bits] |= 1 << (1 << len | bits >> (STRIDE as usize - 1 - len));
+            len += 1;
+        }
+        bits += 1;
+    }
+    table
+};
+
+/// A version of a trie over addresses of one family.
+#[derive(Clone)]
+pub(crate) struct Trie<W> {
+    /// Nodes at depth `root_bits`, in chunks.
+    roots: Arc<[Arc<[Node]>]>,
+    root_bits: u32,
+    /// The value of the longest prefix shorter than `root_bits`, for each root; 0 without one.
+    above: Arc<[u32]>,
+    /// Prefixes shorter than `root_bits`, by length and bits.
+    short: Arc<BTreeMap<(u32, u32), u32>>,
+    len: usize,
+    family: std::marker::PhantomData<W>,
+}
+
+impl<W: Word> Trie<W> {
+    /// Prefixes in it.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The value of the longest prefix of an address; 0 without one.
+    #[inline]
+    pub(crate) fn lookup(&self, address: W) -> u32 {
+        let root = address.bits(0, self.root_bits) as usize;
+        let Some(mut node) = self.root(root) else { return 0 };
+        let mut depth = self.root_bits;
+        let mut best: Option<(&Node, u32)> = None;
+        loop {
+            let next = address.bits(depth, STRIDE);
+            let ends = node.ends & COVERING[next as usize >> 1 & 31];
+            if ends != 0 {
+                best = Some((node, ends.ilog2()));
+            }
+            let Some(child) = node.child(next) else { break };
+            node = child;
+            depth += STRIDE;
+        }
+        match best {
+            Some((node, end)) => node.value(end),
+            None => self.above.get(root).copied().unwrap_or(0),
+        }
+    }
+
+    /// Asks for the memory that a look-up reads first.
+    #[inline]
+    pub(crate) fn prefetch(&self, address: W) {
+        if let Some(node) = self.root(address.bits(0, self.root_bits) as usize) {
+            prefetch(node);
+        }
+    }
+
+    #[inline]
+    fn root(&self, root: usize) -> Option<&Node> {
+        self.roots.get(root >> CHUNK_BITS)?.get(root & ((1 << CHUNK_BITS) - 1))
+    }
+
+    /// The value of a prefix, or 0.
+    pub(crate) fn get(&self, prefix: W, len: u32) -> u32 {
+        if len < self.root_bits {
+            return self.short.get(&(len, prefix.bits(0, len))).copied().unwrap_or(0);
+        }
+        let mut depth = self.root_bits;
+        let mut node = self.root(prefix.bits(0, depth) as usize);
+        while let Some(here) = node {
+            if len - depth < STRIDE {
+                let end = end_of(prefix, depth, len);
+                return if here.ends >> end & 1 != 0 { here.value(end) } else { 0 };
+            }
+            node = here.child(prefix.bits(depth, STRIDE));
+            depth += STRIDE;
+        }
+        0
+    }
+
+    /// Sets the value of a prefix, whose other bits are zeros, to `value`, which is not 0. The value
+    /// that it had, or 0.
+    pub(crate) fn insert(&mut self, prefix: W, len: u32, value: u32) -> u32 {
+        if self.roots.is_empty() {
+            *self = Trie::beginning_at(1);
+        }
+        let old = self.replace(prefix, len, value);
+        self.len += usize::from(old == 0);
+        if let Some((bits, _)) =
+            DEEPER.into_iter().find(|(bits, at)| self.root_bits < *bits && self.len > *at)
+        {
+            let mut deeper = Trie::beginning_at(bits);
+            self.for_each(|prefix, len, value| {
+                deeper.replace(prefix, len, value);
+            });
+            deeper.len = self.len;
+            *self = deeper;
+        }
+        old
+    }
+
+    /// Removes a prefix; the value that it had, or 0.
+    pub(crate) fn remove(&mut self, prefix: W, len: u32) -> u32 {
+        if self.get(prefix, len) == 0 {
+            return 0;
+        }
+        self.len -= 1;
+        self.replace(prefix, len, 0)
+    }
+
+    fn beginning_at(root_bits: u32) -> Trie<W> {
+        let roots = 1usize << root_bits;
+        let chunk = roots.min(1 << CHUNK_BITS);
+        let nodes: Arc<[Node]> = vec![Node::EMPTY; chunk].into();
+        Trie {
+            roots: vec![nodes; roots / chunk].into(),
+            root_bits,
+            above: vec![0; roots].into(),
+            short: Arc::default(),
+            len: 0,
+            family: std::marker::PhantomData,
+        }
+    }
+
+    /// Sets a value, or removes it where it is 0.
+    fn replace(&mut self, prefix: W, len: u32, value: u32) -> u32 {
+        if len < self.root_bits {
+            return self.replace_short(prefix.bits(0, len), len, value);
+        }
+        let root = prefix.bits(0, self.root_bits) as usize;
+        let chunk = &mut Arc::make_mut(&mut self.roots)[root >> CHUNK_BITS];
+        let node = &mut Arc::make_mut(chunk)[root & ((1 << CHUNK_BITS) - 1)];
+        node.replace(prefix, self.root_bits, len, value)
+    }
+
+    fn replace_short(&mut self, bits: u32, len: u32, value: u32) -> u32 {
+        let short = Arc::make_mut(&mut self.short);
+        let old = match value {
+            0 => short.remove(&(len, bits)),
+            value => short.insert((len, bits), value),
+        };
+        // Painted anew, the shorter ones first.
+        let reach = |bits: u32, len: u32| {
+            let rest = self.root_bits - len;
+            (bits as usize) << rest..(bits as usize + 1) << rest
+        };
+        let painted = reach(bits, len);
+        let above = Arc::make_mut(&mut self.above);
+        above[painted.clone()].fill(0);
+        for (&(len, bits), &value) in short.iter() {
+            let roots = reach(bits, len);
+            let both = roots.start.max(painted.start)..roots.end.min(painted.end);
+            if !both.is_empty() {
+                above[both].fill(value);
+            }
+        }
+        old.unwrap_or(0)
+    }
+
+    /// Calls `each` with every prefix, its length and its value; in no order.
+    pub(crate) fn for_each(&self, mut each: impl FnMut(W, u32, u32)) {
+        for (&(len, bits), &value) in self.short.iter() {
+            each(W::ZERO.with_bits(0, len, bits), len, value);
+        }
+        for root in 0..self.roots.len() << CHUNK_BITS {
+            if let Some(node) = self.root(root) {
+                let prefix = W::ZERO.with_bits(0, self.root_bits, root as u32);
+                node.for_each(prefix, self.root_bits, &mut each);
+            }
+        }
+    }
+}
+
+impl<W> Default for Trie<W> {
+    fn default() -> Self {
+        Trie {
+            roots: Arc::default(),
+            root_bits: 1,
+            above: Arc::default(),
+            short: Arc::default(),
+            len: 0,
+            family: std::marker::PhantomData,
+        }
+    }
+}
+
+/// The bit of `Node::ends` for a prefix that ends in the node at `depth`.
+fn end_of<W: Word>(prefix: W, depth: u32, len: u32) -> u32 {
+    1 << (len - depth) | prefix.bits(depth, len - depth)
+}
+
+/// How many bits of `set` are below `bit`.
+#[inline(always)]
+fn rank(set: u64, bit: u32) -> usize {
+    (set & ((1 << bit) - 1)).count_ones() as usize
+}
+
+impl Node {
+    const EMPTY: Node = Node { ends: 0, below: 0, children: None, values: Values::Few([0; FEW]) };
+
+    #[inline(always)]
+    fn child(&self, next: u32) -> Option<&Node> {
+        if self.below >> next & 1 == 0 {
+            return None;
+        }
+        self.children.as_ref()?.get(rank(self.below, next))
+    }
+
+    /// The value of a prefix that ends here.
+    #[inline(always)]
+    fn value(&self, end: u32) -> u32 {
+        let at = rank(self.ends, end);
+        let value = match &self.values {
+            Values::Few(values) => values.get(at),
+            Values::Many(values) => values.get(at),
+        };
+        value.copied().unwrap_or(0)
+    }
+
+    fn values(&self) -> &[u32] {
+        match &self.values {
+            Values::Few(values) => &values[..(self.ends.count_ones() as usize).min(FEW)],
+            Values::Many(values) => values,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ends | self.below == 0
+    }
+
+    fn replace<W: Word>(&mut self, prefix: W, depth: u32, len: u32, value: u32) -> u32 {
+        if len - depth < STRIDE {
+            return self.replace_here(end_of(prefix, depth, len), value);
+        }
+        let next = prefix.bits(depth, STRIDE);
+        if self.below >> next & 1 == 0 {
+            if value == 0 {
+                return 0;
+            }
+            self.edit_children(next, |children, at| children.insert(at, Node::EMPTY));
+            self.below |= 1 << next;
+        }
+        let at = rank(self.below, next);
+        let Some(children) = &mut self.children else { return 0 };
+        let child = &mut Arc::make_mut(children)[at];
+        let old = child.replace(prefix, depth + STRIDE, len, value);
+        if child.is_empty() {
+            self.edit_children(next, |children, at| drop(children.remove(at)));
+            self.below &= !(1 << next);
+        }
+        old
+    }
+
+    fn edit_children(&mut self, next: u32, edit: impl FnOnce(&mut Vec<Node>, usize)) {
+        let mut children = Vec::with_capacity(self.below.count_ones() as usize + 1);
+        children.extend(self.children.take().iter().flat_map(|known| known.iter().cloned()));
+        edit(&mut children, rank(self.below, next));
+        self.children = (!children.is_empty()).then(|| children.into());
+    }
+
+    fn replace_here(&mut self, end: u32, value: u32) -> u32 {
+        let at = rank(self.ends, end);
+        let known = self.ends >> end & 1 != 0;
+        let mut values = self.values().to_vec();
+        let old = match (known, value) {
+            (false, 0) => return 0,
+            (false, value) => {
+                values.insert(at, value);
+                self.ends |= 1 << end;
+                0
+            }
+            (true, 0) => {
+                self.ends &= !(1 << end);
+                values.remove(at)
+            }
+            (true, value) => std::mem::replace(&mut values[at], value),
+        };
+        self.values = match values.len() {
+            0..=FEW => {
+                let mut few = [0; FEW];
+                few[..values.len()].copy_from_slice(&values);
+                Values::Few(few)
+            }
+            _ => Values::Many(values.into()),
+        };
+        old
+    }
+
+    fn for_each<W: Word>(&self, prefix: W, depth: u32, each: &mut impl FnMut(W, u32, u32)) {
+        let ends = (0..u64::BITS).filter(|end| self.ends >> end & 1 != 0);
+        for (end, value) in ends.zip(self.values()) {
+            let len = end.ilog2();
+            each(prefix.with_bits(depth, len, end & !(1 << len)), depth + len, *value);
+        }
+        let below = (0..u64::BITS).filter(|next| self.below >> next & 1 != 0);
+        for (next, child) in below.zip(self.children.iter().flat_map(|children| children.iter())) {
+            child.for_each(prefix.with_bits(depth, STRIDE, next), depth + STRIDE, each);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! `peregrine bench tables`: routes, VRFs and policies, each table alone.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context;
+use comfy_table::CellAlignment;
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+use dataplane::prefix::Family;
+use dataplane::tables::{Mix, PolicyBench, RouteBench, vrfs};
+use serde::Serialize;
+
+/// Time and memory of the tables alone: routes, VRFs, policies against a linear search
+///
+/// Look-ups one after the other, without prefetching, of random addresses in the prefixes of a table
+/// like the Internet's, and of flows that meet random policies. Memory is what the process grew by.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  peregrine bench tables
+  peregrine bench tables --routes 100000 --policies 10000 --json")]
+pub struct Tables {
+    /// Routes of the large table
+    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+    routes: usize,
+    /// VRFs, of ten routes each
+    #[arg(long, default_value_t = 1000, value_name = "N")]
+    vrfs: u32,
+    /// Policies
+    #[arg(long, default_value_t = 50_000, value_name = "N")]
+    policies: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One figure.
+#[derive(Serialize)]
+struct Row {
+    table: &'static str,
+    content: String,
+    figure: &'static str,
+    value: f64,
+    unit: &'static str,
+}
+
+/// Runs of which the best counts.
+const RUNS: usize = 400;
+
+/// Flows of the cached look-ups: fewer than the cache has room for.
+const CACHED_FLOWS: usize = 10_000;
+
+impl Tables {
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let mut rows = Vec::new();
+        // Memory first: what is freed later would hide what the next takes.
+        self.vrfs(&mut rows)?;
+        self.routes(&mut rows)?;
+        for mix in [Mix::Uniform, Mix::Mixed] {
+            self.policies(mix, &mut rows);
+        }
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&rows)?);
+        } else {
+            print(&rows);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn vrfs(&self, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+        let before = resident_bytes()?;
+        let fib = vrfs(self.vrfs, 10);
+        let grown = resident_bytes()?.saturating_sub(before);
+        drop(fib);
+        let content = format!("{} × 10 routes", self.vrfs);
+        rows.push(row("VRFs", &content, "memory", grown as f64 / 1e6, "MB"));
+        Ok(())
+    }
+
+    fn routes(&self, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+        let (before, start) = (resident_bytes()?, Instant::now());
+        let mut bench = RouteBench::new(self.routes);
+        let built = start.elapsed();
+        let grown = resident_bytes()?.saturating_sub(before);
+        let content = format!("{} routes", self.routes);
+        let mut put = |figure, value, unit| rows.push(row("routes", &content, figure, value, unit));
+        put("look-up", bench.lookup_ns(RUNS), "ns");
+        put("change", bench.update_ns(2000), "ns");
+        put("building", built.as_secs_f64(), "s");
+        put("memory", grown as f64 / 1e6, "MB");
+        Ok(())
+    }
+
+    fn policies(&self, mix: Mix, rows: &mut Vec<Row>) {
+        let mut bench = PolicyBench::new(self.policies, mix);
+        let kind = if mix == Mix::Uniform { "of one shape" } else { "mixed" };
+        let content = format!("{} {kind}", self.policies);
+        let (found, linear) = (bench.lookup_ns(RUNS), bench.linear_ns(200));
+        let cached = bench.cached_ns(RUNS, CACHED_FLOWS);
+        let mut put =
+            |figure, value, unit| rows.push(row("policies", &content, figure, value, unit));
+        put("hash tables, IPv4", bench.tables(Family::V4) as f64, "");
+        put("look-up", found, "ns");
+        put("look-up through the cache", cached, "ns");
+        put("linear search", linear, "ns");
+        put("linear search against look-up", linear / found.max(1e-9), "×");
+        put("disagreements", bench.disagreements(500) as f64, "");
+    }
+}
+
+fn row(
+    table: &'static str,
+    content: &str,
+    figure: &'static str,
+    value: f64,
+    unit: &'static str,
+) -> Row {
+    Row { table, content: content.to_owned(), figure, value, unit }
+}
+
+fn print(rows: &[Row]) {
+    let mut table = comfy_table::Table::new();
+    table.load_style(UTF8_FULL_CONDENSED);
+    table.set_header(["table", "content", "figure", "value", "unit"]);
+    for row in rows {
+        let value = match row.value {
+            value if value < 100.0 && value.fract() != 0.0 => format!("{value:.1}"),
+            value => format!("{value:.0}"),
+        };
+        table.add_row([row.table, &row.content, row.figure, &value, row.unit]);
+    }
+    if let Some(column) = table.column_mut(3) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    println!("{table}");
+}
+
+/// Bytes of memory that the process has now (proc_pid_status(5)).
+fn resident_bytes() -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/status")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    Ok(1024 * kib.context("no VmRSS in /proc/self/status")?.parse::<u64>()?)
+}
