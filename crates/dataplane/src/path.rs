@@ -20,6 +20,8 @@
 //! prints or judges.
 
 mod cipher;
+#[cfg(test)]
+mod contest;
 pub(crate) mod gateways;
 
 use std::sync::Arc;
