@@ -48,7 +48,7 @@ pub(crate) fn classify<'v>(batch: &mut Batch<'v>, view: &'v View) {
             Some((known, sa)) if known == *key => sa,
             _ => match view.sad.get_hashed(*hash, key) {
                 Some(sa) => {
-                    sa.prefetch();
+                    sa.prefetch_inbound();
                     sa
                 }
                 None => {

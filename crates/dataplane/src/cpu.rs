@@ -17,6 +17,12 @@ pub fn prefetch<T: ?Sized>(value: &T) {
     prefetch_at((&raw const *value).cast(), 0);
 }
 
+/// Asks for the line in which a value ends.
+#[inline(always)]
+pub fn prefetch_end<T: ?Sized>(value: &T) {
+    prefetch_at((&raw const *value).cast(), size_of_val(value).saturating_sub(1));
+}
+
 /// Asks for every line of a value that begins where a line does.
 #[inline(always)]
 pub fn prefetch_all<T: ?Sized>(value: &T) {

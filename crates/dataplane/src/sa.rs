@@ -22,7 +22,7 @@ use wire::{ipv4, ipv6, protocol};
 use crate::alarm::Alarm;
 use crate::batch::Turn;
 use crate::claim::{self, Access};
-use crate::cpu::{LINE, prefetch, prefetch_all};
+use crate::cpu::{LINE, prefetch, prefetch_all, prefetch_end};
 use crate::ledger::{Entry, ErrorKind, Ledger, Place, Words};
 use crate::nonce::{BlockCopy, IvSource, NonceSpace};
 use crate::replay::{Replay, WINDOW_MAX};
@@ -278,18 +278,24 @@ impl Sa {
         self.hot.replay.entry()
     }
 
-    /// Asks for the lines that every packet of the SA needs.
+    /// Asks for the lines that every packet needs which is sealed.
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch_all(&self.hot);
     }
 
-    /// Asks for what the lines of [`prefetch`](Sa::prefetch) lead to: the entry's words, and where
-    /// the key is.
+    /// Asks for the line that every packet needs which is opened.
+    #[inline]
+    pub(crate) fn prefetch_inbound(&self) {
+        prefetch(&self.hot);
+    }
+
+    /// Asks for what the lines of [`prefetch`](Sa::prefetch) lead to: the entry's words, and that of
+    /// the key's lines which says of what kind it is and must be read to ask for the others.
     #[inline]
     pub(crate) fn prefetch_words(&self) {
         self.words().prefetch();
-        prefetch(&*self.hot.key);
+        prefetch_end(&*self.hot.key);
     }
 
     /// Where its runtime is, for the next process; `None` if it ends with this one.
