@@ -44,7 +44,8 @@ pub(crate) fn accept(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
         let Some(sa) = slot.inbound else { continue };
         if !is_same(opened.sa, sa) || sa.hot().counted {
             opened.settle(turn);
-            // `open` let none pass that has to wait.
+            // `open` let none pass that has to wait, and an owner, also one whose packets were out
+            // for a few turns, leaves to nobody but all.
             (opened.sa, opened.alone) = (Some(sa), sa.access(turn) == Access::Alone);
         }
         if let Err(verdict) = accept_one(slot, sa, &mut opened, turn) {
