@@ -9,10 +9,15 @@ use anyhow::Context;
 use lab::figure::Figures;
 use serde_json::Value;
 
+use crate::command::Unfit;
+
+/// What every verb ends with where the command line or the machine is not fit.
+const EXIT_UNFIT: i32 = 2;
+
 /// What another bench found out, as figures. `arguments` are those of `peregrine bench`.
 ///
 /// # Errors
-/// If it fails, or its JSON cannot be read.
+/// If it fails, or its JSON cannot be read; [`Unfit`] if it is not for this machine or this build.
 pub fn measure<S: AsRef<str>>(binary: &Path, arguments: &[S]) -> anyhow::Result<Figures> {
     let arguments: Vec<&str> = arguments.iter().map(AsRef::as_ref).collect();
     eprintln!("peregrine bench {}", arguments.join(" "));
@@ -24,6 +29,9 @@ pub fn measure<S: AsRef<str>>(binary: &Path, arguments: &[S]) -> anyhow::Result<
         .stderr(Stdio::inherit())
         .output()
         .context("starting it")?;
+    if asked.status.code() == Some(EXIT_UNFIT) {
+        return Err(Unfit("not for this machine or this build".to_owned()).into());
+    }
     anyhow::ensure!(asked.status.success(), "it ended with {}", asked.status);
     let report = serde_json::from_slice(&asked.stdout).context("reading its JSON")?;
     Ok(figures(arguments.first().copied().unwrap_or_default(), &report))
