@@ -2,6 +2,7 @@
 
 mod all;
 mod control;
+mod cores;
 pub(super) mod machine;
 mod measuring;
 mod output;
@@ -27,6 +28,7 @@ enum Subject {
     Tables(tables::Tables),
     Xfrm(xfrm::Xfrm),
     Control(control::Control),
+    Cores(cores::Cores),
     /// The client of `bench xfrm --through-shim`
     #[command(hide = true)]
     XfrmClient,
@@ -42,6 +44,7 @@ impl Bench {
             Subject::Tables(tables) => tables.run(),
             Subject::Xfrm(xfrm) => xfrm.run(),
             Subject::Control(control) => control.run(),
+            Subject::Cores(cores) => cores.run(),
             Subject::XfrmClient => xfrm::client(),
         }
     }
