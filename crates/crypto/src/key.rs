@@ -4,6 +4,7 @@
 //! 800-38D §8): whoever seals owns a counter and the key's lifetime.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::engine::{Engine, EngineError};
 use crate::{aws_lc, ipsec_mb, vaes512};
@@ -59,6 +60,27 @@ pub enum KeyError {
 }
 
 impl Key {
+    /// Expands a key of 16, 24 or 32 bytes where it will stay, so that nothing of it is left behind on
+    /// the stack. Wiping `key` itself stays with the caller.
+    pub fn shared(engine: Engine, key: &[u8]) -> Result<Arc<Key>, KeyError> {
+        if engine != Engine::Vaes512 {
+            // The expanded key is in a box, which is all that moves.
+            return Key::new(engine, key).map(Arc::new);
+        }
+        let bits = match key.len() {
+            16 | 24 | 32 => 8 * key.len() as u16,
+            other => return Err(KeyError::Length(other)),
+        };
+        let cpu = vaes512::supported().map_err(|reason| engine.unavailable(reason))?;
+        let form = Form::Vaes512 { bits, cpu };
+        let mut shared = Arc::new(Key { schedule: vaes512::Schedule::empty(), form });
+        // Nobody else has it yet.
+        if let Some(own) = Arc::get_mut(&mut shared) {
+            cpu.expand(key, &mut own.schedule);
+        }
+        Ok(shared)
+    }
+
     /// Expands a key of 16, 24 or 32 bytes. Wiping `key` itself stays with the caller.
     pub fn new(engine: Engine, key: &[u8]) -> Result<Key, KeyError> {
         let bits = match key.len() {

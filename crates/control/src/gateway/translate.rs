@@ -80,7 +80,7 @@ pub enum Home<'a> {
 pub fn sa(record: &SaRecord, engine: Engine, clock: &Clock, home: Home<'_>) -> Result<Sa, String> {
     let material = record.aead.key.expose();
     let (key, salt) = material.split_last_chunk::<SALT_LEN>().ok_or("the key has no salt")?;
-    let key = Key::new(engine, key).map_err(|error| error.to_string())?;
+    let key = Key::shared(engine, key).map_err(|error| error.to_string())?;
     let parameters = &record.parameters;
     let info = &parameters.info;
     let flag = |bit: u8| info.flags & bit != 0;
@@ -91,7 +91,7 @@ pub fn sa(record: &SaRecord, engine: Engine, clock: &Clock, home: Home<'_>) -> R
         destination: parameters.destination(),
         reqid: info.reqid,
         if_id: parameters.if_id,
-        key: Arc::new(key),
+        key,
         salt: *salt,
         extended_sequence: record.esn(),
         replay_window: record.replay_window(),

@@ -23,6 +23,7 @@ use super::client::Client;
 use super::counters::{Backend, Counters};
 use super::delivery::{Delivery, Event};
 use super::dump::Dump;
+use super::flush::Flush;
 use super::secret::Bytes;
 use super::server::Server;
 
@@ -99,6 +100,8 @@ pub(super) struct Connection {
     dump: Option<Dump>,
     /// Events were lost and it does not know yet.
     overrun: bool,
+    /// It asked for a flush that is under way: what it asks next has its turn after that.
+    pub(super) flushing: bool,
 }
 
 impl Connection {
@@ -112,22 +115,23 @@ impl Connection {
             reply_bytes: 0,
             dump: None,
             overrun: false,
+            flushing: false,
         }
     }
 
     /// Whether requests are to be read.
     pub(super) fn wants_read(&self) -> bool {
-        self.reply_bytes < REPLIES_MAX
+        self.reply_bytes < REPLIES_MAX && !self.flushing
     }
 
-    /// Whether there is something to send, or to fetch and send.
+    /// Whether there is something to send, or to make and send.
     pub(super) fn wants_write(&self) -> bool {
-        !self.queue.is_empty() || self.dump.is_some()
+        !self.queue.is_empty() || self.dump.is_some() || self.flushing
     }
 
     /// Reads requests, in order; what one produces is queued before the next is read. The answers are
     /// to be [`flushed`](Connection::flush) when what was asked for is in force. Returns the events for
-    /// everybody else.
+    /// everybody else, and the flush that it has to wait for.
     pub(super) fn serve(
         &mut self,
         server: &mut Server,
@@ -135,7 +139,7 @@ impl Connection {
         now: u64,
         buffer: &mut [u8],
         events: &mut Vec<Event>,
-    ) -> Result<(), Ended> {
+    ) -> Result<Option<Flush>, Ended> {
         for _ in 0..TURN_MAX {
             if !self.wants_read() {
                 break;
@@ -154,7 +158,12 @@ impl Connection {
                 // Its own events come before its own replies, from the next request on.
                 server.listen_too(self.groups);
             } else {
-                self.answer(server, &*backend, now, &buffer[..len], events);
+                let flush = self.answer(server, &*backend, now, &buffer[..len], events);
+                self.flushing = flush.is_some();
+                if self.flushing {
+                    buffer[..len].fill(0);
+                    return Ok(flush);
+                }
             }
             buffer[..len.min(REQUEST_MAX)].fill(0);
             if self.dump.is_some() {
@@ -162,7 +171,7 @@ impl Connection {
                 self.flush(server, &*backend)?;
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     fn answer(
@@ -172,20 +181,25 @@ impl Connection {
         now: u64,
         request: &[u8],
         events: &mut Vec<Event>,
-    ) {
+    ) -> Option<Flush> {
         self.client.dumping = self.dump.is_some();
         let handled = server.handle(&self.client, request, now, counters);
-        for delivery in handled.deliveries {
+        self.take(handled.deliveries, events);
+        self.dump = handled.dump.or(self.dump.take());
+        handled.flush
+    }
+
+    /// Queues what its own request produced. Its own event comes before its own reply.
+    pub(super) fn take(&mut self, deliveries: Vec<Delivery>, events: &mut Vec<Event>) {
+        for delivery in deliveries {
             match delivery {
                 Delivery::Reply(bytes) => self.push(Queued::Reply(bytes)),
                 Delivery::Event(event) => {
-                    // Its own event comes before its own reply.
                     self.notify(&event);
                     events.push(event);
                 }
             }
         }
-        self.dump = handled.dump.or(self.dump.take());
     }
 
     /// A control frame changes what the server knows of the program. Whether it was one.

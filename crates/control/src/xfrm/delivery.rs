@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::dump::Dump;
+use super::flush::Flush;
 use super::secret::Bytes;
 
 /// A multicast message.
@@ -23,6 +24,16 @@ pub enum Delivery {
     Event(Event),
 }
 
+impl Delivery {
+    /// The event that it is, if it is one.
+    pub(super) fn into_event(self) -> Option<Event> {
+        match self {
+            Delivery::Event(event) => Some(event),
+            Delivery::Reply(_) => None,
+        }
+    }
+}
+
 /// All that one datagram of requests produced.
 #[derive(Debug, Default)]
 pub struct Handled {
@@ -31,4 +42,7 @@ pub struct Handled {
     /// The rest of a dump; ask [`super::Server::dump_next`] for it when the client took the part
     /// before.
     pub dump: Option<Dump>,
+    /// The rest of a flush, which was the last request; ask [`super::Server::flush_next`] for it, part by
+    /// part, and then [`super::Flush::answer`] for what the client gets.
+    pub flush: Option<Flush>,
 }

@@ -138,26 +138,6 @@ impl Server {
         }
     }
 
-    /// FLUSHPOLICY; an empty table is no failure and no event.
-    pub(super) fn flush_policies(
-        &mut self,
-        request: &Request<'_>,
-        out: &mut Vec<Delivery>,
-    ) -> Result<(), Failure> {
-        let kind = kind_of(&request.attributes)?;
-        let of_kind = self.spd.policies().filter(|(_, policy)| policy.record.kind == kind);
-        let ids: Vec<_> = of_kind.map(|(id, _)| id).collect();
-        if ids.is_empty() {
-            return Ok(());
-        }
-        for id in ids {
-            self.remove_policy(id);
-        }
-        let header = self.event_header(request);
-        self.emit(out, group::POLICY, || notice::policies_flushed(header, kind));
-        Ok(())
-    }
-
     /// POLEXPIRE from user space: deleted when hard, and announced.
     pub(super) fn expire_policy(
         &mut self,

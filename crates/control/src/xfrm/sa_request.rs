@@ -13,7 +13,7 @@ use wire::xfrm::number::{
     mode, msg, sa_flag,
 };
 use wire::xfrm::replay::{ReplayState, ReplayStateEsn, Stats};
-use wire::xfrm::sa::{EncapTmpl, UserOffload, UsersaFlush, UsersaId, UsersaInfo};
+use wire::xfrm::sa::{EncapTmpl, UserOffload, UsersaId, UsersaInfo};
 use zerocopy::FromBytes;
 
 use super::algorithm;
@@ -297,26 +297,6 @@ impl Server {
         };
         let view = SaView::new(id, &sa, request.counters);
         out.push(Delivery::Reply(notice::sa(header, &view)));
-    }
-
-    /// FLUSHSA; an empty table is no failure and no event.
-    pub(super) fn flush_sas(
-        &mut self,
-        request: &Request<'_>,
-        out: &mut Vec<Delivery>,
-    ) -> Result<(), Failure> {
-        let UsersaFlush { proto } = request.fixed()?;
-        let wanted = self.sad.protocols().filter(|(_, of)| proto_matches(*of, proto));
-        let ids: Vec<_> = wanted.map(|(id, _)| id).collect();
-        if ids.is_empty() {
-            return Ok(());
-        }
-        for id in ids {
-            self.remove_sa(id);
-        }
-        let header = self.event_header(request);
-        self.emit(out, group::SA, || notice::sa_flushed(header, proto));
-        Ok(())
     }
 
     /// EXPIRE from user space: announced, and deleted when hard.

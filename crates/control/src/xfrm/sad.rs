@@ -227,9 +227,10 @@ impl Sad {
         self.by_id.iter().map(|(id, _)| SaId(id))
     }
 
-    /// Every SA, oldest first: its name and its protocol.
-    pub(super) fn protocols(&self) -> impl Iterator<Item = (SaId, u8)> {
-        self.by_id.iter().map(|(id, stored)| (SaId(id), stored.outline().0.id.proto))
+    /// The newest SA older than `before`: its name and its protocol.
+    pub(super) fn protocol_before(&self, before: u64) -> Option<(SaId, u8)> {
+        let (id, stored) = self.by_id.before(before)?;
+        Some((SaId(id), stored.outline().0.id.proto))
     }
 
     pub(super) fn set_deadline(&mut self, id: SaId, deadline: Option<u64>) {

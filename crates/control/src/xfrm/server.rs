@@ -20,6 +20,7 @@ use super::client::Client;
 use super::counters::Counters;
 use super::delivery::{Delivery, Event, Handled};
 use super::failure::Failure;
+use super::flush::Flush;
 use super::info::Thresholds;
 use super::notice;
 use super::policy::{Defaults, PolicyId, PolicyRecord};
@@ -111,6 +112,8 @@ pub struct Server {
     /// After a restoration: until when nothing expires, in seconds since the epoch, 0 if no clock was
     /// seen yet.
     pub(super) settles_at: Option<u64>,
+    /// What the request that was carried out last left of a flush.
+    pub(super) flushing: Option<Flush>,
     listeners: u32,
 }
 
@@ -128,6 +131,7 @@ impl Server {
             acquires: 0,
             marks_touched: false,
             settles_at: None,
+            flushing: None,
             listeners: u32::MAX,
         }
     }
@@ -189,7 +193,8 @@ impl Server {
         counters: &dyn Counters,
     ) -> Handled {
         let mut handled = Handled::default();
-        for (header, bytes) in Datagram::new(datagram) {
+        let mut messages = Datagram::new(datagram).peekable();
+        while let Some((header, bytes)) = messages.next() {
             let result: Result<Option<&'static str>, Failure> =
                 if header.flags & NLM_F_REQUEST == 0 || header.kind < NLMSG_MIN_TYPE {
                     Ok(None)
@@ -204,6 +209,15 @@ impl Server {
                 } else {
                     self.answer(client, header, bytes, now, counters, &mut handled.deliveries)
                 };
+            if let Some(mut flush) = self.flushing.take() {
+                if messages.peek().is_none() {
+                    flush.warn(result.ok().flatten());
+                    handled.flush = Some(flush);
+                    break;
+                }
+                // What comes behind it is answered behind it.
+                while !self.flush_next(&mut flush, &mut handled.deliveries) {}
+            }
             if result.is_err() || header.flags & NLM_F_ACK != 0 {
                 let reply = acknowledgement(client, &header, bytes, result);
                 handled.deliveries.push(Delivery::Reply(reply));
@@ -386,7 +400,7 @@ fn acquired(record: &PolicyRecord, flow: &Flow) -> SaParameters {
 }
 
 /// `NLMSG_ERROR`: a refusal with the request quoted, or, with 0 as the error, an acknowledgement.
-fn acknowledgement(
+pub(super) fn acknowledgement(
     client: &Client,
     header: &Header,
     bytes: &[u8],

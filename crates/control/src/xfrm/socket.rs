@@ -26,6 +26,7 @@ use zeroize::Zeroizing;
 use super::connection::{Connection, Ended, REQUEST_MAX, commit};
 use super::counters::{Backend, Counters};
 use super::delivery::{Delivery, Event};
+use super::flush::Flush;
 use super::server::Server;
 
 /// Connections waiting to be accepted.
@@ -76,6 +77,8 @@ pub struct Clients {
     owner: Uid,
     /// When the listener is asked again, after a connection could not be accepted.
     deaf_until: Option<Instant>,
+    /// Flushes that are under way, and who asked for them.
+    flushes: Vec<(u64, Flush)>,
     buffer: Zeroizing<Vec<u8>>,
 }
 
@@ -101,6 +104,7 @@ impl Clients {
             next_token: LISTENER + 1,
             owner: geteuid(),
             deaf_until: None,
+            flushes: Vec::new(),
             buffer: Zeroizing::new(vec![0; REQUEST_MAX]),
         })
     }
@@ -141,6 +145,7 @@ impl Clients {
                 }
             }
         }
+        served.extend(self.go_on_flushing(server, &mut events));
         // What all of them asked for comes into force at once.
         let done = commit(server, backend);
         for (token, result) in served {
@@ -157,10 +162,7 @@ impl Clients {
 
     /// Hands out what a timer or the data plane produced.
     pub fn deliver(&mut self, deliveries: Vec<Delivery>, server: &Server, counters: &dyn Counters) {
-        let events = deliveries.into_iter().filter_map(|delivery| match delivery {
-            Delivery::Event(event) => Some(event),
-            Delivery::Reply(_) => None,
-        });
+        let events = deliveries.into_iter().filter_map(Delivery::into_event);
         self.broadcast(events.map(|event| (LISTENER, event)).collect(), server, counters);
     }
 
@@ -223,7 +225,36 @@ impl Clients {
         let mut caused = Vec::new();
         let result = connection.serve(server, backend, now, &mut self.buffer, &mut caused);
         events.extend(caused.into_iter().map(|event| (token, event)));
-        result
+        self.flushes.extend(result?.map(|flush| (token, flush)));
+        Ok(())
+    }
+
+    /// Does a part of every flush. Returns the connections whose flush is over; one that is closed has
+    /// its flush carried out all the same, as a kernel does.
+    fn go_on_flushing(
+        &mut self,
+        server: &mut Server,
+        events: &mut Vec<(u64, Event)>,
+    ) -> Vec<(u64, Result<(), Ended>)> {
+        let mut over = Vec::new();
+        self.flushes.retain_mut(|(token, flush)| {
+            let mut deliveries = Vec::new();
+            if !server.flush_next(flush, &mut deliveries) {
+                return true;
+            }
+            deliveries.extend(flush.answer());
+            let mut caused = Vec::new();
+            if let Some(connection) = self.connections.get_mut(token) {
+                connection.flushing = false;
+                connection.take(deliveries, &mut caused);
+                over.push((*token, Ok(())));
+            } else {
+                caused.extend(deliveries.into_iter().filter_map(Delivery::into_event));
+            }
+            events.extend(caused.into_iter().map(|event| (*token, event)));
+            false
+        });
+        over
     }
 
     /// Gives events to all connections but those that caused them, which have them already.

@@ -4,6 +4,7 @@ mod bench;
 mod dumps;
 mod encapsulation;
 mod events;
+mod flushes;
 mod migrate;
 mod numbers;
 mod policies;

@@ -64,7 +64,7 @@ impl Bench {
 
     pub fn send(&mut self, request: &Request) -> Answer {
         let handled = self.handle(&request.bytes());
-        assert!(handled.dump.is_none());
+        assert!(handled.dump.is_none() && handled.flush.is_none());
         Answer::new(handled.deliveries)
     }
 
