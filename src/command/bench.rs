@@ -1,6 +1,7 @@
 //! `peregrine bench`: single figures, as opposed to the lab's curves.
 
 mod all;
+mod cipher;
 mod control;
 mod cores;
 pub(super) mod machine;
@@ -23,6 +24,7 @@ pub struct Bench {
 #[derive(clap::Subcommand)]
 enum Subject {
     All(all::All),
+    Cipher(cipher::Cipher),
     Path(path::Path),
     Scale(path::Scale),
     Tables(tables::Tables),
@@ -39,6 +41,7 @@ impl Bench {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.subject {
             Subject::All(all) => all.run(),
+            Subject::Cipher(cipher) => cipher.run(),
             Subject::Path(path) => path.run(),
             Subject::Scale(scale) => scale.run(),
             Subject::Tables(tables) => tables.run(),

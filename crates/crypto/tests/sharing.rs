@@ -1,4 +1,4 @@
-//! Keys in many hands: threads at once, and batches that mix keys and engines.
+//! Keys in many hands: threads at once.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use common::{engines, keys, noise};
-use crypto::{Key, NONCE_LEN, Open, Seal, TAG_LEN, open_batch, seal_batch};
+use crypto::{Key, NONCE_LEN, TAG_LEN};
 
 /// One worker per core of a small gateway.
 const THREADS: usize = 4;
@@ -69,54 +69,5 @@ fn keys_made_by_many_threads_at_once_are_right() {
                 });
             }
         });
-    }
-}
-
-#[test]
-fn a_batch_does_what_single_calls_do_and_a_forgery_spoils_only_itself() {
-    const FORGED: usize = 5;
-    let plain = noise(7, 1500);
-    // Three key sizes on every engine, in turns.
-    let keys: Vec<Key> = [16, 24, 32].into_iter().flat_map(|len| keys(&noise(8, len))).collect();
-    let lens = [0, 1, 15, 16, 17, 64, 100, 555, 1428, 1500];
-    let mut data: Vec<Vec<u8>> = lens.iter().map(|len| plain[..*len].to_vec()).collect();
-    let mut tags = vec![[0; TAG_LEN]; data.len()];
-
-    let mut batch: Vec<Seal<'_>> = (data.iter_mut().zip(&mut tags))
-        .enumerate()
-        .map(|(number, (data, tag))| Seal {
-            key: &keys[number % keys.len()],
-            nonce: nonce(number),
-            aad: &[9; 12],
-            data,
-            tag,
-        })
-        .collect();
-    seal_batch(&mut batch);
-    for (number, len) in lens.into_iter().enumerate() {
-        let (mut single, mut tag) = (plain[..len].to_vec(), [0; TAG_LEN]);
-        let key = &keys[number % keys.len()];
-        key.seal(&nonce(number), &[9; 12], &mut single, &mut tag);
-        assert_eq!((&single, tag), (&data[number], tags[number]), "packet {number}");
-    }
-
-    data[FORGED][3] ^= 0x10;
-    let mut batch: Vec<Open<'_>> = (data.iter_mut().zip(&tags))
-        .enumerate()
-        .map(|(number, (data, tag))| Open {
-            key: &keys[number % keys.len()],
-            nonce: nonce(number),
-            aad: &[9; 12],
-            data,
-            tag,
-            genuine: number == FORGED, // the answer must be written either way
-        })
-        .collect();
-    open_batch(&mut batch);
-    let genuine: Vec<bool> = batch.iter().map(|packet| packet.genuine).collect();
-    for (number, len) in lens.into_iter().enumerate() {
-        assert_eq!(genuine[number], number != FORGED, "packet {number}");
-        let expected = if number == FORGED { vec![0; len] } else { plain[..len].to_vec() };
-        assert_eq!(data[number], expected, "packet {number}");
     }
 }

@@ -458,6 +458,7 @@ mod tests {
             // 3 batches are 64 passes over three sizes.
             assert_eq!((sample.packets, sample.bytes), (3 * 64, 64 * (64 + 1428 + 576)));
             assert!(sample.cycles > 0);
+            assert_eq!(bench.fetching().run(3).packets, 3 * 64);
         }
     }
 

@@ -18,7 +18,7 @@ const LINK_LEN: usize = 14;
 /// Rounds of 64 packets in one batch. At 100 ns a packet one takes half a millisecond: long against
 /// what the other bench left in the caches, short against what else the machine does, so that many
 /// batches pass undisturbed.
-const ROUNDS: usize = 64;
+pub const ROUNDS: usize = 64;
 
 /// What to measure.
 pub struct Plan {
@@ -226,7 +226,8 @@ pub fn inner_sizes(names: &[String]) -> Result<Vec<(String, Vec<usize>)>, Unfit>
     names.iter().map(inner).collect()
 }
 
-fn progress(jobs: u64, quiet: bool) -> anyhow::Result<ProgressBar> {
+/// Jobs done, unless nobody looks.
+pub fn progress(jobs: u64, quiet: bool) -> anyhow::Result<ProgressBar> {
     if quiet {
         return Ok(ProgressBar::hidden());
     }
@@ -236,7 +237,8 @@ fn progress(jobs: u64, quiet: bool) -> anyhow::Result<ProgressBar> {
     Ok(bar)
 }
 
-fn unfit(error: PathError) -> Unfit {
+/// What cannot be measured.
+pub fn unfit(error: PathError) -> Unfit {
     Unfit(error.to_string())
 }
 

@@ -7,13 +7,15 @@ use super::gateways::{SPI_FIRST, key_bytes, order};
 use super::{Measured, PathError, Sample, check_sizes, check_tunnels};
 use crate::batch::BATCH_PACKETS;
 use crate::cpu::cycles;
+use crate::encrypt::KEYS_AHEAD;
 
 /// The cipher alone: the same lengths and keys, a batch of buffers, nothing else.
 pub struct CipherBench {
     keys: Vec<Key>,
-    /// Which key each packet uses, over and over.
+    /// Which key each packet uses, over and over; and the first ones again, for who looks ahead.
     order: Vec<u32>,
     next: usize,
+    fetched: bool,
     measured: Measured,
     /// Each as long as the longest packet.
     buffers: Vec<Vec<u8>>,
@@ -43,14 +45,23 @@ impl CipherBench {
         let made = (0..keys).map(|n| Ok(Key::new(engine, &key_bytes(n))?));
         Ok(CipherBench {
             keys: made.collect::<Result<_, PathError>>()?,
-            order: order(keys),
+            order: order(keys).into_iter().cycle().take(keys + KEYS_AHEAD).collect(),
             next: 0,
+            fetched: false,
             measured,
             buffers: vec![vec![0; longest]; BATCH_PACKETS],
             tags: vec![[0; esp::ICV_LEN]; BATCH_PACKETS],
             sizes: sizes.to_vec(),
             sent: 0,
         })
+    }
+
+    /// The same with every key fetched a few packets ahead, as the path does it. (The length asked
+    /// for is that of the packet at hand and not of the one to come; with one size it is the same.)
+    #[must_use]
+    pub fn fetching(mut self) -> CipherBench {
+        self.fetched = true;
+        self
     }
 
     /// Seals `rounds` batches of 64 packets, opens them if that was asked for, and measures the part
@@ -81,16 +92,19 @@ impl CipherBench {
     /// Cycles of sealing every buffer once. A function of its own for the same reason as a turn.
     #[inline(never)]
     fn sealing_calls(&mut self) -> u64 {
-        let CipherBench { keys, order, next, buffers, tags, sizes, sent, .. } = self;
+        let CipherBench { keys, order, next, fetched, buffers, tags, sizes, sent, .. } = self;
         let mut at = (*sent % sizes.len() as u64) as usize;
         let start = cycles();
         for (buffer, tag) in buffers.iter_mut().zip(tags) {
             let nonce = esp::gcm_nonce([0; 4], sent.to_be_bytes());
             let data = &mut buffer[..plaintext_len(sizes[at])];
+            if *fetched {
+                keys[order[*next + KEYS_AHEAD] as usize].prefetch_for(data.len());
+            }
             keys[order[*next] as usize].seal(&nonce, &esp::aad_esn(SPI_FIRST, *sent), data, tag);
             *sent += 1;
             at = if at + 1 == sizes.len() { 0 } else { at + 1 };
-            *next = if *next + 1 == order.len() { 0 } else { *next + 1 };
+            *next = if *next + 1 == keys.len() { 0 } else { *next + 1 };
         }
         cycles().wrapping_sub(start)
     }
@@ -98,18 +112,21 @@ impl CipherBench {
     /// Cycles of opening every buffer once, and whether all were what was sealed.
     #[inline(never)]
     fn opening_calls(&mut self) -> (u64, bool) {
-        let CipherBench { keys, order, next, buffers, tags, sizes, sent, .. } = self;
+        let CipherBench { keys, order, next, fetched, buffers, tags, sizes, sent, .. } = self;
         let mut at = (*sent % sizes.len() as u64) as usize;
         let start = cycles();
         let mut genuine = true;
         for (buffer, tag) in buffers.iter_mut().zip(tags) {
             let nonce = esp::gcm_nonce([0; 4], sent.to_be_bytes());
             let data = &mut buffer[..plaintext_len(sizes[at])];
+            if *fetched {
+                keys[order[*next + KEYS_AHEAD] as usize].prefetch_for(data.len());
+            }
             let key = &keys[order[*next] as usize];
             genuine &= key.open(&nonce, &esp::aad_esn(SPI_FIRST, *sent), data, tag);
             *sent += 1;
             at = if at + 1 == sizes.len() { 0 } else { at + 1 };
-            *next = if *next + 1 == order.len() { 0 } else { *next + 1 };
+            *next = if *next + 1 == keys.len() { 0 } else { *next + 1 };
         }
         (cycles().wrapping_sub(start), genuine)
     }
