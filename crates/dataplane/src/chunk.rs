@@ -75,7 +75,7 @@ impl Chunk {
     }
 
     /// Moves the packets out, for a worker that gives them up.
-    pub(crate) fn empty<'v>(&mut self, into: &mut Vec<Slot<'v>>) {
-        into.extend(self.slots.drain(..));
+    pub(crate) fn empty(&mut self, into: &mut Vec<Slot<'static>>) {
+        into.append(&mut self.slots);
     }
 }

@@ -34,7 +34,7 @@ use crate::view::{Publisher, View};
 use crate::worker::{Worker, WorkerParts};
 
 use feed::{Feed, Way};
-pub use model::{Costs, VPP_ASYNC, VPP_TUNNELS, packets_per_second};
+pub use model::{Costs, packets_per_second};
 pub use stages::StageCosts;
 
 /// Packets of a round, for each worker that receives. With chunks of 2048 bytes they are 8 MiB.

@@ -108,7 +108,7 @@ impl Feed {
     pub(super) fn fill(&mut self, lanes: &mut [Lane], way: Way) -> Result<u64, PathError> {
         let mut bytes = 0;
         let mut batch = Vec::with_capacity(BATCH_PACKETS);
-        for lane in 0..self.receiving {
+        for (lane, ends) in lanes.iter_mut().enumerate().take(self.receiving) {
             for _ in 0..ROUND_PACKETS / BATCH_PACKETS {
                 let first = self.frames.len() - BATCH_PACKETS;
                 batch.extend(self.frames.drain(first..));
@@ -119,8 +119,7 @@ impl Feed {
                     let Lane { worker, red, black } = &mut self.other;
                     through(worker, red, black, &mut batch);
                 }
-                let end =
-                    if way == Way::Seal { &mut lanes[lane].red } else { &mut lanes[lane].black };
+                let end = if way == Way::Seal { &mut ends.red } else { &mut ends.black };
                 end.inject_all(&mut batch);
             }
         }
@@ -153,11 +152,10 @@ impl Feed {
     ) -> Result<(), PathError> {
         let sent = self.receiving * round;
         let mut came = 0;
-        for lane in 0..self.receiving {
+        for lane in lanes.iter_mut().take(self.receiving) {
             let mut left = Vec::with_capacity(BATCH_PACKETS);
             loop {
-                let end =
-                    if way == Way::Seal { &mut lanes[lane].black } else { &mut lanes[lane].red };
+                let end = if way == Way::Seal { &mut lane.black } else { &mut lane.red };
                 if end.collect(&mut left, BATCH_PACKETS) == 0 {
                     break;
                 }

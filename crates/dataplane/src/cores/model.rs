@@ -30,15 +30,6 @@ pub struct Costs {
     pub moved_ns: f64,
 }
 
-/// FD.io CSIT as shown at FOSDEM 2026, Gbit/s by cores: one tunnel, AES-256-GCM, Intel Emerald Rapids,
-/// asynchronous scheduler. One core is its synchronous figure, with four tunnels.
-pub const VPP_ASYNC: [(usize, f64); 4] = [(1, 28.0), (2, 56.0), (3, 64.0), (4, 70.0)];
-
-/// The same source, 10 000 tunnels, AES-256-GCM, Intel Ice Lake: cores, policy mode, policy mode with flow
-/// cache (four cores: its 25-gigabit links were full), point to point.
-pub const VPP_TUNNELS: [(usize, [f64; 3]); 3] =
-    [(1, [0.5, 20.0, 24.0]), (2, [1.3, 37.0, 43.0]), (4, [2.0, 49.0, 78.0])];
-
 /// Turns that are played: some 30 000 packets, in which the first and the last turn are lost.
 const TURNS: usize = 512;
 
@@ -134,7 +125,9 @@ impl Play {
             if self.unclaimed() > keep || (is_short && self.unclaimed() > 0) {
                 self.now_ns += self.costs.heavy_ns * CHUNK_PACKETS as f64;
                 let oldest = self.ring.iter_mut().find(|piece| piece.done_ns.is_none());
-                oldest.map(|piece| piece.done_ns = Some(self.now_ns));
+                if let Some(piece) = oldest {
+                    piece.done_ns = Some(self.now_ns);
+                }
             } else if is_short {
                 let oldest = self.ring.front().and_then(|piece| piece.done_ns);
                 self.now_ns = oldest.map_or(self.now_ns, |done| done.max(self.now_ns));
