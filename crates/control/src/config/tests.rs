@@ -74,10 +74,9 @@ fn what_is_not_said_has_defaults() {
 #[test]
 fn what_is_said_is_taken() {
     let config = Config::parse(&format!("engine = \"ipsec-mb\"\nidle = \"spin\"\n{GOOD}")).unwrap();
-    assert_eq!(config.engine.name(), Some("ipsec-mb"));
+    assert_eq!((config.engine.name(), config.idle), (Some("ipsec-mb"), Idle::Spin));
     let config = Config::parse(&format!("engine = \"vaes512\"\n{GOOD}")).unwrap();
     assert_eq!(config.engine.name(), Some("vaes512"));
-    assert_eq!(config.idle, Idle::Spin);
     assert_eq!((config.ports[1].label(), config.ports[1].mode), ("black", Mode::Native));
 }
 
