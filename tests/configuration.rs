@@ -4,10 +4,12 @@
 mod gateway;
 
 use std::fs;
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
 
 use gateway::PEREGRINE;
 use lab::topology::{Namespace, Veth};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A namespace with two interfaces, `red0` and `black0`, and what is needed to look for changes.
 struct Machine {
@@ -112,9 +114,24 @@ fn two_ports_on_one_interface_are_refused() {
 }
 
 #[test]
-fn more_cores_than_queues_says_how_to_get_queues() {
-    let out = Machine::new().refuse(&GOOD.replace("[0]", "[0, 1]"), &[]);
-    assert_refused(&out, &["queue", "ethtool"]);
+fn more_cores_than_queues_share_them() {
+    let machine = Machine::new();
+    let before = machine.state();
+    let mut gateway = machine
+        .namespace
+        .command("timeout")
+        .args(["60", PEREGRINE, "run", "--config"])
+        .arg(machine.config(&GOOD.replace("[0]", "[0, 1]")))
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("runs");
+    let mut lines = BufReader::new(gateway.stderr.take().expect("piped")).lines();
+    // The lines end if the gateway refuses, or after a minute.
+    let ready = lines.by_ref().map_while(Result::ok).find(|line| line.contains("ready"));
+    kill_process(Pid::from_child(&gateway), Signal::TERM).expect("told to stop");
+    assert!(gateway.wait().is_ok());
+    assert!(ready.as_deref().is_some_and(|line| line.contains("cores [0, 1]")), "{ready:?}");
+    assert_eq!(before, machine.state(), "the machine is as it was");
 }
 
 #[test]
