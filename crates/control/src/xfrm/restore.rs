@@ -148,7 +148,10 @@ impl Server {
     /// change, so that the journal learns of it.
     pub fn restore(&mut self, entries: &Entries<'_>) -> Restored {
         let mut restored = Restored::default();
-        self.settles_at = Some(0);
+        // With nothing to go on with, nobody can be waiting either.
+        if !entries.sas.is_empty() || !entries.policies.is_empty() {
+            self.settles_at = Some(0);
+        }
         let mut lost = Vec::new();
         for (id, (head, message)) in &entries.sas {
             match self.restore_sa(head, message) {
