@@ -249,7 +249,10 @@ impl Socket {
             // In copy mode `rx_dropped` counts both packets without a frame and long packets,
             // and each packet without a frame has found the fill ring empty exactly once.
             let no_frame = kernel.rx_fill_ring_empty_descs;
-            counters.rx_no_frame += no_frame;
+            // Every socket that shares a fill ring is told of all that found it empty: one counts.
+            if self.rings.feed.is_some() {
+                counters.rx_no_frame += no_frame;
+            }
             counters.rx_oversize += kernel.rx_dropped.saturating_sub(no_frame);
         }
     }
