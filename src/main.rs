@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod command;
+mod heap;
 
 use std::process::ExitCode;
 
@@ -40,6 +41,9 @@ enum Verb {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if matches!(arguments.verb, Verb::Run(_) | Verb::Bench(_)) {
+        heap::in_huge_pages();
+    }
     let outcome = match arguments.verb {
         Verb::Run(verb) => verb.run(),
         Verb::Exec(verb) => verb.run(),

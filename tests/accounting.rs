@@ -9,6 +9,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use gateway::Cores;
 use peer::{CLEAR, DELIVERED, Fates, PORTS, Site, since, steered};
 use serde_json::Value;
 
@@ -113,7 +114,7 @@ fn close(site: &Site, before: &Books, offered: u64) -> Books {
 }
 
 /// A site with a tunnel from 16/8 to 48/8, all of whose neighbours are known.
-fn site(cores: &[usize], mode: &str, lines: &str) -> Site {
+fn site(cores: Cores<'_>, mode: &str, lines: &str) -> Site {
     let mut site = Site::with(cores, mode, lines);
     let key = "00112233445566778899aabbccddeeff01020304";
     let state = "proto esp reqid 1 mode tunnel replay-window 32 aead rfc4106(gcm(aes))";
@@ -147,8 +148,8 @@ fn many_sealed(count: usize) -> String {
 
 #[test]
 fn the_books_close_at_low_load() {
-    for (cores, mode) in [(&[0][..], "native"), (&[0, 1][..], "native"), (&[0][..], "generic")] {
-        let mut site = site(cores, mode, "");
+    for (cores, mode) in [(&[0][..], "native"), (&[0, 1], "native"), (&[0], "generic")] {
+        let mut site = site(Cores::These(cores), mode, "");
         let before = Books::read(&site);
         assert_eq!(before.gaps(), Vec::<String>::new());
         let many = format!("[send('red0', p) for p in {MANY}]");
@@ -208,7 +209,7 @@ fn signal(site: &Site, name: &str, stopped: bool) {
 
 #[test]
 fn a_worker_that_stands_still_loses_by_name_exactly_what_its_ring_cannot_hold() {
-    let mut site = site(&[0], "native", TINY);
+    let mut site = site(Cores::These(&[0]), "native", TINY);
     let before = Books::read(&site);
     signal(&site, "-STOP", true);
     let offered = 1000;
@@ -233,7 +234,7 @@ fn worked(site: &Site) -> Vec<u64> {
 
 /// Both directions at once, clear and ESP, from `senders` processes a side, far more than tiny
 /// rings take.
-fn overload(cores: &[usize], mode: &str, senders: u64) {
+fn overload(cores: Cores<'_>, mode: &str, senders: u64) {
     let mut site = site(cores, mode, TINY);
     let before = Books::read(&site);
     let idle = worked(&site);
@@ -247,7 +248,7 @@ fn overload(cores: &[usize], mode: &str, senders: u64) {
         assert!(books.fates.get(name) > before.fates.get(name), "{name} is there: {books:#?}");
     }
     let after = worked(&site);
-    assert_eq!(after.len(), cores.len());
+    assert_eq!(after.len(), cores.queues() as usize);
     assert!(idle.iter().zip(&after).all(|(idle, after)| idle < after), "{idle:?} {after:?}");
     // What left has arrived, but for what the interfaces refused.
     let delivered = books.delivered() - before.delivered();
@@ -262,22 +263,22 @@ fn overload(cores: &[usize], mode: &str, senders: u64) {
 
 #[test]
 fn the_books_of_one_worker_close_under_overload() {
-    overload(&[0], "native", 2);
+    overload(Cores::These(&[0]), "native", 2);
 }
 
 #[test]
 fn the_books_of_two_workers_close_under_overload() {
-    overload(&[0, 1], "native", 2);
+    overload(Cores::These(&[0, 1]), "native", 2);
 }
 
 #[test]
 fn the_books_of_generic_mode_close_under_overload() {
-    overload(&[0], "generic", 2);
+    overload(Cores::These(&[0]), "generic", 2);
 }
 
 #[test]
 fn a_packet_longer_than_a_frame_is_lost_by_name() {
-    let mut site = site(&[0], "native", "");
+    let mut site = site(Cores::These(&[0]), "native", "");
     for namespace in [&site.inside, &site.outside] {
         namespace.ip("link set red0 mtu 9000").expect("a larger MTU");
     }

@@ -28,9 +28,15 @@ impl Machine {
         Machine { namespace, _peer: peer, directory: tempfile::tempdir().expect("a directory") }
     }
 
+    /// The gateway's name, and its directory's below /run/peregrine: this machine's alone, as
+    /// the other tests look at theirs while a gateway of this one runs.
+    fn name(&self) -> &str {
+        self.namespace.name()
+    }
+
     fn config(&self, text: &str) -> std::path::PathBuf {
         let path = self.directory.path().join("gateway.toml");
-        fs::write(&path, text).expect("written");
+        fs::write(&path, text.replace("cfg-test", self.name())).expect("written");
         path
     }
 
@@ -56,7 +62,7 @@ impl Machine {
     fn state(&self) -> String {
         let links = self.namespace.ip("-d link show").expect("ip link");
         let run = Command::new("find")
-            .args(["/run/peregrine", "-name", "cfg-test*"])
+            .args(["/run/peregrine", "-name", &format!("{}*", self.name())])
             .output()
             .expect("find runs");
         links + &String::from_utf8_lossy(&run.stdout)

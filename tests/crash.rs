@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use gateway::Gateway;
+use gateway::{Cores, Gateway};
 use lab::topology::{Namespace, Process, Veth};
 
 /// red host — gateway — black host; the kernel of the gateway would forward in clear if it could.
@@ -64,7 +64,8 @@ impl Path {
             namespace.ip_batch(&lines).expect("addresses and routes");
         }
         let ports = ["red0", "black0"];
-        let gateway = Gateway::start_with(&gateway_ns, &ports, &[0], "control.journal = false");
+        let gateway =
+            Gateway::start_with(&gateway_ns, &ports, Cores::Any(0), "control.journal = false");
         Path { red, gateway_ns, black, gateway }
     }
 

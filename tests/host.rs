@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use gateway::Gateway;
+use gateway::{Cores, Gateway};
 use lab::topology::{Namespace, Process, Veth};
 
 const KEY: &str = "0x000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1fdeadbeef";
@@ -70,8 +70,8 @@ impl Pair {
             route add default via fd02:0:0:1::fe";
         host.ip_batch(&lines(addresses)).expect("addresses");
         let gateways = [
-            Gateway::start(&west, &["black0"], &[0]),
-            Gateway::start(&east, &["black0", "red0"], &[1]),
+            Gateway::start(&west, &["black0"], Cores::Any(0)),
+            Gateway::start(&east, &["black0", "red0"], Cores::Any(1)),
         ];
         let [first, second] = gateways;
         let west = End { namespace: west, gateway: first };
@@ -294,7 +294,8 @@ impl Watched {
         let namespace = west(&watcher);
         watcher.ip_batch(&lines(EAST)).expect("addresses");
         // Without a journal: between the restart and the next installation nothing is known.
-        let gateway = Gateway::start_with(&namespace, &["black0"], &[0], "control.journal = false");
+        let gateway =
+            Gateway::start_with(&namespace, &["black0"], Cores::Any(0), "control.journal = false");
         Watched { west: End { namespace, gateway }, watcher }
     }
 
@@ -450,7 +451,8 @@ fn a_bgp_session_through_the_tunnel() {
 fn without_it_the_hosts_traffic_is_the_kernels() {
     let watcher = Namespace::new("hx").expect("a namespace");
     let namespace = west(&watcher);
-    let gateway = Gateway::start_with(&namespace, &["black0"], &[0], "[host]\nenable = false");
+    let gateway =
+        Gateway::start_with(&namespace, &["black0"], Cores::Any(0), "[host]\nenable = false");
     assert!(gateway.show("status")["host"].is_null());
     assert!(!namespace.ip("-br link").expect("links").contains("pgn-"));
     let silent = namespace.command("ip").args(["rule", "list"]).stderr(Stdio::null()).output();

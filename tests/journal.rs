@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use gateway::{Gateway, PEREGRINE};
+use gateway::{Cores, Gateway, spread};
 use lab::topology::{Namespace, Veth};
 use serde_json::{Value, json};
 
@@ -103,7 +103,7 @@ impl Site {
             address add 192.0.2.2/24 dev black";
         outside.ip_batch(&lines(far)).expect("addresses");
 
-        let gateway = Gateway::start(&inside, &["red0", "black0"], &[0]);
+        let gateway = Gateway::start(&inside, &["red0", "black0"], Cores::Any(0));
         let mac = |interface: &str| {
             let link = inside.ip(&format!("-j link show dev {interface}")).expect("a link");
             let link: Value = serde_json::from_str(&link).expect("JSON");
@@ -192,13 +192,6 @@ impl Site {
     }
 }
 
-/// Median, 99th percentile and largest, in milliseconds.
-fn spread(mut values_ms: Vec<f64>) -> String {
-    values_ms.sort_by(f64::total_cmp);
-    let at = |share: f64| values_ms[((values_ms.len() - 1) as f64 * share).round() as usize];
-    format!("median {:6.1}   p99 {:6.1}   max {:6.1}", at(0.5), at(0.99), at(1.0))
-}
-
 #[test]
 fn killed_again_and_again_tunnels_go_on() {
     let kills = from_environment("PEREGRINE_KILLS", KILLS);
@@ -249,12 +242,6 @@ fn journal_directory(gateway: &Gateway) -> PathBuf {
     directory
 }
 
-fn peregrine_upgrade(gateway: &Gateway, more: &[&str]) -> std::process::Output {
-    let mut command = Command::new(PEREGRINE);
-    command.args(["upgrade", "--instance", &gateway.name]).args(more);
-    command.output().expect("peregrine runs")
-}
-
 #[test]
 fn another_binary_takes_over_under_load() {
     let mut site = Site::new(20);
@@ -262,7 +249,7 @@ fn another_binary_takes_over_under_load() {
     let pid = site.gateway.pid();
     for round in 1..=3 {
         let moment = now_ns();
-        let out = peregrine_upgrade(&site.gateway, &[]);
+        let out = site.gateway.upgrade(&[]);
         let (said, erred) =
             (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
         assert!(out.status.success(), "{said}{erred}\nlog:\n{}", site.gateway.log());
@@ -279,7 +266,7 @@ fn another_binary_takes_over_under_load() {
     }
     // What cannot take over does not.
     for refused in ["/bin/false", "/nonexistent/peregrine"] {
-        let out = peregrine_upgrade(&site.gateway, &["--binary", refused]);
+        let out = site.gateway.upgrade(&["--binary", refused]);
         assert_eq!(out.status.code(), Some(2), "{refused}");
         assert!(String::from_utf8_lossy(&out.stderr).contains(refused));
         site.flows();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use daemon::cell::Cell;
 use daemon::root::Root;
-use gateway::Gateway;
+use gateway::{Cores, Gateway};
 use lab::topology::{Namespace, Veth};
 
 /// Runs `peregrine lab swanctl` with a folder for its files.
@@ -186,7 +186,8 @@ impl Pair {
             let lines: Vec<String> = text.lines().map(str::to_owned).collect();
             namespace.ip_batch(&lines).unwrap();
         }
-        let gateways = [near, far].map(|namespace| Gateway::start(namespace, &links, &[0, 1]));
+        let gateways =
+            [near, far].map(|namespace| Gateway::start(namespace, &links, Cores::These(&[0, 1])));
         let charon = |index: usize| {
             let mut cell = Cell::new(root, &namespaces[index], Some(&gateways[index]));
             let copied = Command::new("cp")

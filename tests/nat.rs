@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use gateway::{Gateway, verdicts};
+use gateway::{Cores, Gateway, verdicts};
 use lab::topology::{Namespace, Veth};
 use mobility::{Daemon, Peer};
 use serde_json::Value;
@@ -218,8 +218,8 @@ impl Bench {
         .expect("addresses");
         nat.sysctl("net.ipv4.ip_forward", "1").expect("a router");
         nat.sysctl("net.ipv6.conf.all.forwarding", "1").expect("a router");
-        let west = Gateway::start(&west_space, &["red0", "black0"], &[0]);
-        let east = Gateway::start(&east_space, &["red0", "black0"], &[0]);
+        let west = Gateway::start(&west_space, &["red0", "black0"], Cores::Any(0));
+        let east = Gateway::start(&east_space, &["red0", "black0"], Cores::Any(0));
         let bench = Bench { addresses, left, west_space, nat, east_space, right, west, east };
         bench.map_to(MAPPED);
         bench.install();

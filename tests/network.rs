@@ -9,6 +9,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
+use gateway::Cores;
 use peer::{CLEAR, CLEAR6, Site, since, steered};
 use serde_json::json;
 
@@ -325,7 +326,7 @@ fn the_mtu_of_the_way_out_is_kept_to_the_byte() {
 fn the_hosts_own_traffic_stays_with_the_kernel() {
     // Without a device for the host, a policy for everything that has no SA does not touch it: only what
     // is forwarded dies. (With one, tests/host.rs, the host obeys the policies, too.)
-    let mut site = Site::with(&[0], "auto", "[host]\nenable = false");
+    let mut site = Site::with(Cores::Any(0), "auto", "[host]\nenable = false");
     site.xfrm(&[
         "policy add src 0.0.0.0/0 dst 0.0.0.0/0 dir out \
          tmpl src 192.0.2.1 dst 192.0.2.2 proto esp reqid 1 mode tunnel",

@@ -14,7 +14,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use gateway::Gateway;
+use gateway::{Cores, Gateway};
 use lab::topology::{Namespace, Veth};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
@@ -192,10 +192,10 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(cores: &[usize]) -> Bench {
+    fn new(cores: Cores<'_>) -> Bench {
         let [left, west, east, right] = ["left", "west", "east", "right"]
             .map(|name| Namespace::new(name).expect("a namespace"));
-        let queues = cores.len() as u32;
+        let queues = cores.queues();
         Veth::new((&left, "host0"), (&west, "red0"), queues).expect("a veth pair");
         Veth::new((&west, "black0"), (&east, "black0"), queues).expect("a veth pair");
         Veth::new((&east, "red0"), (&right, "host0"), queues).expect("a veth pair");
@@ -322,7 +322,7 @@ fn by_worker(gateway: &Gateway) -> Vec<(u64, u64)> {
 
 #[test]
 fn each_worker_seals_with_the_sa_of_its_cpu_and_asks_for_it() {
-    let mut bench = Bench::new(&[0, 1]);
+    let mut bench = Bench::new(Cores::These(&[0, 1]));
     bench.add_policies(policy_flag::CPU_ACQUIRE);
     bench.add_sa(0x100, None);
     bench.add_sa(0x110, Some(0));
@@ -374,7 +374,7 @@ fn each_worker_seals_with_the_sa_of_its_cpu_and_asks_for_it() {
 
 #[test]
 fn sas_of_cpus_without_a_worker_are_folded_onto_those_there_are() {
-    let mut bench = Bench::new(&[0]);
+    let mut bench = Bench::new(Cores::These(&[0]));
     bench.add_policies(0);
     bench.add_sa(0x100, None);
     bench.add_sa(0x111, Some(1));
@@ -395,7 +395,7 @@ fn sas_of_cpus_without_a_worker_are_folded_onto_those_there_are() {
 
 #[test]
 fn the_packet_that_asks_for_a_tunnel_waits_for_it_and_no_longer_than_it_may() {
-    let mut bench = Bench::new(&[0]);
+    let mut bench = Bench::new(Cores::These(&[0]));
     bench.add_policies(0);
     // Neighbours become known by traffic of another tunnel, which then goes away.
     bench.add_sa(0x100, None);
@@ -440,7 +440,7 @@ fn the_packet_that_asks_for_a_tunnel_waits_for_it_and_no_longer_than_it_may() {
 
 #[test]
 fn a_soft_limit_in_packets_is_announced_for_the_cpu_and_a_hard_one_ends_the_sa() {
-    let mut bench = Bench::new(&[0]);
+    let mut bench = Bench::new(Cores::These(&[0]));
     bench.add_policies(0);
     bench.add_sa(0x100, None);
     bench.warm_up();

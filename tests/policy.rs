@@ -458,6 +458,10 @@ fn a_rekey_loses_no_packet_inbound() {
         seen.extend(peer.list("numbers('red0')"));
         seen.len() as u64 >= sent
     });
+    // Where one SA takes over from another the packets of two workers may overtake each other.
+    if site.gateway.show("workers").as_array().is_some_and(|all| all.len() > 1) {
+        seen.sort_unstable();
+    }
     assert_eq!(seen, (0..sent).collect::<Vec<_>>(), "all arrived, in order");
     // What is deleted opens no more.
     site.expect("black0", &sealed(BACK), "no_state");

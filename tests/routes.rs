@@ -9,7 +9,7 @@ mod gateway;
 
 use std::net::IpAddr;
 
-use gateway::Gateway;
+use gateway::{Cores, Gateway};
 use lab::topology::{Namespace, Veth};
 
 const KEY: &str = "0x000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1fdeadbeef";
@@ -118,13 +118,13 @@ const P2P: &str = "[[group]]\ndevice = \"tun0\"\n";
 fn each_if_id_is_a_tunnel_that_routes_lead_into() {
     let (west, west_host) = west();
     let (east, east_host) = far(&west, "black0", "192.0.2", 2);
-    let mut near = Gateway::start_with(&west, &["red0", "black0"], &[0], P2P);
+    let mut near = Gateway::start_with(&west, &["red0", "black0"], Cores::Any(0), P2P);
     // The east has its routes from the configuration.
     let configured = format!(
         "{P2P}[[group.tunnel]]\nif_id = 7\nroutes = [\"10.1.0.0/16\"]\n\
          [[group.tunnel]]\nif_id = 8\nroutes = [\"fd01::/16\"]\n"
     );
-    let mut other = Gateway::start_with(&east, &["red0", "black0"], &[1], &configured);
+    let mut other = Gateway::start_with(&east, &["red0", "black0"], Cores::Any(1), &configured);
     two_tunnels(&near, ["192.0.2.1", "192.0.2.2"]);
     two_tunnels(&other, ["192.0.2.2", "192.0.2.1"]);
     let typed = "route add 10.2.0.0/16 via inet6 fe80::7 dev tun0
@@ -181,14 +181,14 @@ fn one_if_id_has_a_far_end_for_each_next_hop() {
     let hub = Gateway::start_with(
         &west,
         &["red0", "black0", "black1"],
-        &[0],
+        Cores::Any(0),
         "[[group]]\ndevice = \"hub0\"\nif_id = 100\n\
          [[group.tunnel]]\nremote = \"198.51.100.2\"\nnext_hop = \"10.255.0.3\"\n",
     );
     // The far ends are gateways of the other kind: they have policies.
     let spokes =
         [(&east, "192.0.2", 2), (&north, "198.51.100", 3u32)].map(|(namespace, net, n)| {
-            let spoke = Gateway::start(namespace, &["red0", "black0"], &[1]);
+            let spoke = Gateway::start(namespace, &["red0", "black0"], Cores::Any(1));
             let ends = [format!("{net}.2"), format!("{net}.1")];
             let inside = [format!("10.{n}.0.0/16"), "10.0.0.0/8".to_owned()];
             spoke.xfrm(&states(net, n << 12, "reqid 1"));

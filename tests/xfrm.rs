@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use gateway::Gateway;
+use gateway::{Cores, Gateway};
 use lab::topology::{Namespace, Veth};
 
 /// Scripts run side by side. Most of their time is waiting for monitors and expiries.
@@ -25,7 +25,7 @@ fn show(script: &golden::Script, tools: &Path) -> Shown {
     let namespace = Namespace::new("xfrm").expect("a namespace");
     let peer = Namespace::new("xfrmp").expect("a namespace");
     Veth::new((&namespace, "p0"), (&peer, "p0"), 1).expect("a veth pair");
-    let gateway = Gateway::start(&namespace, &["p0"], &[0]);
+    let gateway = Gateway::start(&namespace, &["p0"], Cores::Any(0));
     let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap_or_default());
     let out = gateway
         .exec("unshare")

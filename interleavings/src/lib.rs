@@ -6,7 +6,7 @@
 //! run. The models are in `tests/`: few steps each, as their orders grow without mercy. Built for tests of
 //! its own this crate is empty, as those of the borrowed files need what only the data plane has.
 
-#![allow(dead_code)]
+#![allow(dead_code, reason = "the models take a part of what each borrowed file has")]
 
 #[cfg(not(test))]
 #[path = "../../crates/dataplane/src/claim.rs"]

@@ -14,7 +14,7 @@ use clap::{Subcommand, ValueEnum};
 use control::signal::StopSignals;
 use lab::ike::{Keying, Responder, SHARDS_MAX};
 use lab::matrix::Matrix;
-use lab::recipe::{Recipe, Speed};
+use lab::recipe::{Recipe, RecipeError, Speed};
 use lab::report;
 use lab::result::{Direction, Label};
 use lab::run::{Options, Outcome};
@@ -211,7 +211,7 @@ impl Run {
             return Err(Unfit(sentence).into());
         }
         matrix.tunnels = self.tunnels.first().copied().unwrap_or(matrix.tunnels);
-        let unfit = |error: lab::recipe::RecipeError| Unfit(error.to_string());
+        let unfit = |error: RecipeError| Unfit(error.to_string());
         let recipe = self.change(matrix.recipe().map_err(unfit)?)?;
         let out = self.out.clone().unwrap_or_else(|| default_out(&recipe));
         matrix::run(&matrix::Asked { matrix, recipe, out, json: self.json })
@@ -284,11 +284,22 @@ fn list() -> anyhow::Result<ExitCode> {
 /// A built-in recipe by its name, any other by its path.
 fn read_recipe(name: &str) -> Result<Recipe, Unfit> {
     if Recipe::names().any(|known| known == name) || !name.contains(['.', '/']) {
-        return Recipe::built_in(name).map_err(|error| Unfit(error.to_string()));
+        return Recipe::built_in(name).map_err(|error| Unfit(with_tables(error).to_string()));
     }
     let text = std::fs::read_to_string(name)
         .map_err(|error| Unfit(format!("cannot read the recipe {name}: {error}")))?;
     Recipe::parse(&text).map_err(|error| Unfit(format!("{name}: {error}")))
+}
+
+/// The same, with the tables among what there is.
+fn with_tables(error: RecipeError) -> RecipeError {
+    match error {
+        RecipeError::Unknown { found, known } => {
+            let tables = Matrix::names().collect::<Vec<_>>().join(", ");
+            RecipeError::Unknown { found, known: format!("{known}, {tables}") }
+        }
+        other => other,
+    }
 }
 
 /// `auto`, bits per second, or frames per second of the first port's mix.
@@ -436,7 +447,9 @@ mod tests {
     #[test]
     fn unknown_recipes_are_named_with_what_there_is() {
         let message = read_recipe("bf3-test9").unwrap_err().to_string();
-        assert!(message.contains("bf3-test9") && message.contains("bf3-test0"), "{message}");
+        for name in ["bf3-test9", "bf3-test0", "vpp-10k", "vpp-single-tunnel"] {
+            assert!(message.contains(name), "{name}: {message}");
+        }
         let message = read_recipe("./missing.toml").unwrap_err().to_string();
         assert!(message.contains("missing.toml"), "{message}");
     }

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use lab::topology::{Namespace, Veth};
 
-use crate::gateway::Gateway;
+use super::stream::stream;
+use super::wire::Wire;
+use crate::gateway::{Cores, Gateway};
 
 /// How long traffic may take to flow once everything is in place, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -102,11 +104,11 @@ pub struct Pair {
 impl Pair {
     /// Two gateways of one worker each.
     pub fn new() -> Pair {
-        Pair::with(&[0], "")
+        Pair::with(Cores::Any(0), "")
     }
 
     /// Two gateways with these cores, and more lines for their configuration.
-    pub fn with(cores: &[usize], lines: &str) -> Pair {
+    pub fn with(cores: Cores<'_>, lines: &str) -> Pair {
         let wan = Namespace::new("wan").expect("a namespace");
         for family in ["ipv4.ip_forward", "ipv6.conf.all.forwarding"] {
             wan.sysctl(&format!("net.{family}"), "1").expect("a router");
@@ -196,6 +198,24 @@ impl Pair {
             );
         }
     }
+
+    /// Looks at both ends' links for packets that a tcpdump filter describes while something is done;
+    /// there must be none.
+    pub fn unseen(&self, filter: &str, during: impl FnOnce()) {
+        let wires = ["west", "east"].map(|interface| Wire::start(&self.wan, interface, filter));
+        during();
+        for wire in wires {
+            let text = wire.finish();
+            let clear: Vec<&str> = text.lines().filter(|line| line.contains(" IP")).collect();
+            assert!(clear.is_empty(), "in clear: {clear:?}");
+        }
+    }
+
+    /// A TCP stream from one namespace, or an address of it, to an address of another, and back.
+    #[track_caller]
+    pub fn streams(&self, from: (&Namespace, Option<&str>), to: (&Namespace, &str)) {
+        stream(from, to, || account(&self.west.gateway) + &account(&self.east.gateway));
+    }
 }
 
 /// What a gateway did with its packets and where it lost any, what it is doing, and what it logged.
@@ -241,10 +261,10 @@ fn ping(namespace: &Namespace, line: &str) -> u32 {
     })
 }
 
-fn end(side: Side, wan: &Namespace, cores: &[usize], lines: &str) -> End {
+fn end(side: Side, wan: &Namespace, cores: Cores<'_>, lines: &str) -> End {
     let namespace = Namespace::new(side.id()).expect("a namespace");
     let host = Namespace::new(if side == Side::West { "left" } else { "right" }).expect("one");
-    let queues = cores.len() as u32;
+    let queues = cores.queues();
     Veth::new((&namespace, "red0"), (&host, "eth0"), queues).expect("a veth pair");
     Veth::new((&namespace, "black0"), (wan, side.id()), queues).expect("a veth pair");
     let n = side.number();

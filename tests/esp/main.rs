@@ -13,7 +13,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
 
-use gateway::Gateway;
+use gateway::{Cores, Gateway};
 use lab::topology::{Namespace, Veth};
 use serde_json::{Value, json};
 
@@ -173,7 +173,7 @@ impl Bench {
         let gateway = Gateway::start_with(
             &namespace,
             &["red0", "black0"],
-            &[0],
+            Cores::Any(0),
             &format!("engine = \"{engine}\""),
         );
         Bench { gateway, namespace, peer }

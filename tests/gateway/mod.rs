@@ -31,6 +31,38 @@ pub fn preload() -> PathBuf {
     path
 }
 
+/// The workers of a gateway under test.
+#[derive(Clone, Copy, Debug)]
+pub enum Cores<'a> {
+    /// One, on this core. The test does not care how many there are: those of `PEREGRINE_TEST_CORES`
+    /// if it is set, such as `0,1`, sharing one queue of each interface.
+    Any(usize),
+    /// One on each of these, whatever the tests are run with, with a queue for each.
+    These(&'a [usize]),
+}
+
+impl Cores<'_> {
+    fn list(self) -> Vec<usize> {
+        match (self, std::env::var("PEREGRINE_TEST_CORES")) {
+            (Cores::Any(_), Ok(list)) => {
+                let core = |text: &str| text.trim().parse();
+                let cores: Result<_, _> = list.split(',').map(core).collect();
+                cores.expect("PEREGRINE_TEST_CORES is like 0,1")
+            }
+            (Cores::Any(core), Err(_)) => vec![core],
+            (Cores::These(cores), _) => cores.to_vec(),
+        }
+    }
+
+    /// Queues of an interface that these workers serve.
+    pub fn queues(self) -> u32 {
+        match self {
+            Cores::Any(_) => 1,
+            Cores::These(cores) => cores.len() as u32,
+        }
+    }
+}
+
 /// A running gateway.
 pub struct Gateway {
     /// The instance name, unique among tests that run side by side.
@@ -42,7 +74,7 @@ pub struct Gateway {
 
 impl Gateway {
     /// Starts a gateway on `interfaces` of `namespace` with the given cores; waits until it serves.
-    pub fn start(namespace: &Namespace, interfaces: &[&str], cores: &[usize]) -> Gateway {
+    pub fn start(namespace: &Namespace, interfaces: &[&str], cores: Cores<'_>) -> Gateway {
         Gateway::start_with(namespace, interfaces, cores, "")
     }
 
@@ -50,7 +82,7 @@ impl Gateway {
     pub fn start_with(
         namespace: &Namespace,
         interfaces: &[&str],
-        cores: &[usize],
+        cores: Cores<'_>,
         lines: &str,
     ) -> Gateway {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
@@ -65,7 +97,7 @@ impl Gateway {
             .collect();
         let directory = tempfile::tempdir().expect("a temporary directory");
         let config = directory.path().join("gateway.toml");
-        let cores = asked_for(cores);
+        let cores = cores.list();
         let text = format!(
             "name = \"{name}\"\ncores = {cores:?}\ncontrol.state_dir = {:?}\n{lines}\n{ports}",
             directory.path().join("state")
@@ -129,6 +161,13 @@ impl Gateway {
         serde_json::from_slice(&out.stdout).expect("show prints JSON")
     }
 
+    /// `peregrine upgrade …`, whatever comes of it.
+    pub fn upgrade(&self, more: &[&str]) -> Output {
+        let mut command = Command::new(PEREGRINE);
+        command.args(["upgrade", "--instance", &self.name]).args(more);
+        command.output().expect("peregrine runs")
+    }
+
     /// Packets that ended with this verdict so far.
     pub fn verdict(&self, name: &str) -> u64 {
         let drops = self.show("drops");
@@ -157,6 +196,13 @@ impl Drop for Gateway {
             let _ = std::fs::remove_dir_all(PathBuf::from(above).join(&self.name));
         }
     }
+}
+
+/// Median, 99th percentile and largest, of milliseconds.
+pub fn spread(mut values_ms: Vec<f64>) -> String {
+    values_ms.sort_by(f64::total_cmp);
+    let at = |share: f64| values_ms[((values_ms.len() - 1) as f64 * share).round() as usize];
+    format!("median {:6.1}   p99 {:6.1}   max {:6.1}", at(0.5), at(0.99), at(1.0))
 }
 
 /// Every (verdict, packets) of a `show drops --json` answer.
@@ -188,16 +234,4 @@ fn launch(
         })
         .unwrap_or_else(|e| panic!("{e}"));
     process
-}
-
-/// The cores of a gateway whose test does not care how many: `PEREGRINE_TEST_CORES=0,1` runs all such
-/// tests on two workers.
-fn asked_for(cores: &[usize]) -> Vec<usize> {
-    match std::env::var("PEREGRINE_TEST_CORES") {
-        Ok(list) if cores.len() == 1 => {
-            let core = |text: &str| text.trim().parse().expect("PEREGRINE_TEST_CORES is like 0,1");
-            list.split(',').map(core).collect()
-        }
-        _ => cores.to_vec(),
-    }
 }

@@ -17,7 +17,7 @@ use lab::topology::{Namespace, Process, Veth};
 
 use crate::Outcome;
 use crate::counters::{errors, states};
-use crate::gateway::{Gateway, verdicts};
+use crate::gateway::{Cores, Gateway, verdicts};
 use crate::guest::{Guest, Image};
 
 /// Where both ends serve echoes.
@@ -84,7 +84,7 @@ impl Site {
         namespace.ip_batch(&site_lines()).map_err(text)?;
         red.ip_batch(&red_lines()).map_err(text)?;
         let cores: Vec<usize> = (0..cores).collect();
-        let gateway = Gateway::start(&namespace, &["red0", "black0"], &cores);
+        let gateway = Gateway::start(&namespace, &["red0", "black0"], Cores::These(&cores));
         let _server = serve(stream, &red, scratch.path())?;
         // What the gateway has not resolved yet it drops; here every packet counts.
         for gateway in ["10.0.0.254", "fd00:10::fe"] {

@@ -1,34 +1,12 @@
 //! The gateways' own packets in what pluto negotiates: in transport mode, from an address that IKE
 //! assigns, and between inner addresses of the gateways.
 
-use lab::topology::Namespace;
-
-use crate::daemon::pair::{Side, account};
+use crate::daemon::pair::Side;
 use crate::daemon::pluto::Conn;
-use crate::daemon::stream::stream;
-use crate::daemon::wire::Wire;
 use crate::site::Site;
 
 /// An echo request or its answer over IPv6, for tcpdump: neighbour discovery stays in clear.
 const ECHO: &str = "(icmp6 and (ip6[40] == 128 or ip6[40] == 129))";
-
-/// Looks at both ends' links for packets that a tcpdump filter describes while something is done;
-/// there must be none.
-fn unseen(site: &mut Site, filter: &str, during: impl FnOnce(&mut Site)) {
-    let wires = ["west", "east"].map(|interface| Wire::start(&site.pair.wan, interface, filter));
-    during(site);
-    for wire in wires {
-        let text = wire.finish();
-        let clear: Vec<&str> = text.lines().filter(|line| line.contains(" IP")).collect();
-        assert!(clear.is_empty(), "in clear: {clear:?}");
-    }
-}
-
-/// A TCP stream from one namespace, or an address of it, to an address of another, and back.
-fn streams(site: &Site, from: (&Namespace, Option<&str>), to: (&Namespace, &str)) {
-    let ends = || account(&site.pair.west.gateway) + &account(&site.pair.east.gateway);
-    stream(from, to, ends);
-}
 
 /// What is left of a connection that was taken down and is forgotten: nothing. (Before that, 4.10
 /// keeps a policy that asks for it again.)
@@ -50,7 +28,7 @@ pub fn transport_mode(site: &mut Site) {
         site.load(&[conn]);
         // Echoes and TCP between the two; IKE has to stay in clear.
         let filter = format!("host {west} and host {east} and (tcp or icmp or {ECHO})");
-        unseen(site, &filter, |site| {
+        site.pair.unseen(&filter, || {
             if v6 { &site.east } else { &site.west }.initiate("own");
             assert!(site.west.said("IPsec transport"), "{}", site.west.log());
             let [left, right] = [&site.pair.west.namespace, &site.pair.east.namespace];
@@ -62,8 +40,8 @@ pub fn transport_mode(site: &mut Site) {
             let after = site.counted("own");
             assert_eq!(after.in_bytes - before.in_bytes, 20 * 64);
             assert_eq!(after.out_bytes - before.out_bytes, 20 * 64);
-            streams(site, (left, None), (right, east));
-            streams(site, (right, None), (left, west));
+            site.pair.streams((left, None), (right, east));
+            site.pair.streams((right, None), (left, west));
             let first = site.spis(Side::West);
             site.west.rekey("own");
             site.renewed(&first);
@@ -87,7 +65,7 @@ pub fn virtual_address(site: &mut Site) {
             Side::East => conn.set("left", "%any").set("leftaddresspool", "10.3.0.1-10.3.0.99"),
         }
     });
-    unseen(site, "net 10.0.0.0/8", |site| {
+    site.pair.unseen("net 10.0.0.0/8", || {
         site.west.initiate("road");
         let pair = &site.pair;
         let (gateway, host) = (&pair.west.namespace, &pair.east.host);
@@ -99,8 +77,8 @@ pub fn virtual_address(site: &mut Site) {
         assert_eq!(pair.own_pings(Side::West, "10.2.1.1", 20), 20);
         let after = site.counted("road");
         assert_eq!(after.out_bytes - before.out_bytes, 20 * 84);
-        streams(site, (gateway, None), (host, "10.2.1.1"));
-        streams(site, (host, Some("10.2.1.1")), (gateway, "10.3.0.1"));
+        site.pair.streams((gateway, None), (host, "10.2.1.1"));
+        site.pair.streams((host, Some("10.2.1.1")), (gateway, "10.3.0.1"));
         assert!(site.gateway(Side::West).verdict("host_sealed") > 1000);
         assert!(site.gateway(Side::West).verdict("host_opened") > 1000);
     });
@@ -117,7 +95,7 @@ pub fn gateways_own_traffic(site: &mut Site) {
     site.load(&[Conn::new("net", false, 1, false)
         .set("leftsourceip", &west)
         .set("rightsourceip", &east)]);
-    unseen(site, "net 10.0.0.0/8", |site| {
+    site.pair.unseen("net 10.0.0.0/8", || {
         site.west.initiate("net");
         let pair = &site.pair;
         let [left, right] = [&pair.west.namespace, &pair.east.namespace];
@@ -130,8 +108,8 @@ pub fn gateways_own_traffic(site: &mut Site) {
         assert_eq!(pair.own_pings(Side::West, &east, 20), 20);
         let after = site.counted("net");
         assert_eq!(after.out_bytes - before.out_bytes, 20 * 84);
-        streams(site, (left, None), (right, &east));
-        streams(site, (&pair.east.host, Some(&host)), (left, &west));
+        site.pair.streams((left, None), (right, &east));
+        site.pair.streams((&pair.east.host, Some(&host)), (left, &west));
         site.counted("net");
     });
     site.west.terminate("net");

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use lab::topology::{Namespace, Veth};
 use serde_json::{Value, json};
 
-use crate::gateway::{Gateway, verdicts};
+use crate::gateway::{Cores, Gateway, verdicts};
 
 /// How long a change may take to show, on a busy two-core machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -115,16 +115,16 @@ pub struct Site {
 impl Site {
     /// One worker, on core 0.
     pub fn new() -> Site {
-        Site::with(&[0], "auto", "")
+        Site::with(Cores::Any(0), "auto", "")
     }
 
     /// A worker for each core, a queue of every port for each worker, a mode for the XDP programs,
     /// and more lines for the configuration.
-    pub fn with(cores: &[usize], mode: &str, lines: &str) -> Site {
+    pub fn with(cores: Cores<'_>, mode: &str, lines: &str) -> Site {
         let inside = Namespace::new("in").expect("a namespace");
         let outside = Namespace::new("out").expect("a namespace");
         for port in PORTS {
-            Veth::new((&inside, port), (&outside, port), cores.len() as u32).expect("a veth pair");
+            Veth::new((&inside, port), (&outside, port), cores.queues()).expect("a veth pair");
         }
         inside.ip_batch(&addresses("254", "1")).expect("addresses");
         outside.ip_batch(&addresses("1", "2")).expect("addresses");

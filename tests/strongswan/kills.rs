@@ -15,20 +15,21 @@ use crate::daemon::listing::ChildSa;
 use crate::daemon::numbered::{Numbered, Place};
 use crate::daemon::pair::Side;
 use crate::daemon::recording::{Frame, Recording, judge, repeat};
+use crate::gateway::spread;
 use crate::own;
 use crate::site::Site;
 
 /// Kills in one run of the tests, half of them at each end.
 const KILLS: u64 = 6;
 /// Tunnels.
-const CHILDREN: u8 = 5;
+pub const CHILDREN: u8 = 5;
 /// Packets a second of each tunnel and direction, and of the gateways' own conversation.
 const PPS: u32 = 40;
 /// How long a change may take to show on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 /// A daemon's request waits for 5 s for the gateway to come back (docs/operating.md). When a busy
 /// machine takes longer to start one, the daemon may say that it failed.
-const WAITS: Duration = Duration::from_secs(4);
+pub const WAITS: Duration = Duration::from_secs(4);
 /// Packets that are sent again after each kill.
 const REPEATED: usize = 200;
 
@@ -37,11 +38,11 @@ fn kills() -> u64 {
     set.and_then(|value| value.parse().ok()).unwrap_or(KILLS)
 }
 
-fn now_ns() -> u64 {
+pub fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64
 }
 
-fn outer(side: Side) -> Ipv4Addr {
+pub fn outer(side: Side) -> Ipv4Addr {
     side.outer(false).parse().expect("an address")
 }
 
@@ -49,7 +50,7 @@ fn inside(address: Ipv4Addr) -> bool {
     address.octets()[0] == 10
 }
 
-fn name(n: u8) -> String {
+pub fn name(n: u8) -> String {
     format!("net{n}")
 }
 
@@ -62,7 +63,7 @@ impl Site {
     }
 
     /// Both daemons have one installed child of this name, with the same SPIs, other than these.
-    fn wait_renewed(&self, name: &str, old: &ChildSa) {
+    pub fn wait_renewed(&self, name: &str, old: &ChildSa) {
         let end = Instant::now() + PATIENCE;
         loop {
             let installed = |charon: &Charon| {
@@ -110,14 +111,14 @@ impl Site {
 }
 
 /// The traffic of all tunnels and of the gateways themselves, and what is seen of it on both links.
-struct Load {
+pub struct Load {
     tunnels: Numbered,
     own: Numbered,
     links: [Recording; 2],
 }
 
 impl Load {
-    fn start(site: &Site) -> Load {
+    pub fn start(site: &Site) -> Load {
         let links = ["west", "east"].map(|link| Recording::start(&site.pair.wan, link));
         let flows: Vec<u8> = (1..=CHILDREN).collect();
         let place = |side: Side| Place {
@@ -135,7 +136,7 @@ impl Load {
 
     /// Waits until packets of all four kinds have come that were sent after this call, as what was
     /// under way before is a matter of milliseconds.
-    fn flows(&self, site: &Site) {
+    pub fn flows(&self, site: &Site) {
         let before = self.arrived();
         let grown = || self.arrived().iter().zip(before).all(|(now, then)| *now > then + 2);
         let end = Instant::now() + PATIENCE;
@@ -146,7 +147,7 @@ impl Load {
         }
     }
 
-    fn frames(&self, side: Side) -> Vec<Frame> {
+    pub fn frames(&self, side: Side) -> Vec<Frame> {
         self.links[usize::from(side == Side::East)].frames()
     }
 }
@@ -157,7 +158,7 @@ fn ends(site: &Site) -> [String; 2] {
 
 /// Sends again what came for an end until now; how many of it were refused. What came while nobody
 /// served is new to the gateway. [`judge_load`] sees that nothing was accepted twice.
-fn replay(site: &Site, load: &Load, side: Side) -> u64 {
+pub fn replay(site: &Site, load: &Load, side: Side) -> u64 {
     let frames = load.frames(side);
     let is_for = |frame: &&Frame| {
         frame.esp().is_some() && frame.ends().is_some_and(|(_, to)| to == outer(side))
@@ -249,23 +250,20 @@ pub fn gateway_is_killed(site: &mut Site) {
         refused += replay(site, &load, side);
     }
     load.flows(site);
-    judge_load(site, load, kills);
-    outages_ms.sort_by(f64::total_cmp);
-    let at = |share: f64| outages_ms[((outages_ms.len() - 1) as f64 * share).round() as usize];
-    let (median, p99, max) = (at(0.5), at(0.99), at(1.0));
-    println!("exec to first sealed packet: median {median:.1} p99 {p99:.1} max {max:.1} ms");
+    judge_load(site, load, &format!("{kills} kills"));
+    println!("exec to first sealed packet, ms: {}", spread(outages_ms));
     println!("replays refused: {refused}");
     assert_eq!([site.west.pid(), site.east.pid()], daemons, "the daemons live on");
     judge_daemons(site, failed_before, slow);
 }
 
 /// What must be true of all packets that were seen.
-fn judge_load(site: &Site, load: Load, kills: u64) {
+pub fn judge_load(site: &Site, load: Load, over: &str) {
     let Load { tunnels, own, links } = load;
     for (traffic, what) in [(tunnels, "tunnels"), (own, "own")] {
         for direction in traffic.finish() {
             let (sent, arrived) = (direction.sent, direction.arrived);
-            println!("{what}: {sent} sent, {arrived} arrived over {kills} kills");
+            println!("{what}: {sent} sent, {arrived} arrived over {over}");
             assert!(direction.twice.is_empty(), "accepted twice: {:?}", direction.twice);
         }
     }
@@ -278,7 +276,7 @@ fn judge_load(site: &Site, load: Load, kills: u64) {
 }
 
 /// What a daemon says that its kernel refused, or did not answer.
-fn failures(charon: &Charon) -> Vec<String> {
+pub fn failures(charon: &Charon) -> Vec<String> {
     let log = charon.log();
     let failed = log
         .lines()
@@ -289,7 +287,7 @@ fn failures(charon: &Charon) -> Vec<String> {
 }
 
 /// The daemons still know what there is, count what is carried, and can delete it.
-fn judge_daemons(site: &mut Site, failed_before: [usize; 2], slow: bool) {
+pub fn judge_daemons(site: &mut Site, failed_before: [usize; 2], slow: bool) {
     for side in [Side::West, Side::East] {
         site.wait_agreement(side);
         let failed = failures(site.charon(side));

@@ -20,12 +20,14 @@ mod resources;
 mod site;
 #[path = "../speaker/mod.rs"]
 mod speaker;
+mod upgrade;
 
 use authentication::*;
 use counters::*;
 use daemon::root::Root;
 use establish::*;
 use expiry::*;
+use gateway::Cores;
 use kills::*;
 use liveness::*;
 use load::*;
@@ -33,16 +35,17 @@ use nat::*;
 use own::*;
 use resources::*;
 use site::Site;
+use upgrade::*;
 
 /// Each scenario for each version that has what it needs and can be had.
 macro_rules! scenarios {
     (all { $($name:ident)* } since_6 { $($since:ident on $cores:expr;)* }) => {
         mod v5_9_8 {
-            $(#[test] fn $name() { super::with("strongswan-5.9.8", &[0], super::$name); })*
+            $(#[test] fn $name() { super::with("strongswan-5.9.8", super::Cores::Any(0), super::$name); })*
         }
         mod v6_1 {
-            $(#[test] fn $name() { super::with("strongswan-6.1", &[0], super::$name); })*
-            $(#[test] fn $since() { super::with("strongswan-6.1", &$cores, super::$since); })*
+            $(#[test] fn $name() { super::with("strongswan-6.1", super::Cores::Any(0), super::$name); })*
+            $(#[test] fn $since() { super::with("strongswan-6.1", super::Cores::These(&$cores), super::$since); })*
         }
 
         #[test]
@@ -58,7 +61,7 @@ macro_rules! scenarios {
     };
 }
 
-fn with(name: &'static str, cores: &[usize], scenario: fn(&mut Site)) {
+fn with(name: &'static str, cores: Cores<'_>, scenario: fn(&mut Site)) {
     if let Some(root) = Root::find(name) {
         Site::new(&root, cores).run(scenario);
     }
@@ -96,6 +99,7 @@ scenarios! {
         own_packets_acquire
         gateway_is_killed
         limits_pass_without_a_gateway
+        gateway_is_upgraded
     }
     since_6 {
         per_cpu_sas on [0, 1];

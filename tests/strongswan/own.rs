@@ -3,15 +3,11 @@
 
 use std::net::IpAddr;
 
-use lab::topology::Namespace;
-
 use crate::daemon::listing::ChildSa;
 use crate::daemon::numbered::{Numbered, Place};
-use crate::daemon::pair::{Side, account};
+use crate::daemon::pair::Side;
 use crate::daemon::root::Root;
-use crate::daemon::stream::stream;
 use crate::daemon::swanctl::Connection;
-use crate::daemon::wire::Wire;
 use crate::site::Site;
 use crate::speaker::Speaker;
 
@@ -28,24 +24,6 @@ pub fn inner(side: Side, v6: bool) -> String {
 
 fn addresses(all: &[&str]) -> Vec<IpAddr> {
     all.iter().map(|text| text.parse().expect("an address")).collect()
-}
-
-/// Looks at both ends' links for packets that a tcpdump filter describes while something is done;
-/// there must be none.
-fn unseen(site: &mut Site, filter: &str, during: impl FnOnce(&mut Site)) {
-    let wires = ["west", "east"].map(|interface| Wire::start(&site.pair.wan, interface, filter));
-    during(site);
-    for wire in wires {
-        let text = wire.finish();
-        let clear: Vec<&str> = text.lines().filter(|line| line.contains(" IP")).collect();
-        assert!(clear.is_empty(), "in clear: {clear:?}");
-    }
-}
-
-/// A TCP stream from one namespace, or an address of it, to an address of another, and back.
-fn streams(site: &Site, from: (&Namespace, Option<&str>), to: (&Namespace, &str)) {
-    let ends = || account(&site.pair.west.gateway) + &account(&site.pair.east.gateway);
-    stream(from, to, ends);
 }
 
 /// Each end rekeys a child while numbered packets flow between two places: nothing is lost.
@@ -121,7 +99,7 @@ pub fn transport_mode(site: &mut Site) {
         let filter = format!("host {west} and host {east} and not esp and not udp and not icmp6");
         let echoes = "icmp6 and (ip6[40] == 128 or ip6[40] == 129)";
         let filter = format!("({filter}) or (host {west} and host {east} and {echoes})");
-        unseen(site, &filter, |site| {
+        site.pair.unseen(&filter, || {
             if v6 { &site.east } else { &site.west }.initiate("own");
             assert_eq!(site.west.child("own").text("mode"), "TRANSPORT");
             site.pair.reaches(&site.pair.west.namespace, east);
@@ -131,8 +109,8 @@ pub fn transport_mode(site: &mut Site) {
             // 8 bytes of ICMP and 56 of data: in transport mode XFRM counts what the header carries.
             grew(&before, &counted(site, "own"), 20, 20 * 64);
             let [left, right] = [&site.pair.west.namespace, &site.pair.east.namespace];
-            streams(site, (left, None), (right, east));
-            streams(site, (right, None), (left, west));
+            site.pair.streams((left, None), (right, east));
+            site.pair.streams((right, None), (left, west));
             let place = |namespace, address| Place { namespace, addresses: addresses(&[address]) };
             rekeyed(site, "own", [place(left, west), place(right, east)]);
             counted(site, "own");
@@ -152,7 +130,7 @@ pub fn virtual_address(site: &mut Site) {
     let pools = "pools {\nfour {\naddrs = 10.3.0.0/24\n}\nsix {\naddrs = fd03::/120\n}\n}";
     let east = Connection::new(Side::East, false).ike("pools = four, six").beside(pools);
     site.east.load(&east.child_between("road", far, "dynamic", "").text());
-    unseen(site, "net 10.0.0.0/8 or net fd00::/8", |site| {
+    site.pair.unseen("net 10.0.0.0/8 or net fd00::/8", || {
         site.west.initiate("road");
         let Site { pair, .. } = &*site;
         let (gateway, host) = (&pair.west.namespace, &pair.east.host);
@@ -168,8 +146,8 @@ pub fn virtual_address(site: &mut Site) {
         let before = counted(site, "road");
         assert_eq!(pair.own_pings(Side::West, "10.2.1.1", 20), 20);
         grew(&before, &counted(site, "road"), 20, 20 * 84);
-        streams(site, (gateway, None), (host, "10.2.1.1"));
-        streams(site, (host, Some(&six)), (gateway, "fd03::1"));
+        site.pair.streams((gateway, None), (host, "10.2.1.1"));
+        site.pair.streams((host, Some(&six)), (gateway, "fd03::1"));
         let west = addresses(&["10.3.0.1", "fd03::1"]);
         let places = [
             Place { namespace: gateway, addresses: west },
@@ -200,7 +178,7 @@ pub fn settle(site: &Site) {
 pub fn gateways_own_traffic(site: &mut Site) {
     settle(site);
     site.load(|connection| connection.child("four", 1, false, "").child("six", 1, true, ""));
-    unseen(site, "net 10.0.0.0/8 or net fd00::/8", |site| {
+    site.pair.unseen("net 10.0.0.0/8 or net fd00::/8", || {
         site.west.initiate("four");
         site.east.initiate("six");
         let Site { pair, .. } = &*site;
@@ -213,8 +191,8 @@ pub fn gateways_own_traffic(site: &mut Site) {
             pair.reaches(&pair.west.namespace, &hosts[1]);
             pair.reaches(&pair.east.host, &format!("-I {} {west}", hosts[1]));
             pair.reaches(&pair.west.host, &format!("-I {} {east}", hosts[0]));
-            streams(site, (&pair.west.namespace, None), (&pair.east.namespace, &east));
-            streams(site, (&pair.east.host, Some(&hosts[1])), (&pair.west.namespace, &west));
+            site.pair.streams((&pair.west.namespace, None), (&pair.east.namespace, &east));
+            site.pair.streams((&pair.east.host, Some(&hosts[1])), (&pair.west.namespace, &west));
         }
         let before = counted(site, "four");
         assert_eq!(pair.own_pings(Side::West, &inner(Side::East, false), 20), 20);

@@ -8,7 +8,7 @@ use crate::daemon::charon::Charon;
 use crate::daemon::pair::{Pair, Side, account, surroundings};
 use crate::daemon::root::Root;
 use crate::daemon::swanctl::Connection;
-use crate::gateway::Gateway;
+use crate::gateway::{Cores, Gateway};
 
 /// Two gateways and two daemons.
 pub struct Site {
@@ -22,7 +22,7 @@ pub struct Site {
 
 impl Site {
     /// Both daemons run and have no configuration; the gateways have a worker for each core.
-    pub fn new(root: &Root, cores: &[usize]) -> Site {
+    pub fn new(root: &Root, cores: Cores<'_>) -> Site {
         let pair = Pair::with(cores, "");
         let west = Charon::start(root, &pair.west.namespace, Some(&pair.west.gateway));
         let east = Charon::start(root, &pair.east.namespace, Some(&pair.east.gateway));

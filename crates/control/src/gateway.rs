@@ -24,7 +24,9 @@ mod kernel_policy;
 mod lasting;
 mod launch;
 mod network;
+mod patience;
 mod ports;
+pub mod ruler;
 mod short;
 mod slots;
 mod tables;
@@ -182,7 +184,7 @@ impl Gateway {
         let feed = RouteFeed::open()?;
         let clock = Clock::start();
         let mut ports = Ports::load(&config, feed.kernel())?;
-        let network = Network::new(ports.ifindexes().collect(), Groups::new(&config));
+        let mut network = Network::new(ports.ifindexes().collect(), Groups::new(&config));
         let mut view = View::default();
         network.fill(feed.kernel(), &mut view);
         ports.follow_addresses(feed.kernel())?;
@@ -254,12 +256,14 @@ impl Gateway {
     /// that it fails closed.
     pub fn serve(&mut self, signals: &mut StopSignals) -> Result<(), GatewayError> {
         let mut changes = Vec::new();
-        while signals.take() == 0 {
-            let others = [self.clients.as_fd(), signals.as_fd()];
-            let ready = self
-                .attention
-                .wait(self.feed.as_fd(), self.api.as_fd(), others)
-                .map_err(system("wait for requests"))?;
+        let waiting = "wait for requests";
+        let (feed, api) = (self.feed.as_fd(), self.api.as_fd());
+        Attention::gather(&self.clients, feed, api, signals.as_fd()).map_err(system(waiting))?;
+        loop {
+            let ready = self.attention.wait(&mut self.clients).map_err(system(waiting))?;
+            if ready.signals && signals.take() != 0 {
+                return Ok(());
+            }
             let now = unix_seconds();
             // News of the kernel. First: an IKE daemon that installs a virtual IP and then the policy
             // for it shall find the address known.
@@ -290,7 +294,6 @@ impl Gateway {
                 return Err(system("record what is protected")(error));
             }
         }
-        Ok(())
     }
 
     /// Gives the machine back: the kernel forwards again, nothing is left behind.
@@ -329,7 +332,7 @@ impl Gateway {
 
     /// Brings what the kernel changed into the view and the steering programs.
     fn apply_network(&mut self, changes: &[crate::route_feed::Change]) {
-        let stale = self.forwarding.follow_network(&self.network, self.feed.kernel(), changes);
+        let stale = self.forwarding.follow_network(&mut self.network, self.feed.kernel(), changes);
         if stale.local {
             self.forwarding.follow_addresses(self.feed.kernel());
         }

@@ -4,6 +4,7 @@
 //! so the batch ends with the turn; only its memory is kept. No stage adds or removes slots but
 //! `receive` and `send`.
 
+use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr};
 
 use wire::flow::{Flow, Fragment};
@@ -11,6 +12,7 @@ use xsk::Frame;
 
 use crate::chunk::CHUNK_PACKETS;
 use crate::counters::Counters;
+use crate::cpu::LINE;
 use crate::crew::COMMIT_CHUNKS;
 use crate::event::EventSink;
 use crate::flows::Flows;
@@ -18,7 +20,6 @@ use crate::hold::{HOLD_PACKETS, Hold, Stay};
 use crate::policy::Policy;
 use crate::sa::Sa;
 use crate::sad;
-use crate::spd::Lookup;
 use crate::tunnel::Tunnel;
 use crate::verdict::Verdict;
 use crate::view::View;
@@ -28,45 +29,56 @@ use crate::view::View;
 pub(crate) const BATCH_PACKETS: usize = 64;
 
 /// Slots of a turn: what is received, what comes back from the hold, and from other workers.
-const SLOTS: usize = BATCH_PACKETS + HOLD_PACKETS + COMMIT_CHUNKS * CHUNK_PACKETS;
+pub(crate) const SLOTS: usize = BATCH_PACKETS + HOLD_PACKETS + COMMIT_CHUNKS * CHUNK_PACKETS;
 
-/// A packet and what is known about it.
+/// A packet and what is known about it. What whoever encrypts or decrypts it reads is in the first cache
+/// line; what policies and routes ask for, and decrypting finds out, is in the second; what few packets
+/// have, in the third. Each is all that moves of it to another core and back.
+#[repr(C, align(64))]
 pub(crate) struct Slot<'v> {
     /// The packet: from `parse` on the IP packet, and after `route` the Ethernet frame again.
     pub(crate) frame: Frame,
-    /// The port it came in by.
-    pub(crate) ingress: u16,
-    /// How it ends, once that is decided. Successes are decided by `route`.
-    pub(crate) verdict: Option<Verdict>,
-    /// Its headers; of the inner packet once it is opened.
-    pub(crate) flow: Flow,
-    /// Bytes in front of the ESP header of a packet to be opened: IP headers, and UDP's where it is
-    /// used.
-    pub(crate) esp_at: u16,
-    /// Bytes from the ESP header to the end of the frame, once a packet is to be encrypted.
-    pub(crate) esp_len: u16,
-    /// Bytes of the link header that `parse` took off.
-    pub(crate) link_len: u8,
     /// The full ESP sequence number: of a packet to be opened what it seems to be, and of one to be
     /// encrypted its own.
     pub(crate) sequence: u64,
-    /// What the policies said last of the packet, of the way in or of the way out.
-    pub(crate) found: Lookup<'v>,
-    /// The tunnel's row that its route names, while the tunnel is being looked for.
-    pub(crate) lead: Option<u32>,
-    /// The outbound policy that asks for an SA, while the SA is being looked for.
-    pub(crate) policy: Option<&'v Policy>,
-    /// The tunnel that its route leads into, while the SA is being looked for.
-    pub(crate) tunnel: Option<&'v Tunnel>,
+    /// The IV of a packet to be encrypted.
+    pub(crate) iv: u64,
     /// The SA to open it with, and then the SA it came through.
     pub(crate) inbound: Option<&'v Sa>,
     /// The SA to seal it with, and then the SA it leaves through.
     pub(crate) outbound: Option<&'v Sa>,
+    /// Bytes in front of the ESP header of a packet to be opened: IP headers, and UDP's where it is
+    /// used.
+    pub(crate) esp_at: u16,
+    /// The bytes of it that its SA counts.
+    pub(crate) counted: u16,
+    /// The port it came in by.
+    pub(crate) ingress: u16,
     /// Where it leaves.
     pub(crate) egress: Option<u16>,
+    /// Bytes of the link header that `parse` took off.
+    pub(crate) link_len: u8,
+    /// How it ends, once that is decided. Successes are decided by `route`.
+    pub(crate) verdict: Option<Verdict>,
+    /// What is wrong with the content of an authentic packet; `accept` decides.
+    pub(crate) flaw: Option<Verdict>,
+    // The second line.
+    /// The tunnel's row that its route names, while the tunnel is being looked for.
+    pub(crate) lead: Option<u32>,
+    /// Its headers; of the inner packet once it is opened.
+    pub(crate) flow: Flow,
+    /// The outbound policy that asks for an SA, while the SA is being looked for.
+    pub(crate) policy: Option<&'v Policy>,
+    // The third line.
+    /// The tunnel that its route leads into, while the SA is being looked for.
+    pub(crate) tunnel: Option<&'v Tunnel>,
     /// Its wait for an SA: with the verdict `NoSa` it begins or goes on, without one it just ended.
     pub(crate) stay: Option<Stay>,
 }
+
+const _: () = assert!(
+    offset_of!(Slot<'static>, lead) == LINE && offset_of!(Slot<'static>, tunnel) == 2 * LINE
+);
 
 /// The flow of a packet that is not parsed yet: addresses without unused bytes, so that it can be
 /// written in large pieces.
@@ -113,6 +125,8 @@ pub(crate) struct Batch<'v> {
     pub(crate) named: Vec<Named>,
     /// Packets that another worker decrypted, which join the batch in this turn.
     pub(crate) returned: usize,
+    /// Whether `seal` met any packet.
+    pub(crate) seals: bool,
 }
 
 /// The SA that an ESP packet names.
@@ -140,7 +154,7 @@ impl BatchMemory {
     /// Lends the memory to a turn.
     pub(crate) fn begin<'v>(&mut self) -> Batch<'v> {
         let named = std::mem::take(&mut self.named);
-        Batch { slots: relabel(std::mem::take(&mut self.slots)), named, returned: 0 }
+        Batch { slots: relabel(std::mem::take(&mut self.slots)), named, returned: 0, seals: false }
     }
 
     /// Takes the memory back.
@@ -158,7 +172,7 @@ impl Default for BatchMemory {
 
 /// An empty vector with the memory of another whose slots had another lifetime. Collecting into
 /// the same layout reuses the allocation; a test holds the compiler to it.
-fn relabel<'a>(mut slots: Vec<Slot<'_>>) -> Vec<Slot<'a>> {
+pub(crate) fn relabel<'a>(mut slots: Vec<Slot<'_>>) -> Vec<Slot<'a>> {
     slots.clear();
     slots.into_iter().map_while(|_| None).collect()
 }
@@ -172,20 +186,21 @@ impl<'v> Batch<'v> {
     pub(crate) fn extend(&mut self, frames: impl Iterator<Item = Frame>, ingress: u16) {
         self.slots.extend(frames.map(|frame| Slot {
             frame,
-            ingress,
-            verdict: None,
-            flow: UNPARSED,
-            esp_at: 0,
-            esp_len: 0,
-            link_len: 0,
             sequence: 0,
-            found: Lookup::PortsNeeded,
-            lead: None,
-            policy: None,
-            tunnel: None,
+            iv: 0,
             inbound: None,
             outbound: None,
+            esp_at: 0,
+            counted: 0,
+            ingress,
             egress: None,
+            link_len: 0,
+            verdict: None,
+            flaw: None,
+            flow: UNPARSED,
+            policy: None,
+            tunnel: None,
+            lead: None,
             stay: None,
         }));
     }

@@ -21,9 +21,18 @@ pub const BUNDLES_MAX: u32 = 1 << 20;
 pub struct Bundle {
     /// For every worker.
     shared: Option<Arc<Sa>>,
-    /// By worker number. Absent for nearly every slot: a tunnel that one core carries has none.
-    own: Option<Arc<[Option<Arc<Sa>>]>>,
+    /// Absent for nearly every slot.
+    beyond: Option<Arc<Beyond>>,
 }
+
+/// What a slot has beyond one SA that takes every packet of every worker.
+struct Beyond {
+    /// SAs by worker number; a tunnel that one core carries has none. Beyond that, the SA for all may
+    /// have a selector.
+    own: Box<[Option<Arc<Sa>>]>,
+}
+
+const _: () = assert!(size_of::<Bundle>() == 16);
 
 /// Whose SA a packet leaves by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +48,18 @@ pub enum Whose {
 impl Bundle {
     /// A slot's SAs: the one for all, and those of workers 0, 1, ….
     pub fn new(shared: Option<Arc<Sa>>, own: Vec<Option<Arc<Sa>>>) -> Bundle {
-        let own = own.iter().any(Option::is_some).then(|| own.into());
-        Bundle { shared, own }
+        let own = if own.iter().any(Option::is_some) { own } else { Vec::new() };
+        let selective = shared.iter().any(|sa| sa.hot().selective);
+        let special = selective || !own.is_empty();
+        let beyond = special.then(|| Arc::new(Beyond { own: own.into() }));
+        Bundle { shared, beyond }
+    }
+
+    /// The one SA that every worker seals every packet with, if it is as simple as that: no worker has
+    /// one of its own, and the SA has no selector.
+    #[inline]
+    pub(crate) fn simple(&self) -> Option<&Arc<Sa>> {
+        self.shared.as_ref().filter(|_| self.beyond.is_none())
     }
 
     /// The SA for all workers.
@@ -51,7 +70,7 @@ impl Bundle {
     /// The SA of one worker alone.
     #[inline]
     pub fn own(&self, worker: usize) -> Option<&Arc<Sa>> {
-        self.own.as_ref()?.get(worker)?.as_ref()
+        self.beyond.as_ref()?.own.get(worker)?.as_ref()
     }
 
     /// The SA that a worker seals with.
@@ -60,7 +79,8 @@ impl Bundle {
         if let Some(sa) = self.own(worker) {
             return Some((sa, Whose::Own));
         }
-        let whose = if self.own.is_some() { Whose::Fallback } else { Whose::Everybodys };
+        let fallback = self.beyond.as_ref().is_some_and(|beyond| !beyond.own.is_empty());
+        let whose = if fallback { Whose::Fallback } else { Whose::Everybodys };
         self.shared.as_ref().map(|sa| (sa, whose))
     }
 }
@@ -104,7 +124,7 @@ impl Bundles {
     /// Fills a slot with one SA for all workers, or empties it. Returns whether the slot exists,
     /// which all below [`BUNDLES_MAX`] do.
     pub fn set(&mut self, slot: u32, sa: Option<Arc<Sa>>) -> bool {
-        self.set_bundle(slot, Bundle { shared: sa, own: None })
+        self.set_bundle(slot, Bundle::new(sa, Vec::new()))
     }
 
     /// Fills a slot. Returns whether the slot exists.

@@ -1,8 +1,8 @@
 //! Seventh stage: the outbound policy, and the SA where it asks for one.
 //!
-//! 1. Ask for the memory in which every packet's policy is found, by its flow.
-//! 2. By then it has come: the policy, or the row of the tunnel that its route leads into; ask for the
-//!    memory of that.
+//! 1. Which packets are of one run? For each run, ask for the memory in which its policy is found.
+//! 2. By then it has come: the policy, or the row of the tunnel that a packet's route leads into; ask for
+//!    the memory of that.
 //! 3. What it says; ask for the memory of the slot in which its SA is.
 //! 4. The SA; ask for its memory, which `seal` is about to need.
 //!
@@ -10,14 +10,15 @@
 
 use wire::flow::Flow;
 
-use crate::batch::{Batch, Slot, Turn};
-use crate::bundles::Whose;
+use crate::batch::{BATCH_PACKETS, Batch, Slot, Turn};
+use crate::bundles::{Bundle, Whose};
+use crate::cpu::prefetch;
 use crate::hold::Stay;
 use crate::inspect::check_ports_known;
-use crate::policy::{Action, Direction, Policy, Template};
+use crate::policy::{Action, Direction, Kind, Policy, Template};
+use crate::runs::{Run, Runs};
 use crate::sa::{Mode, Sa};
-use crate::spd::{DefaultAction, Lookup};
-use crate::tally::Tally;
+use crate::spd::{DefaultAction, Lookup, Side};
 use crate::transport;
 use crate::tunnel;
 use crate::verdict::Verdict;
@@ -25,26 +26,132 @@ use crate::view::View;
 
 /// Applies the outbound policy to every packet, and sets the SA of those that are to be sealed.
 pub(crate) fn choose<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<'_>) {
-    if !view.spd.is_empty() {
-        for slot in batch.undecided() {
-            turn.flows.prefetch(&view.spd, Direction::Out, &slot.flow);
+    let side = view.spd.side(Direction::Out);
+    for slots in batch.slots.chunks_mut(BATCH_PACKETS) {
+        let mut runs = Runs::new();
+        find_runs(slots, &mut runs, &side, turn);
+        for run in runs.iter_mut() {
+            let flow = &run.first(slots).flow;
+            run.found = turn.flows.lookup(&side, flow, run.asked);
+            if let Lookup::Policy(policy) = run.found {
+                policy.prefetch();
+                if !view.tunnels.is_empty() {
+                    run.of(slots).for_each(|slot| slot.policy = Some(policy));
+                }
+            }
+        }
+        tunnel::ask_all(slots, view);
+        for run in runs.iter_mut() {
+            ask(run, slots, view, turn);
+        }
+        for run in runs.iter_mut() {
+            choose_run(run, slots, view, turn);
         }
     }
-    for slot in batch.undecided() {
-        slot.found = turn.flows.lookup(&view.spd, Direction::Out, &slot.flow);
-        match slot.found {
-            Lookup::Policy(policy) => policy.prefetch(),
-            _ => tunnel::ask(slot, view),
+}
+
+/// The first pass.
+#[inline]
+fn find_runs<'v>(slots: &[Slot<'v>], runs: &mut Runs<'v>, side: &Side<'v>, turn: &Turn<'_>) {
+    let mut first: Option<&Flow> = None;
+    for (at, slot) in slots.iter().enumerate().filter(|(_, slot)| slot.verdict.is_none()) {
+        match first {
+            Some(flow) if side.same(flow, &slot.flow) => runs.extend(at),
+            _ => {
+                runs.begin(at, Direction::Out, turn.flows.ask(side, &slot.flow));
+                first = Some(&slot.flow);
+            }
         }
     }
-    let mut tally = Tally::new(turn);
-    for slot in batch.undecided() {
-        if let Err(verdict) = ask(slot, view, &mut tally) {
+}
+
+/// The third pass: leaves in the run, or in its slots, who says which SA it is, if anybody asks for one.
+#[inline]
+fn ask<'v>(run: &mut Run<'v>, slots: &mut [Slot<'v>], view: &'v View, turn: &Turn<'_>) {
+    let policy = match run.found {
+        Lookup::Policy(policy) => policy,
+        Lookup::PortsNeeded => return decide(run, slots, Verdict::FragmentOfPortPolicy),
+        Lookup::Default(DefaultAction::Accept) => return find_tunnels(run, slots, view),
+        Lookup::Default(DefaultAction::Block) => {
+            return decide(run, slots, Verdict::OutPolicyBlock);
+        }
+    };
+    if let Err(verdict) = check_ports_known(&run.first(slots).flow, policy) {
+        return decide(run, slots, verdict);
+    }
+    match policy.kind() {
+        Kind::Discard => decide(run, slots, Verdict::OutPolicyBlock),
+        Kind::Bypass => {
+            count(policy, run.of(slots), turn);
+            find_tunnels(run, slots, view);
+        }
+        Kind::Protect => {
+            run.bundle = policy.bundle().and_then(|number| view.bundles.bundle(number));
+            if let Some(bundle) = run.bundle {
+                prefetch(bundle);
+            }
+        }
+    }
+}
+
+#[cold]
+fn decide<'v>(run: &Run<'v>, slots: &mut [Slot<'v>], verdict: Verdict) {
+    run.of(slots).for_each(|slot| slot.decide(verdict));
+}
+
+/// The tunnels that routes lead into, of packets that no policy protects.
+#[inline]
+fn find_tunnels<'v>(run: &Run<'v>, slots: &mut [Slot<'v>], view: &'v View) {
+    if view.tunnels.is_empty() {
+        return;
+    }
+    for slot in run.of(slots) {
+        if let Err(verdict) = tunnel::find(slot, view) {
             slot.decide(verdict);
         }
     }
-    for slot in batch.undecided() {
-        match choose_one(slot, view, turn, &mut tally) {
+}
+
+#[inline]
+fn count<'a, 'v: 'a>(
+    policy: &Policy,
+    slots: impl Iterator<Item = &'a mut Slot<'v>>,
+    turn: &Turn<'_>,
+) {
+    let (packets, bytes) =
+        slots.fold((0, 0), |(packets, bytes), slot| (packets + 1, bytes + slot.frame.len()));
+    policy.count(turn.seat, packets, bytes as u64, turn.now_ns);
+}
+
+/// The last pass: sets the SA of packets that must be sealed.
+#[inline]
+fn choose_run<'v>(run: &Run<'v>, slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) {
+    let policy = match run.found {
+        Lookup::Policy(policy) if policy.kind() == Kind::Protect => Some(policy),
+        _ => None,
+    };
+    // Nearly always all of them take one SA, which is there and which nobody waits for.
+    if let Some(policy) = policy
+        && let Some(sa) = run.bundle.and_then(Bundle::simple)
+        && turn.hold.len() == 0
+        && !policy.wants_own_sas()
+    {
+        sa.prefetch();
+        let (mut packets, mut bytes) = (0, 0);
+        for slot in run.of(slots) {
+            slot.policy = Some(policy);
+            slot.outbound = Some(sa);
+            packets += 1;
+            bytes += slot.frame.len();
+        }
+        // A run may have been refused as a whole.
+        if packets != 0 {
+            policy.count(turn.seat, packets, bytes as u64, turn.now_ns);
+        }
+        return;
+    }
+    for slot in run.of(slots) {
+        match choose_one(slot, policy, view, turn) {
             // Whatever the policies say now: a packet that waited to be protected is not for clear.
             Ok(()) if slot.stay.is_some() && slot.outbound.is_none() => {
                 slot.decide(Verdict::HoldPolicyGone);
@@ -53,50 +160,21 @@ pub(crate) fn choose<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<
             Err(verdict) => slot.decide(verdict),
         }
     }
-    tally.settle();
 }
 
-/// The third pass: leaves in the slot who says which SA it is, if anybody asks for one.
-#[inline]
-fn ask<'v>(slot: &mut Slot<'v>, view: &'v View, tally: &mut Tally<'v>) -> Result<(), Verdict> {
-    let flow = &slot.flow;
-    let policy = match slot.found {
-        Lookup::Policy(policy) => policy,
-        Lookup::PortsNeeded => return Err(Verdict::FragmentOfPortPolicy),
-        Lookup::Default(DefaultAction::Accept) => return tunnel::find(slot, view),
-        Lookup::Default(DefaultAction::Block) => return Err(Verdict::OutPolicyBlock),
-    };
-    check_ports_known(flow, &policy.config().selector)?;
-    match &policy.config().action {
-        Action::Discard => Err(Verdict::OutPolicyBlock),
-        Action::Bypass => {
-            tally.count(policy, slot.frame.len());
-            tunnel::find(slot, view)
-        }
-        Action::Protect { bundle, .. } => {
-            policy.prefetch_usage();
-            if let Some(number) = bundle {
-                view.bundles.prefetch(*number);
-            }
-            slot.policy = Some(policy);
-            Ok(())
-        }
-    }
-}
-
-/// The last pass: sets the SA of a packet that must be sealed.
-#[inline]
+/// The long way, for one packet.
 fn choose_one<'v>(
     slot: &mut Slot<'v>,
+    policy: Option<&'v Policy>,
     view: &'v View,
     turn: &mut Turn<'_>,
-    tally: &mut Tally<'v>,
 ) -> Result<(), Verdict> {
-    if let Some(policy) = slot.policy
+    slot.policy = policy;
+    if let Some(policy) = policy
         && let Action::Protect { template, bundle } = &policy.config().action
     {
         protect(slot, policy, template, *bundle, view, turn)?;
-        tally.count(policy, slot.frame.len());
+        policy.count(turn.seat, 1, slot.frame.len() as u64, turn.now_ns);
         // What no policy sealed may still have a route into a tunnel.
         if slot.outbound.is_none() {
             tunnel::find(slot, view)?;
@@ -125,8 +203,8 @@ pub(crate) fn protect<'v>(
     };
     let chosen = bundle.and_then(|slot| view.bundles.choose(slot, turn.worker));
     match chosen.filter(|(sa, _)| carries(sa, slot)) {
-        Some(_) if slot.stay.is_none() && turn.hold.must_follow(policy.config().index) => {
-            slot.stay = Some(Stay::begin(slot, policy.config().index, turn.now_ns));
+        Some(_) if slot.stay.is_none() && turn.hold.must_follow(policy.index()) => {
+            slot.stay = Some(Stay::begin(slot, policy.index(), turn.now_ns));
             return Err(Verdict::NoSa);
         }
         Some((sa, whose)) => {
@@ -152,10 +230,10 @@ pub(crate) fn carries(sa: &Sa, slot: &Slot<'_>) -> bool {
 fn note_whose(whose: Whose, policy: &Policy, flow: &Flow, turn: &mut Turn<'_>) {
     match whose {
         Whose::Own => turn.counters.count_own_sa(),
-        Whose::Everybodys if !policy.config().own_sas => {}
+        Whose::Everybodys if !policy.wants_own_sas() => {}
         Whose::Everybodys | Whose::Fallback => {
             turn.counters.count_fallback_sa();
-            if let Some(cpu) = turn.cpu.filter(|_| policy.config().own_sas) {
+            if let Some(cpu) = turn.cpu.filter(|_| policy.wants_own_sas()) {
                 turn.events.need_own_sa(policy, flow, cpu, turn.now_ns, turn.counters);
             }
         }
@@ -167,6 +245,6 @@ fn missing_sa(policy: &Policy, slot: &mut Slot<'_>, view: &View, turn: &mut Turn
     turn.events.need_sa(policy, &slot.flow, turn.now_ns, turn.counters);
     // There is no use in waiting where nobody is asked, or where no SA would do.
     let may_come = view.acquire_is_heard && policy.can_have_sa();
-    slot.stay = may_come.then(|| Stay::begin(slot, policy.config().index, turn.now_ns));
+    slot.stay = may_come.then(|| Stay::begin(slot, policy.index(), turn.now_ns));
     Verdict::NoSa
 }

@@ -142,24 +142,7 @@ pub(crate) fn bump(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Relaxed) + by, Relaxed);
 }
 
-/// Packets, bytes and time of last use of a policy; any worker may write. An SA's are in the ledger.
-///
-/// Most policies are one worker's. The first to count claims half of the words, and adds to them
-/// without an atomic operation; all others share the other half. What is read is their sum.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-pub struct Usage {
-    /// The seat of the worker that has the next two words for itself; 0 if none has yet.
-    claimed_by: AtomicU64,
-    own_packets: AtomicU64,
-    own_bytes: AtomicU64,
-    packets: AtomicU64,
-    bytes: AtomicU64,
-    first_use_ns: AtomicU64,
-    last_use_ns: AtomicU64,
-}
-
-/// A reading of [`Usage`], or of an SA's.
+/// What a policy or an SA was used for. How a policy counts `policy.rs` says, and an SA the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageSnapshot {
     /// Packets.
@@ -170,61 +153,6 @@ pub struct UsageSnapshot {
     pub first_use_ns: u64,
     /// Last use on the same clock; 0 means never.
     pub last_use_ns: u64,
-}
-
-impl Usage {
-    /// Counts packets, for the worker of a seat.
-    #[inline]
-    pub(crate) fn count(&self, seat: u16, packets: u64, bytes: u64, now_ns: u64) {
-        if self.is_own(seat) {
-            bump(&self.own_packets, packets);
-            bump(&self.own_bytes, bytes);
-        } else {
-            self.packets.fetch_add(packets, Relaxed);
-            self.bytes.fetch_add(bytes, Relaxed);
-        }
-        // The clock is read once per turn, so most packets find their own time here already.
-        if self.last_use_ns.load(Relaxed) != now_ns {
-            self.last_use_ns.store(now_ns, Relaxed);
-            if self.first_use_ns.load(Relaxed) == 0 {
-                let _ = self.first_use_ns.compare_exchange(0, now_ns, Relaxed, Relaxed);
-            }
-        }
-    }
-
-    /// Whether the claimed words are this worker's.
-    #[inline]
-    fn is_own(&self, seat: u16) -> bool {
-        let claimed_by = self.claimed_by.load(Relaxed);
-        claimed_by == u64::from(seat) && seat != 0 || claimed_by == 0 && self.claim(seat)
-    }
-
-    #[cold]
-    fn claim(&self, seat: u16) -> bool {
-        seat != 0 && self.claimed_by.compare_exchange(0, seat.into(), Relaxed, Relaxed).is_ok()
-    }
-
-    /// Packets counted so far.
-    #[inline]
-    pub fn packets(&self) -> u64 {
-        self.own_packets.load(Relaxed) + self.packets.load(Relaxed)
-    }
-
-    /// Bytes counted so far.
-    #[inline]
-    pub fn bytes(&self) -> u64 {
-        self.own_bytes.load(Relaxed) + self.bytes.load(Relaxed)
-    }
-
-    /// Reads everything.
-    pub fn snapshot(&self) -> UsageSnapshot {
-        UsageSnapshot {
-            packets: self.packets(),
-            bytes: self.bytes(),
-            first_use_ns: self.first_use_ns.load(Relaxed),
-            last_use_ns: self.last_use_ns.load(Relaxed),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -245,26 +173,5 @@ mod tests {
         assert_eq!(snapshot.with_outcome(Outcome::Dropped), 2);
         assert_eq!((snapshot.received, snapshot.received_bytes), (6, 600));
         assert_eq!((snapshot.turns, snapshot.busy_turns), (2, 1));
-    }
-
-    #[test]
-    fn usage_keeps_first_and_last_time() {
-        let usage = Usage::default();
-        usage.count(1, 2, 150, 5);
-        usage.count(1, 1, 1, 9);
-        let expected = UsageSnapshot { packets: 3, bytes: 151, first_use_ns: 5, last_use_ns: 9 };
-        assert_eq!(usage.snapshot(), expected);
-    }
-
-    #[test]
-    fn usage_is_the_sum_of_all_workers() {
-        let usage = Usage::default();
-        std::thread::scope(|scope| {
-            for seat in [1, 2, 0, 3] {
-                let usage = &usage;
-                scope.spawn(move || (0..5000).for_each(|n| usage.count(seat, 1, 10, n + 1)));
-            }
-        });
-        assert_eq!((usage.packets(), usage.bytes()), (20_000, 200_000));
     }
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use xsk::Pool;
 
-use crate::batch::{BATCH_PACKETS, Batch, Slot};
+use crate::batch::{BATCH_PACKETS, Batch, SLOTS, Slot, relabel};
 use crate::chunk::{CHUNK_PACKETS, Chunk, Job};
 use crate::clock::Clock;
 use crate::commit::{Owner, Ring};
@@ -35,9 +35,9 @@ use crate::doorbell::Doorbell;
 use crate::gauge::{Gauge, IDLE_PERMILLE, Wish};
 use crate::verdict::Verdict;
 
-/// Chunks of a ring. 64 of them are 2048 packets, 0.4 ms of one core's work: as long as the receive ring
+/// Chunks of a ring. 32 of them are 2048 packets, 0.4 ms of one core's work: as long as the receive ring
 /// lasts. A helper that is interrupted for longer costs packets, here or there.
-pub(crate) const RING_CHUNKS: usize = 64;
+pub(crate) const RING_CHUNKS: usize = 32;
 
 /// Chunks that come back in a turn at most: twice what a turn lends, so that what was late catches up,
 /// and far below what a port's queue holds.
@@ -99,7 +99,7 @@ pub struct Member {
 }
 
 /// Packets that came back and wait for their stage, in chunks: one is exchanged for an empty one, so that
-/// a packet is copied once on its way back.
+/// a packet is copied once on its way back, or not at all.
 struct Returned {
     chunks: Vec<Vec<Slot<'static>>>,
     full: usize,
@@ -107,7 +107,7 @@ struct Returned {
 
 impl Returned {
     fn new() -> Returned {
-        let chunks = (0..COMMIT_CHUNKS).map(|_| Vec::with_capacity(CHUNK_PACKETS)).collect();
+        let chunks = (0..COMMIT_CHUNKS).map(|_| Vec::with_capacity(SLOTS)).collect();
         Returned { chunks, full: 0 }
     }
 
@@ -127,6 +127,12 @@ impl Returned {
     fn join<'v>(&mut self, slots: &mut Vec<Slot<'v>>) -> usize {
         let before = slots.len();
         for chunk in &mut self.chunks[..self.full] {
+            if slots.is_empty() {
+                // Nothing else is in the batch: it takes the vector as it is.
+                let empty = relabel(std::mem::take(slots));
+                *slots = std::mem::replace(chunk, empty);
+                continue;
+            }
             // A slot of a longer life is one of a shorter, too; `append` would want the same.
             #[allow(clippy::extend_with_drain)]
             slots.extend(chunk.drain(..));
@@ -154,14 +160,16 @@ pub(crate) fn decrypt(batch: &mut Batch<'_>, crew: &mut Option<Member>) {
 
 /// The ninth stage, here or elsewhere: encrypts every packet that `seal` numbered.
 pub(crate) fn encrypt(batch: &mut Batch<'_>, crew: &mut Option<Member>) {
-    let Some(crew) = crew.as_mut().filter(|crew| crew.is_in_use()) else {
-        return crate::encrypt::encrypt(&mut batch.slots);
-    };
-    if crew.lends {
+    let crew = crew.as_mut().filter(|crew| crew.is_in_use());
+    let lends = crew.as_ref().is_some_and(|crew| crew.lends);
+    // As many turns of as many workers bring nothing to seal.
+    if !lends && batch.seals {
+        crate::encrypt::encrypt(&mut batch.slots);
+    }
+    let Some(crew) = crew else { return };
+    if lends && batch.seals {
         // SAFETY: as above.
         unsafe { crew.lend(Job::Seal, batch, |slot| slot.outbound.is_some()) };
-    } else {
-        crate::encrypt::encrypt(&mut batch.slots);
     }
     crew.sealed.join(&mut batch.slots);
 }
@@ -280,8 +288,13 @@ impl Member {
     ) {
         let is_lent = |slot: &Slot<'v>| slot.verdict.is_none() && which(slot);
         let mut count = batch.slots.iter().filter(|slot| is_lent(slot)).count();
-        if count == batch.slots.len() {
+        if count != 0 && count == batch.slots.len() {
             // The ordinary case of one fat tunnel: nothing else is in the batch.
+            if count <= CHUNK_PACKETS && self.owner.room() != 0 {
+                // SAFETY: as the caller promises.
+                self.owner.publish(|chunk| unsafe { chunk.take(job, &mut batch.slots) });
+                return;
+            }
             while count != 0 && self.owner.room() != 0 {
                 let lent = count.min(CHUNK_PACKETS);
                 // SAFETY: as the caller promises.

@@ -1,14 +1,17 @@
-//! Fifth stage: ESP packets are decrypted in place, and proved to be authentic.
+//! Fifth stage: ESP packets are decrypted in place, proved to be authentic, and become what they carry.
 //!
-//! This stage is the parallel part of opening: it changes nothing but the packet, needs no order, and
-//! takes nothing from the SA but its key and salt. A packet that fails is wiped by the cipher.
+//! This stage is the parallel part of opening: it changes nothing but the packet, needs no order, and of the
+//! SA only reads. A packet that fails is wiped by the cipher. One that is authentic may still be a
+//! replay, so what is wrong with its content is only noted, for `accept` to decide. What came in UDP
+//! keeps its outer headers until then, because control has to hear of them.
 
 use wire::esp::{self, ICV_LEN};
 
 use crate::batch::{Slot, is_same};
+use crate::content;
 use crate::encrypt::{KEYS_AHEAD, OVERHEAD_LEN};
+use crate::envelope::PREFIX_LEN;
 use crate::sa::Sa;
-use crate::seal::PREFIX_LEN;
 use crate::verdict::Verdict;
 
 /// Decrypts every packet that `open` let pass.
@@ -26,11 +29,12 @@ pub(crate) fn decrypt(slots: &mut [Slot<'_>]) {
         let Some(slot) = index.checked_sub(KEYS_AHEAD).and_then(|at| slots.get_mut(at)) else {
             continue;
         };
-        if let Some(sa) = slot.inbound.filter(|_| slot.verdict.is_none())
-            && decrypt_one(slot, sa) != Some(true)
-        {
+        let Some(sa) = slot.inbound.filter(|_| slot.verdict.is_none()) else { continue };
+        if decrypt_one(slot, sa) != Some(true) {
             sa.count_error(Verdict::IntegrityFailed);
             slot.decide(Verdict::IntegrityFailed);
+        } else if !sa.hot().encapsulated {
+            slot.flaw = content::take(slot, sa).err();
         }
     }
 }
@@ -39,7 +43,7 @@ pub(crate) fn decrypt(slots: &mut [Slot<'_>]) {
 /// if there is no ESP.
 #[inline]
 #[must_use = "a packet that is not authentic must go no further"]
-pub(crate) fn decrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<bool> {
+fn decrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<bool> {
     let hot = sa.hot();
     let payload = slot.frame.bytes_mut().get_mut(usize::from(slot.esp_at)..)?;
     let packet = esp::Packet::parse(payload).ok()?;

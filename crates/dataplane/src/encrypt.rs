@@ -1,16 +1,16 @@
-//! Ninth stage: what `seal` put together is encrypted in place, and gets its ICV.
+//! Ninth stage: packets that `seal` numbered get their envelope, are encrypted in place, and get their ICV.
 //!
-//! This stage is the parallel part: it changes nothing but the packet, needs no order, and takes
-//! nothing from the SA but its key and salt.
+//! This stage is the parallel part: it changes nothing but the packet, needs no order, and of the SA only
+//! reads.
 
 use std::net::IpAddr;
 
-use wire::esp::{self, ESP_HEADER_LEN, GCM_IV_LEN, ICV_LEN};
+use wire::esp::{self, ICV_LEN};
 use wire::{Overlay, checksum, protocol, udp};
 
 use crate::batch::{Slot, is_same};
+use crate::envelope::{self, PREFIX_LEN};
 use crate::sa::{Mode, Sa};
-use crate::seal::PREFIX_LEN;
 use crate::verdict::Verdict;
 
 /// How many packets ahead a key is asked for. A short packet takes about 40 ns and memory some 100,
@@ -20,6 +20,9 @@ pub(crate) const KEYS_AHEAD: usize = 6;
 /// Bytes of ESP that are not encrypted.
 pub(crate) const OVERHEAD_LEN: usize = PREFIX_LEN + ICV_LEN;
 
+/// Padding and trailer, at most: what is encrypted beside the packet.
+const TAIL_LEN_MAX: usize = esp::ALIGNMENT - 1 + esp::TRAILER_LEN;
+
 /// Encrypts every packet that `seal` numbered.
 pub(crate) fn encrypt(slots: &mut [Slot<'_>]) {
     let mut asked: Option<&Sa> = None;
@@ -28,7 +31,7 @@ pub(crate) fn encrypt(slots: &mut [Slot<'_>]) {
             && let Some(sa) = ahead.outbound
             && !is_same(asked, sa)
         {
-            sa.hot().key.prefetch_for(usize::from(ahead.esp_len).saturating_sub(OVERHEAD_LEN));
+            sa.hot().key.prefetch_for(ahead.frame.len() + TAIL_LEN_MAX);
             asked = Some(sa);
         }
         let Some(slot) = index.checked_sub(KEYS_AHEAD).and_then(|at| slots.get_mut(at)) else {
@@ -38,26 +41,27 @@ pub(crate) fn encrypt(slots: &mut [Slot<'_>]) {
             && encrypt_one(slot, sa).is_none()
         {
             // `seal` left nothing of the kind; whatever it is, it does not leave in clear.
+            sa.count_error(Verdict::NoRoom);
             slot.decide(Verdict::NoRoom);
         }
     }
 }
 
-/// Encrypts one packet that [`seal`](crate::seal::seal) numbered, wherever its ESP is in the frame.
-/// `None`, and nothing encrypted, if there is no ESP.
+/// Encrypts one packet that [`seal`](crate::seal::seal) numbered, behind the headers that stay legible.
+/// `None` if there is no room for them.
 #[inline]
 #[must_use = "a packet that was not encrypted must not leave"]
-pub(crate) fn encrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<()> {
+fn encrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<()> {
+    let esp_at = envelope::put(slot, sa)?;
     let hot = sa.hot();
-    let frame = slot.frame.bytes_mut();
-    let esp_at = frame.len().checked_sub(usize::from(slot.esp_len))?;
-    let (prefix, sealed) = frame[esp_at..].split_first_chunk_mut::<PREFIX_LEN>()?;
+    let sealed = slot.frame.bytes_mut().get_mut(esp_at + PREFIX_LEN..)?;
     let (data, icv) = sealed.split_last_chunk_mut::<ICV_LEN>()?;
-    let nonce = esp::gcm_nonce(hot.salt, *prefix.last_chunk::<GCM_IV_LEN>()?);
+    // Not from the packet, where they were only just written.
+    let nonce = esp::gcm_nonce(hot.salt, slot.iv.to_be_bytes());
     if hot.replay.is_extended() {
         hot.key.seal(&nonce, &esp::aad_esn(hot.spi, slot.sequence), data, icv);
     } else {
-        hot.key.seal(&nonce, &prefix[..ESP_HEADER_LEN], data, icv);
+        hot.key.seal(&nonce, &esp::aad(hot.spi, slot.sequence as u32), data, icv);
     }
     if hot.encapsulated { fill_udp_checksum(slot, sa, esp_at) } else { Some(()) }
 }

@@ -20,7 +20,7 @@ use wire::flow::{Flow, Fragment};
 use crate::cpu::prefetch;
 use crate::policy::Direction;
 use crate::prefix::Family;
-use crate::spd::{Lookup, Spd};
+use crate::spd::{Lookup, Side};
 
 /// Tables up to which the database is asked without a cache: each costs about what the cache costs.
 const TABLES_MAX: usize = 4;
@@ -103,33 +103,45 @@ impl Flows {
         }
     }
 
-    /// Asks for the memory that [`lookup`](Flows::lookup) will read, in the cache or in the database.
+    /// Asks for the memory that [`lookup`](Flows::lookup) will read, in the cache or in the database, and
+    /// returns what it wants to know.
     #[inline]
-    pub(crate) fn prefetch(&self, spd: &Spd, direction: Direction, flow: &Flow) {
-        if !is_worth_it(spd, direction, flow) {
-            return spd.prefetch(direction, flow);
-        }
-        let rest = self.rest(direction, flow);
+    pub(crate) fn ask(&self, side: &Side<'_>, flow: &Flow) -> u64 {
+        if is_worth_it(side, flow) { self.ask_cached(side, flow) } else { side.ask(flow) }
+    }
+
+    #[inline(never)]
+    fn ask_cached(&self, side: &Side<'_>, flow: &Flow) -> u64 {
+        let rest = self.rest(side.direction(), flow);
         match (flow.src, flow.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                prefetch(&self.v4[self.line_v4(src.to_bits(), dst.to_bits(), rest)]);
+                let line = self.line_v4(src.to_bits(), dst.to_bits(), rest);
+                prefetch(&self.v4[line]);
+                line as u64
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                prefetch(&self.v6[self.line_v6(src.to_bits(), dst.to_bits(), rest)]);
+                let line = self.line_v6(src.to_bits(), dst.to_bits(), rest);
+                prefetch(&self.v6[line]);
+                line as u64
             }
-            _ => {}
+            _ => 0,
         }
     }
 
-    /// The policy that decides a flow, outside of route mode: what [`Spd::lookup`] says.
+    /// The policy that decides a flow, outside of route mode: what [`Spd::lookup`](crate::spd::Spd::lookup) says. `asked` is what
+    /// [`ask`](Flows::ask) returned for the same policies and flow.
     #[inline]
-    pub(crate) fn lookup<'v>(
-        &mut self,
-        spd: &'v Spd,
-        direction: Direction,
-        flow: &Flow,
-    ) -> Lookup<'v> {
-        if flow.fragment == Fragment::Later || !is_worth_it(spd, direction, flow) {
+    pub(crate) fn lookup<'v>(&mut self, side: &Side<'v>, flow: &Flow, asked: u64) -> Lookup<'v> {
+        match is_worth_it(side, flow) {
+            true => self.lookup_cached(side, flow, asked as usize % LINES),
+            false => side.lookup(flow, asked),
+        }
+    }
+
+    #[inline(never)]
+    fn lookup_cached<'v>(&mut self, side: &Side<'v>, flow: &Flow, at: usize) -> Lookup<'v> {
+        let (spd, direction) = (side.spd(), side.direction());
+        if flow.fragment == Fragment::Later {
             return spd.lookup(direction, flow);
         }
         if spd.version() != self.version {
@@ -139,7 +151,6 @@ impl Flows {
         match (flow.src, flow.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let (src, dst) = (src.to_bits(), dst.to_bits());
-                let at = self.line_v4(src, dst, rest);
                 if let Some(policy) = self.v4[at].get(src, dst, rest) {
                     return spd.numbered(policy, direction);
                 }
@@ -149,7 +160,6 @@ impl Flows {
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
                 let (source, destination) = (src.to_bits(), dst.to_bits());
-                let at = self.line_v6(source, destination, rest);
                 let line = &mut self.v6[at];
                 if line.is(source, destination, rest) {
                     return spd.numbered(line.policy, direction);
@@ -198,8 +208,8 @@ impl Flows {
 }
 
 #[inline]
-fn is_worth_it(spd: &Spd, direction: Direction, flow: &Flow) -> bool {
-    spd.tables(direction, Family::of(flow.src)) > TABLES_MAX
+fn is_worth_it(side: &Side<'_>, flow: &Flow) -> bool {
+    side.tables(Family::of(flow.src)) > TABLES_MAX
 }
 
 impl Rest {
@@ -264,6 +274,7 @@ mod tests {
     use crate::policy::{Action, Policy, PolicyConfig};
     use crate::prefix::Prefix;
     use crate::selector::Selector;
+    use crate::spd::Spd;
     use std::sync::Arc;
 
     fn policy(index: u32, len: u8, v6: bool, direction: Direction, priority: u32) -> Arc<Policy> {
@@ -334,9 +345,10 @@ mod tests {
             {
                 let flow = flow(v6, host, port);
                 for direction in Direction::ALL {
-                    flows.prefetch(spd, direction, &flow);
+                    let side = spd.side(direction);
+                    let asked = flows.ask(&side, &flow);
                     let expected = found(spd.lookup(direction, &flow));
-                    assert_eq!(found(flows.lookup(spd, direction, &flow)), expected);
+                    assert_eq!(found(flows.lookup(&side, &flow, asked)), expected);
                 }
             }
         }
@@ -379,7 +391,9 @@ mod tests {
         let mut spd = Spd::new();
         spd.insert(policy(1, 24, false, Direction::Out, 0));
         let one = flow(false, 1, 1);
-        assert_eq!(found(flows.lookup(&spd, Direction::Out, &one)), Some(1));
+        let side = spd.side(Direction::Out);
+        let asked = flows.ask(&side, &one);
+        assert_eq!(found(flows.lookup(&side, &one, asked)), Some(1));
         assert!(flows.v4.iter().all(|line| line.stamps == [0; WAYS]));
     }
 }

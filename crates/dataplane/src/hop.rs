@@ -12,7 +12,8 @@ use crate::view::View;
 
 /// Takes one hop from every packet.
 pub(crate) fn hop(batch: &mut Batch<'_>, view: &View) {
-    for slot in batch.undecided().filter(|slot| !slot.is_hosts(view)) {
+    let has_host = view.has_host();
+    for slot in batch.undecided().filter(|slot| !has_host || !slot.is_hosts(view)) {
         let packet = slot.frame.bytes_mut();
         let alive = match slot.flow.is_ipv6() {
             false => ipv4::decrement_ttl(packet),

@@ -12,80 +12,166 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use wire::flow::{Flow, Fragment};
 
-use crate::batch::{Batch, Slot, Turn};
+use crate::batch::{BATCH_PACKETS, Batch, Slot, Turn};
 use crate::classify::is_local;
-use crate::policy::{Action, Direction, Policy, Template};
+use crate::policy::{Action, Direction, Kind, Policy};
 use crate::punt::to_host;
+use crate::runs::{Run, Runs};
 use crate::sa::{Mode, Sa};
 use crate::selector::Selector;
-use crate::spd::{DefaultAction, Lookup};
-use crate::tally::Tally;
+use crate::spd::{DefaultAction, Lookup, Side};
 use crate::tunnel::leads_back;
 use crate::verdict::Verdict;
 use crate::view::View;
 
-/// Checks every packet against the policies of the direction it takes: asks for the memory in which
-/// they are found, then for that of the policy, then decides.
+/// Checks every packet against the policies of the direction it takes.
+///
+/// 1. Its addresses. Which packets are of one run? For each run, ask for the memory in which its policy
+///    is found.
+/// 2. By then it has come: the policy; ask for its memory.
+/// 3. Decide.
 pub(crate) fn inspect<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<'_>) {
-    if !view.spd.is_empty() {
-        for slot in batch.undecided() {
-            if slot.inbound.is_none() {
-                turn.flows.prefetch(&view.spd, Direction::Forward, &slot.flow);
+    let sides = [Direction::In, Direction::Forward].map(|direction| view.spd.side(direction));
+    for slots in batch.slots.chunks_mut(BATCH_PACKETS) {
+        let mut runs = Runs::new();
+        find_runs(slots, &mut runs, &sides, view, turn);
+        for run in runs.iter_mut() {
+            run.found = find(run, slots, &sides, view, turn);
+            if let Lookup::Policy(policy) = run.found {
+                policy.prefetch();
             }
         }
-    }
-    let mut tally = Tally::new(turn);
-    // What the host itself sends comes in nowhere: only its way out is asked for, by `choose`.
-    for slot in batch.undecided().filter(|slot| !slot.is_hosts(view)) {
-        slot.found = find(slot, view, turn);
-        if let Lookup::Policy(policy) = slot.found {
-            policy.prefetch();
+        for run in runs.iter_mut() {
+            inspect_run(run, slots, view, turn);
         }
     }
-    for slot in batch.undecided().filter(|slot| !slot.is_hosts(view)) {
-        if let Err(verdict) = inspect_one(slot, view, &mut tally) {
-            if let Some(sa) = slot.inbound {
-                sa.count_error(verdict);
-            }
-            slot.decide(verdict);
-        }
-    }
-    tally.settle();
 }
 
-/// What the policies of the packet's direction say.
+/// Who a packet came through, and where it goes: one run's packets have it in common.
+#[derive(Clone, Copy)]
+struct Way<'v> {
+    sa: Option<&'v Sa>,
+    direction: Direction,
+}
+
+impl<'v> Way<'v> {
+    #[inline]
+    fn of(slot: &Slot<'v>, view: &View) -> Way<'v> {
+        // Only a packet out of a tunnel can be local here: `classify` ended the others.
+        let for_host = slot.inbound.is_some() && is_local(slot.flow.dst, view);
+        let direction = if for_host { Direction::In } else { Direction::Forward };
+        Way { sa: slot.inbound, direction }
+    }
+
+    /// Whether a packet that goes this way is only to be asked about together with itself.
+    #[inline]
+    fn is_single(&self) -> bool {
+        // Selectors of SAs and routes into tunnels look at more than the policies do.
+        self.sa.is_some_and(|sa| sa.hot().selective || sa.hot().if_id != 0)
+    }
+
+    #[inline]
+    fn same(&self, other: &Way<'_>) -> bool {
+        let sa = |way: &Way<'_>| way.sa.map(|sa| &raw const *sa);
+        self.direction == other.direction && sa(self) == sa(other) && !self.is_single()
+    }
+}
+
+/// The policies of one of the two directions that packets take on their way in.
 #[inline]
-fn find<'v>(slot: &Slot<'v>, view: &'v View, turn: &mut Turn<'_>) -> Lookup<'v> {
-    let flow = &slot.flow;
-    let Some(sa) = slot.inbound else {
-        return turn.flows.lookup(&view.spd, Direction::Forward, flow);
-    };
-    let for_host = is_local(flow.dst, view);
-    let direction = if for_host { Direction::In } else { Direction::Forward };
-    match sa.hot().if_id {
-        0 => turn.flows.lookup(&view.spd, direction, flow),
-        if_id => view.spd.lookup_of(if_id, direction, flow),
+fn side<'a, 'v>(sides: &'a [Side<'v>; 2], direction: Direction) -> &'a Side<'v> {
+    &sides[usize::from(direction == Direction::Forward)]
+}
+
+/// The first pass.
+#[inline]
+fn find_runs<'v>(
+    slots: &mut [Slot<'v>],
+    runs: &mut Runs<'v>,
+    sides: &[Side<'v>; 2],
+    view: &'v View,
+    turn: &Turn<'_>,
+) {
+    let mut first: Option<(usize, Way<'v>)> = None;
+    for at in 0..slots.len() {
+        let slot = &mut slots[at];
+        if slot.verdict.is_some() {
+            continue;
+        }
+        // What the host itself sends comes in nowhere: only its way out is asked for, by `choose`.
+        if slot.is_hosts(view) {
+            first = None;
+            continue;
+        }
+        if let Err(verdict) = check_addresses(&slot.flow) {
+            refuse(slot, verdict);
+            continue;
+        }
+        let way = Way::of(slot, view);
+        let side = side(sides, way.direction);
+        let (flow, same) = (&slots[at].flow, |(other, known): (usize, Way<'_>)| {
+            known.same(&way) && side.same(&slots[other].flow, &slots[at].flow)
+        });
+        if first.is_some_and(same) {
+            runs.extend(at);
+        } else {
+            runs.begin(at, way.direction, turn.flows.ask(side, flow));
+            first = Some((at, way));
+        }
     }
 }
 
-fn inspect_one<'v>(
-    slot: &mut Slot<'v>,
-    view: &'v View,
-    tally: &mut Tally<'v>,
-) -> Result<(), Verdict> {
-    let flow = &slot.flow;
-    check_addresses(flow)?;
-    // Only a packet out of a tunnel can be local here: `classify` ended the others.
-    let for_host = slot.inbound.is_some() && is_local(flow.dst, view);
-    let policy = match slot.inbound {
-        Some(sa) if sa.hot().if_id != 0 => inspect_routed(flow, sa, slot.found, view)?,
-        Some(sa) => inspect_opened(flow, sa, slot.found)?,
-        None => inspect_clear(flow, slot.found)?,
-    };
-    if let Some(policy) = policy {
-        tally.count(policy, slot.frame.len());
+#[cold]
+fn refuse(slot: &mut Slot<'_>, verdict: Verdict) {
+    if let Some(sa) = slot.inbound {
+        sa.count_error(verdict);
     }
-    if for_host { to_host(slot, view) } else { Ok(()) }
+    slot.decide(verdict);
+}
+
+/// What the policies of the packets' direction say.
+#[inline]
+fn find<'v>(
+    run: &Run<'v>,
+    slots: &[Slot<'v>],
+    sides: &[Side<'v>; 2],
+    view: &'v View,
+    turn: &mut Turn<'_>,
+) -> Lookup<'v> {
+    let slot = run.first(slots);
+    match slot.inbound.map_or(0, |sa| sa.hot().if_id) {
+        0 => turn.flows.lookup(side(sides, run.direction), &slot.flow, run.asked),
+        if_id => view.spd.lookup_of(if_id, run.direction, &slot.flow),
+    }
+}
+
+/// The last pass.
+#[inline]
+fn inspect_run<'v>(run: &Run<'v>, slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) {
+    let slot = run.first(slots);
+    let flow = &slot.flow;
+    let policy = match slot.inbound {
+        Some(sa) if sa.hot().if_id != 0 => inspect_routed(flow, sa, run.found, view),
+        Some(sa) => inspect_opened(flow, sa, run.found),
+        None => inspect_clear(flow, run.found),
+    };
+    match policy {
+        Err(verdict) => run.of(slots).for_each(|slot| refuse(slot, verdict)),
+        Ok(Some(policy)) => {
+            let (packets, bytes) = run
+                .of(slots)
+                .fold((0, 0), |(packets, bytes), slot| (packets + 1, bytes + slot.frame.len()));
+            policy.count(turn.seat, packets, bytes as u64, turn.now_ns);
+        }
+        Ok(None) => {}
+    }
+    if run.direction == Direction::In {
+        for slot in run.of(slots) {
+            if let Err(verdict) = to_host(slot, view) {
+                refuse(slot, verdict);
+            }
+        }
+    }
 }
 
 /// A packet that came through `sa`; the policy that lets it pass.
@@ -97,10 +183,7 @@ fn inspect_opened<'v>(
     if sa.hot().selective
         && let Some(selector) = &sa.config().selector
     {
-        check_ports_known(flow, selector)?;
-        if !selector.matches(flow) {
-            return Err(Verdict::SelectorMismatch);
-        }
+        check_selector(flow, selector)?;
     }
     // As in Linux, transport mode adds to a packet that would be welcome in clear, too: its
     // addresses are the peer's own, so it says nothing that the peer could not say without
@@ -112,27 +195,40 @@ fn inspect_opened<'v>(
         Lookup::Default(DefaultAction::Accept) if is_transport => return Ok(None),
         Lookup::Default(_) => return Err(Verdict::NoPolicy),
     };
-    let is_welcome = |template: &Template| {
-        // Neither of the two ever changes, so what was once found goes on being so.
-        let welcomed_by = &sa.hot().welcomed_by;
-        if welcomed_by.load(Relaxed) == policy.id() {
-            return true;
-        }
-        let welcome = template.accepts(sa) || is_transport && template.optional;
-        if welcome {
-            welcomed_by.store(policy.id(), Relaxed);
-        }
-        welcome
-    };
-    match &policy.config().action {
-        Action::Discard => Err(Verdict::PolicyBlock),
-        Action::Protect { template, .. } if is_welcome(template) => {
-            check_ports_known(flow, &policy.config().selector)?;
+    match policy.kind() {
+        Kind::Discard => Err(Verdict::PolicyBlock),
+        Kind::Protect if is_welcome(policy, sa) => {
+            check_ports_known(flow, policy)?;
             Ok(Some(policy))
         }
-        Action::Bypass if is_transport => Ok(Some(policy)),
-        Action::Protect { .. } | Action::Bypass => Err(Verdict::PolicyMismatch),
+        Kind::Bypass if is_transport => Ok(Some(policy)),
+        Kind::Protect | Kind::Bypass => Err(Verdict::PolicyMismatch),
     }
+}
+
+/// Whether the SA's own selector admits the packet.
+fn check_selector(flow: &Flow, selector: &Selector) -> Result<(), Verdict> {
+    if flow.fragment != Fragment::Whole && selector.selects_ports() {
+        return Err(Verdict::FragmentOfPortPolicy);
+    }
+    if selector.matches(flow) { Ok(()) } else { Err(Verdict::SelectorMismatch) }
+}
+
+/// Whether a protect policy asks for just such an SA. Neither of the two ever changes, so what was once
+/// found goes on being so.
+#[inline]
+fn is_welcome(policy: &Policy, sa: &Sa) -> bool {
+    sa.hot().welcomed_by.load(Relaxed) == policy.id() || becomes_welcome(policy, sa)
+}
+
+#[cold]
+fn becomes_welcome(policy: &Policy, sa: &Sa) -> bool {
+    let Action::Protect { template, .. } = &policy.config().action else { return false };
+    let welcome = template.accepts(sa) || sa.hot().mode == Mode::Transport && template.optional;
+    if welcome {
+        sa.hot().welcomed_by.store(policy.id(), Relaxed);
+    }
+    welcome
 }
 
 /// A packet that came through the SA of a tunnel in route mode. Where no policy lets it pass, its source
@@ -160,11 +256,11 @@ fn inspect_clear<'v>(flow: &Flow, found: Lookup<'v>) -> Result<Option<&'v Policy
         Lookup::Default(DefaultAction::Accept) => return Ok(None),
         Lookup::Default(DefaultAction::Block) => return Err(Verdict::NoPolicy),
     };
-    match &policy.config().action {
-        Action::Discard => Err(Verdict::PolicyBlock),
-        Action::Protect { template, .. } if !template.optional => Err(Verdict::ClearOfProtected),
-        Action::Protect { .. } | Action::Bypass => {
-            check_ports_known(flow, &policy.config().selector)?;
+    match policy.kind() {
+        Kind::Discard => Err(Verdict::PolicyBlock),
+        Kind::Protect if !policy.is_optional() => Err(Verdict::ClearOfProtected),
+        Kind::Protect | Kind::Bypass => {
+            check_ports_known(flow, policy)?;
             Ok(Some(policy))
         }
     }
@@ -173,15 +269,24 @@ fn inspect_clear<'v>(flow: &Flow, found: Lookup<'v>) -> Result<Option<&'v Policy
 /// A fragment passes only where ports do not matter (RFC 4301 §7): the first one shows them, but
 /// those that follow could not, and half a packet is of no use.
 #[inline]
-pub(crate) fn check_ports_known(flow: &Flow, selector: &Selector) -> Result<(), Verdict> {
-    if flow.fragment != Fragment::Whole && selector.selects_ports() {
-        return Err(Verdict::FragmentOfPortPolicy);
+pub(crate) fn check_ports_known(flow: &Flow, policy: &Policy) -> Result<(), Verdict> {
+    match flow.fragment != Fragment::Whole && policy.is_by_ports() {
+        true => Err(Verdict::FragmentOfPortPolicy),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// RFC 1812 §5.3.7, RFC 4291 §2.5.2–2.5.6: addresses that a router forwards neither from nor to.
+#[inline]
 fn check_addresses(flow: &Flow) -> Result<(), Verdict> {
+    match may_be_martian(flow.src) | may_be_martian(flow.dst) {
+        true => check_closely(flow),
+        false => Ok(()),
+    }
+}
+
+#[cold]
+fn check_closely(flow: &Flow) -> Result<(), Verdict> {
     if is_martian(flow.src) {
         return Err(Verdict::MartianSource);
     }
@@ -191,7 +296,20 @@ fn check_addresses(flow: &Flow) -> Result<(), Verdict> {
     Ok(())
 }
 
+/// Whether an address begins as a martian's does; nearly none does.
 #[inline]
+fn may_be_martian(address: IpAddr) -> bool {
+    let first = match address {
+        IpAddr::V4(v4) => v4.octets()[0],
+        // Those of IPv6 begin with 0, fe or ff, all of which are among those of IPv4.
+        IpAddr::V6(v6) => v6.octets()[0],
+    };
+    MARTIAN_BEGINNINGS[usize::from(first >> 6)] >> (first & 63) & 1 != 0
+}
+
+/// A bit for each first octet: 0, 127, 169, and 224 and up.
+const MARTIAN_BEGINNINGS: [u64; 4] = [1, 1 << 63, 1 << (169 - 128), u64::MAX << (224 - 192)];
+
 fn is_martian(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
@@ -205,5 +323,26 @@ fn is_martian(address: IpAddr) -> bool {
                 || v6.is_loopback()
                 || v6.is_unicast_link_local()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    #[test]
+    fn every_martian_begins_as_one() {
+        for word in 0..=u16::MAX {
+            let [a, b] = word.to_be_bytes();
+            let v4 = IpAddr::V4(Ipv4Addr::new(a, b, 0, 1));
+            assert!(may_be_martian(v4) || !is_martian(v4), "{v4}");
+            for last in [0, 1] {
+                let v6 = IpAddr::V6(Ipv6Addr::new(word, 0, 0, 0, 0, 0, 0, last));
+                assert!(may_be_martian(v6) || !is_martian(v6), "{v6}");
+            }
+        }
+        let few = [[10, 0, 0, 1], [192, 0, 2, 1], [198, 18, 0, 1], [100, 64, 0, 1]];
+        assert!(few.iter().all(|octets| !may_be_martian(IpAddr::from(*octets))));
     }
 }

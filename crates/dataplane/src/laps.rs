@@ -16,9 +16,9 @@ pub enum Stage {
     Classify,
     /// The replay window is asked.
     Open,
-    /// ESP is decrypted.
+    /// ESP is decrypted, the inner packet appears.
     Decrypt,
-    /// The replay window moves, the inner packet appears.
+    /// The replay window moves.
     Accept,
     /// The policy that a packet came in by.
     Inspect,
@@ -26,9 +26,9 @@ pub enum Stage {
     Hop,
     /// The outbound policy and its SA.
     Choose,
-    /// Sequence numbers, ESP and outer headers.
+    /// Sequence numbers and IVs.
     Seal,
-    /// ESP is encrypted.
+    /// ESP and outer headers; ESP is encrypted.
     Encrypt,
     /// Next hop and link header.
     Route,

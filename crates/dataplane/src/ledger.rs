@@ -12,11 +12,13 @@
 //! | packets were counted, before bytes | a count that is some packets ahead |
 //!
 //! ```text
-//!  entry: 16 words, then the ring of the replay window (0 to 256 words)
+//!  entry: 16 words, then the ring of the replay window (up to 256 words); one of two words is in front
 //!   0 tag  1 sent  2 top  3 packets  4 bytes  5 first use  6 last use  7 claim │ 8 … 11 errors  12 added
+//!   13 … 15 ring
 //! ```
 //!
-//! What is read and written for every packet is in the first line. IVs are not here: a new process
+//! What is read and written for every packet is in the first line. IKE daemons ask for windows of up to 32
+//! packets unless told otherwise: such an entry is these two lines. IVs are not here: a new process
 //! has new ones (`nonce.rs`). Keys are not here either, and the ledger does not know whose an entry
 //! is: the *tag*, which is never used twice, ties it to the journal's record of its SA.
 
@@ -34,14 +36,14 @@ use crate::replay::ring_words;
 /// Words before the ring: two cache lines, the unit of adjacent-line prefetch.
 const HEAD_WORDS: usize = 16;
 
-/// Words of a cell, the unit that entries are made of: a head and a ring for windows of up to 480.
-const CELL_WORDS: usize = 32;
+/// Words of a cell, the unit that entries are made of: a head, with the ring of windows up to 32.
+const CELL_WORDS: usize = HEAD_WORDS;
 
 /// Cells of a chunk.
 const CHUNK_CELLS: usize = CHUNK_WORDS / CELL_WORDS;
 
-/// Sizes of entries: 1, 2, 4, 8 or 16 cells. The last holds the widest window.
-const CLASSES: usize = 5;
+/// Sizes of entries: 1, 2, 4, 8, 16 or 32 cells. The last holds the widest window.
+const CLASSES: usize = 6;
 
 const _: () =
     assert!(HEAD_WORDS + ring_words(crate::replay::WINDOW_MAX) <= CELL_WORDS << (CLASSES - 1));
@@ -57,6 +59,7 @@ mod word {
     pub(super) const CLAIM: usize = 7;
     pub(super) const ERRORS: usize = 8;
     pub(super) const ADDED: usize = 12;
+    pub(super) const RING: usize = 13;
 }
 
 /// Kinds of packets that an SA refused, as an entry counts them.
@@ -236,7 +239,8 @@ impl Ledger {
         window: u32,
     ) -> Option<Entry> {
         let (head, rest) = words.split_first_chunk::<HEAD_WORDS>()?;
-        let ring = rest.get(..ring_words(window))?;
+        let room = if class_of(window) == 0 { &words[word::RING..HEAD_WORDS] } else { rest };
+        let ring = room.get(..ring_words(window))?;
         Some(Entry { words: Words { head, ring }, place, lasts, ledger: self.clone() })
     }
 
@@ -302,7 +306,9 @@ fn zero(words: &[AtomicU64]) {
 }
 
 fn class_of(window: u32) -> usize {
-    let cells = (HEAD_WORDS + ring_words(window)).div_ceil(CELL_WORDS);
+    let ring = ring_words(window);
+    let behind = if ring <= HEAD_WORDS - word::RING { 0 } else { ring };
+    let cells = (HEAD_WORDS + behind).div_ceil(CELL_WORDS);
     cells.next_power_of_two().trailing_zeros() as usize
 }
 

@@ -25,10 +25,15 @@ impl Locals {
     }
 
     /// Whether an address is one of this host's.
-    #[inline]
+    #[inline(always)]
     pub fn contains(&self, address: IpAddr) -> bool {
         let (word, bit) = place(address);
-        self.filter[word] & bit != 0 && self.table.get(&address).is_some()
+        self.filter[word] & bit != 0 && self.is_in_table(address)
+    }
+
+    #[inline(never)]
+    fn is_in_table(&self, address: IpAddr) -> bool {
+        self.table.get(&address).is_some()
     }
 
     /// Adds an address.

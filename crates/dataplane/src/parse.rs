@@ -11,31 +11,53 @@ use crate::batch::{Batch, Slot};
 use crate::verdict::Verdict;
 use crate::view::View;
 
+/// What is to be known of the port that a packet came in by.
+#[derive(Clone, Copy)]
+struct Door {
+    ingress: u16,
+    /// It is the host's.
+    is_hosts: bool,
+    /// Its address; `None` if the port is none of the view's.
+    mac: Option<MacAddr>,
+}
+
+impl Door {
+    fn of(slot: &Slot<'_>, view: &View) -> Door {
+        let mac = view.ports.get(usize::from(slot.ingress)).map(|port| port.mac);
+        Door { ingress: slot.ingress, is_hosts: slot.is_hosts(view), mac }
+    }
+}
+
 /// Parses every packet.
 pub(crate) fn parse(batch: &mut Batch<'_>, view: &View) {
+    let mut last: Option<Door> = None;
     for slot in batch.undecided() {
-        if let Err(verdict) = parse_one(slot, view) {
+        // Most come by the port by which the one before came.
+        let door = match last {
+            Some(door) if door.ingress == slot.ingress => door,
+            _ => *last.insert(Door::of(slot, view)),
+        };
+        if let Err(verdict) = parse_one(slot, door) {
             slot.decide(verdict);
         }
     }
 }
 
-fn parse_one(slot: &mut Slot<'_>, view: &View) -> Result<(), Verdict> {
+#[inline]
+fn parse_one(slot: &mut Slot<'_>, door: Door) -> Result<(), Verdict> {
     // 0. What the host sends has no Ethernet header.
-    if slot.is_hosts(view) {
-        read_flow(&mut slot.flow, slot.frame.bytes()).map_err(ip_verdict)?;
-        slot.frame.truncate(usize::from(slot.flow.total_len));
-        return Ok(());
+    if door.is_hosts {
+        return parse_hosts(slot);
     }
     // 1. Ethernet: for us, without a VLAN, IP inside.
-    let port = view.ports.get(usize::from(slot.ingress)).ok_or(Verdict::PortDown)?;
+    let mac = door.mac.ok_or(Verdict::PortDown)?;
     let link = ethernet::Header::over(slot.frame.bytes());
     let (link, payload) = link.map_err(|_| Verdict::EthernetTruncated)?;
     let (ethertype, header_len, payload) = match link.ethertype() {
-        ethertype if ethertype.is_tag() => untag(slot.frame.bytes(), port.mac)?,
+        ethertype if ethertype.is_tag() => untag(slot.frame.bytes(), mac)?,
         ethertype => (ethertype, ethernet::HEADER_LEN, payload),
     };
-    if link.destination != port.mac {
+    if link.destination != mac {
         return Err(Verdict::NotForUs);
     }
     let v6 = match ethertype {
@@ -55,6 +77,14 @@ fn parse_one(slot: &mut Slot<'_>, view: &View) -> Result<(), Verdict> {
     slot.frame.truncate(usize::from(slot.flow.total_len));
     // 14 or 18.
     slot.link_len = header_len as u8;
+    Ok(())
+}
+
+/// Out of line, so that reading IP headers is not there twice.
+#[inline(never)]
+fn parse_hosts(slot: &mut Slot<'_>) -> Result<(), Verdict> {
+    read_flow(&mut slot.flow, slot.frame.bytes()).map_err(ip_verdict)?;
+    slot.frame.truncate(usize::from(slot.flow.total_len));
     Ok(())
 }
 

@@ -83,13 +83,24 @@ pub enum Selection {
     Plain,
     /// By policies, one for each tunnel and direction.
     Policy,
+    /// By policies of several shapes, every packet of a tunnel of a flow that was not there before, so
+    /// that each is a look-up in the database of policies.
+    PolicyUncached,
     /// By routes into tunnels, each with an `if_id` of its own (point-to-point).
     P2p,
+    /// By routes into tunnels of one `if_id`, each with ends of its own (point-to-multipoint).
+    P2mp,
 }
 
 impl Selection {
     /// Every way.
-    pub const ALL: [Selection; 3] = [Selection::Plain, Selection::Policy, Selection::P2p];
+    pub const ALL: [Selection; 5] = [
+        Selection::Plain,
+        Selection::Policy,
+        Selection::PolicyUncached,
+        Selection::P2p,
+        Selection::P2mp,
+    ];
 
     /// The name used on the command line and in reports.
     #[must_use]
@@ -97,7 +108,9 @@ impl Selection {
         match self {
             Selection::Plain => "plain",
             Selection::Policy => "policy",
+            Selection::PolicyUncached => "policy-uncached",
             Selection::P2p => "p2p",
+            Selection::P2mp => "p2mp",
         }
     }
 }
@@ -305,11 +318,14 @@ impl PathBench {
         for frame in &mut self.frames {
             let size = self.sizes[self.next % self.sizes.len()];
             let tunnel = self.order[self.next % self.order.len()] as usize;
+            // Which pass over the tunnels this is.
+            let number = self.next / self.order.len();
             self.next += 1;
             frame.clear();
             // Whatever the chunk holds is payload enough; `check_sizes` saw that it fits.
             if let Some(room) = frame.push_back(HEADER_LEN + size) {
-                room[..HEADERS_LEN].copy_from_slice(&gateways::headers(tunnel, size));
+                let headers = gateways::headers_for(self.selection, tunnel, size, number);
+                room[..HEADERS_LEN].copy_from_slice(&headers);
             }
             bytes += size as u64;
         }
@@ -405,7 +421,7 @@ mod tests {
     fn every_selection_brings_packets_through() {
         let bench =
             |selection, measured| PathBench::new(Engine::AwsLc, selection, 5, measured, &[100]);
-        for selection in [Selection::Policy, Selection::P2p] {
+        for selection in Selection::ALL.into_iter().filter(|one| *one != Selection::Plain) {
             let mut bench = bench(selection, Measured::Both).unwrap();
             assert_eq!(bench.run(3).unwrap().packets, 3 * 64);
             let opened = bench.east.worker.counters().snapshot().of(Verdict::Opened);

@@ -4,11 +4,10 @@
 //! without is *bypass*, a `block` is *discard*.
 
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 
-use crate::counters::{Usage, UsageSnapshot};
-use crate::cpu::prefetch;
+use crate::counters::{UsageSnapshot, bump};
+use crate::cpu::{LINE, prefetch};
 use crate::sa::{Mode, Sa};
 use crate::selector::Selector;
 
@@ -100,19 +99,64 @@ pub struct PolicyConfig {
     pub own_sas: bool,
 }
 
-/// A policy in force.
-#[derive(Debug)]
-pub struct Policy {
-    id: u64,
-    config: PolicyConfig,
-    runtime: Arc<Runtime>,
+/// What to do, without the details.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Bypass,
+    Discard,
+    Protect,
 }
 
-#[derive(Debug, Default)]
-struct Runtime {
-    usage: Usage,
+/// What a packet needs of the policy that decides it, and no more: one line, in which the settings that
+/// decide lie beside the counters of the one worker that mostly uses them. `config` repeats the settings
+/// for people.
+#[repr(C, align(64))]
+#[derive(Debug)]
+struct Hot {
+    id: u64,
+    /// Counted by the worker whose seat is `claimed_by`, without an atomic operation.
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    last_use_ns: AtomicU64,
+    position: u64,
+    priority: u32,
+    /// The slot of the outbound SA, or [`NO_BUNDLE`].
+    bundle: u32,
+    index: u32,
+    /// The seat of the worker that has this line's counters for itself; 0 if none has yet.
+    claimed_by: AtomicU16,
+    kind: Kind,
+    /// Whether any bit of a port matters.
+    by_ports: bool,
+    /// A protect policy's template is for transport mode.
+    transport: bool,
+    /// A protect policy's template is content with clear.
+    optional: bool,
+    own_sas: bool,
+}
+
+const _: () = assert!(size_of::<Hot>() == LINE);
+
+/// No slot has this number ([`BUNDLES_MAX`](crate::bundles::BUNDLES_MAX)).
+const NO_BUNDLE: u32 = u32::MAX;
+
+/// A policy in force.
+///
+/// Most policies are one worker's. The first to count claims the counters of the hot line, and adds to
+/// them without an atomic operation; all others share the counters behind it, and leave the line alone.
+/// What is read is their sum.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Policy {
+    hot: Hot,
+    /// Counted by all other workers.
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    last_use_ns: AtomicU64,
+    first_use_ns: AtomicU64,
     /// When control was last asked for this policy's SA.
     asked_ns: AtomicU64,
+    config: PolicyConfig,
 }
 
 fn next_id() -> u64 {
@@ -126,27 +170,86 @@ pub(crate) type Rank = (u32, u64);
 impl Policy {
     /// A new policy.
     pub fn new(config: PolicyConfig) -> Policy {
-        Policy { id: next_id(), config, runtime: Arc::default() }
-    }
-
-    /// A replacement with other settings that goes on with this one's counters.
-    pub fn with_config(&self, config: PolicyConfig) -> Policy {
-        Policy { id: next_id(), config, runtime: self.runtime.clone() }
+        let (kind, template, bundle) = match &config.action {
+            Action::Bypass => (Kind::Bypass, None, None),
+            Action::Discard => (Kind::Discard, None, None),
+            Action::Protect { template, bundle } => (Kind::Protect, Some(template), *bundle),
+        };
+        let hot = Hot {
+            id: next_id(),
+            packets: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            last_use_ns: AtomicU64::new(0),
+            position: config.position,
+            priority: config.priority,
+            bundle: bundle.unwrap_or(NO_BUNDLE),
+            index: config.index,
+            claimed_by: AtomicU16::new(0),
+            kind,
+            by_ports: config.selector.selects_ports(),
+            transport: template.is_some_and(|template| template.mode == Mode::Transport),
+            optional: template.is_some_and(|template| template.optional),
+            own_sas: config.own_sas,
+        };
+        let zero = || AtomicU64::new(0);
+        Policy {
+            hot,
+            packets: zero(),
+            bytes: zero(),
+            last_use_ns: zero(),
+            first_use_ns: zero(),
+            asked_ns: zero(),
+            config,
+        }
     }
 
     /// What tells this object from every other policy of the process's life, also of replacements.
     /// Not zero.
     #[inline]
     pub(crate) fn id(&self) -> u64 {
-        self.id
+        self.hot.id
     }
 
-    /// Asks for the memory that deciding by it reads.
+    /// What to do.
+    #[inline]
+    pub(crate) fn kind(&self) -> Kind {
+        self.hot.kind
+    }
+
+    /// The kernel's index.
+    #[inline]
+    pub(crate) fn index(&self) -> u32 {
+        self.hot.index
+    }
+
+    /// Whether any bit of a port matters.
+    #[inline]
+    pub(crate) fn is_by_ports(&self) -> bool {
+        self.hot.by_ports
+    }
+
+    /// Whether it protects only what an SA is there for.
+    #[inline]
+    pub(crate) fn is_optional(&self) -> bool {
+        self.hot.optional
+    }
+
+    /// Whether a worker without an SA of its own asks for one.
+    #[inline]
+    pub(crate) fn wants_own_sas(&self) -> bool {
+        self.hot.own_sas
+    }
+
+    /// The slot of the SA that a protect policy in tunnel mode wants.
+    #[inline]
+    pub(crate) fn bundle(&self) -> Option<u32> {
+        (self.hot.bundle != NO_BUNDLE && !self.hot.transport).then_some(self.hot.bundle)
+    }
+
+    /// Asks for the memory that deciding by it reads, and counting mostly writes.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        prefetch(&self.config.action);
-        prefetch(&self.config.selector);
-        prefetch(&self.runtime);
+        prefetch(&self.hot);
     }
 
     /// The settings.
@@ -157,7 +260,13 @@ impl Policy {
 
     /// Packets and bytes of inner packets that the policy decided, and when.
     pub fn usage(&self) -> UsageSnapshot {
-        self.runtime.usage.snapshot()
+        let last_use = self.hot.last_use_ns.load(Relaxed).max(self.last_use_ns.load(Relaxed));
+        UsageSnapshot {
+            packets: self.hot.packets.load(Relaxed) + self.packets.load(Relaxed),
+            bytes: self.hot.bytes.load(Relaxed) + self.bytes.load(Relaxed),
+            first_use_ns: self.first_use_ns.load(Relaxed),
+            last_use_ns: last_use,
+        }
     }
 
     /// Whether an SA may ever be found for it. One that asks for what is not carried has no slot.
@@ -172,24 +281,99 @@ impl Policy {
 
     #[inline]
     pub(crate) fn rank(&self) -> Rank {
-        (self.config.priority, self.config.position)
+        (self.hot.priority, self.hot.position)
     }
 
+    /// Counts packets, for the worker of a seat.
     #[inline]
     pub(crate) fn count(&self, seat: u16, packets: u64, bytes: u64, now_ns: u64) {
-        self.runtime.usage.count(seat, packets, bytes, now_ns);
+        if !self.is_own(seat) {
+            return self.count_beside(packets, bytes, now_ns);
+        }
+        bump(&self.hot.packets, packets);
+        bump(&self.hot.bytes, bytes);
+        self.use_at(&self.hot.last_use_ns, now_ns);
     }
 
-    /// Asks for the memory that [`count`](Policy::count) will write.
+    #[cold]
+    fn count_beside(&self, packets: u64, bytes: u64, now_ns: u64) {
+        self.packets.fetch_add(packets, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.use_at(&self.last_use_ns, now_ns);
+    }
+
+    /// The clock is read once per turn, so most packets find their own time here already.
     #[inline]
-    pub(crate) fn prefetch_usage(&self) {
-        prefetch(&self.runtime.usage);
+    fn use_at(&self, last_use_ns: &AtomicU64, now_ns: u64) {
+        let last = last_use_ns.load(Relaxed);
+        if last != now_ns {
+            last_use_ns.store(now_ns, Relaxed);
+            if last == 0 {
+                let _ = self.first_use_ns.compare_exchange(0, now_ns, Relaxed, Relaxed);
+            }
+        }
+    }
+
+    /// Whether the hot line's counters are this worker's.
+    #[inline]
+    fn is_own(&self, seat: u16) -> bool {
+        let claimed_by = self.hot.claimed_by.load(Relaxed);
+        claimed_by == seat && seat != 0 || claimed_by == 0 && self.claim(seat)
+    }
+
+    #[cold]
+    fn claim(&self, seat: u16) -> bool {
+        seat != 0 && self.hot.claimed_by.compare_exchange(0, seat, Relaxed, Relaxed).is_ok()
     }
 
     /// Whether control may be asked for an SA now: at most once per `interval_ns`, by one worker.
     pub(crate) fn may_ask(&self, now_ns: u64, interval_ns: u64) -> bool {
-        let last = self.runtime.asked_ns.load(Relaxed);
+        let last = self.asked_ns.load(Relaxed);
         (last == 0 || now_ns.saturating_sub(last) >= interval_ns)
-            && self.runtime.asked_ns.compare_exchange(last, now_ns, Relaxed, Relaxed).is_ok()
+            && self.asked_ns.compare_exchange(last, now_ns, Relaxed, Relaxed).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prefix::Family;
+
+    fn policy() -> Policy {
+        Policy::new(PolicyConfig {
+            index: 8,
+            direction: Direction::Out,
+            if_id: 0,
+            selector: Selector::any(Family::V4),
+            priority: 0,
+            position: 0,
+            action: Action::Bypass,
+            own_sas: false,
+        })
+    }
+
+    #[test]
+    fn usage_keeps_first_and_last_time() {
+        let policy = policy();
+        assert_eq!(policy.usage(), UsageSnapshot::default());
+        policy.count(1, 2, 150, 5);
+        policy.count(1, 1, 1, 9);
+        let expected = UsageSnapshot { packets: 3, bytes: 151, first_use_ns: 5, last_use_ns: 9 };
+        assert_eq!(policy.usage(), expected);
+        policy.count(2, 1, 1, 11);
+        let expected = UsageSnapshot { packets: 4, bytes: 152, first_use_ns: 5, last_use_ns: 11 };
+        assert_eq!(policy.usage(), expected);
+    }
+
+    #[test]
+    fn usage_is_the_sum_of_all_workers() {
+        let policy = policy();
+        std::thread::scope(|scope| {
+            for seat in [1, 2, 0, 3] {
+                let policy = &policy;
+                scope.spawn(move || (0..5000).for_each(|n| policy.count(seat, 1, 10, n + 1)));
+            }
+        });
+        assert_eq!((policy.usage().packets, policy.usage().bytes), (20_000, 200_000));
     }
 }

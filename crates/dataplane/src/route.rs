@@ -3,13 +3,14 @@
 //! A sealed packet is routed by the far end of its tunnel, any other by its own destination. What
 //! has an egress after this stage has a success for a verdict, which counts once it is sent.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
 
 use wire::Overlay;
 use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
 
 use crate::batch::{Batch, Slot, Turn};
-use crate::fib::{NextHop, Route};
+use crate::fib::{MANY, NextHop, Route};
 use crate::punt::punt;
 use crate::verdict::Verdict;
 use crate::view::View;
@@ -23,15 +24,70 @@ struct Last {
     header: [u8; HEADER_LEN],
 }
 
+/// Routes that were looked up ahead, side by side, where the table is too large for the cache.
+struct Ahead {
+    /// Destinations of packets, in their order; those of packets that follow each other once.
+    destinations: [IpAddr; MANY],
+    codes: [u32; MANY],
+    /// Those that are still to come.
+    rest: Range<usize>,
+}
+
+impl Ahead {
+    const NOTHING: Ahead = Ahead {
+        destinations: [IpAddr::V4(Ipv4Addr::UNSPECIFIED); MANY],
+        codes: [0; MANY],
+        rest: 0..0,
+    };
+
+    /// Looks up the routes of the next packets, at most [`MANY`].
+    fn look(&mut self, slots: &[Slot<'_>], view: &View) {
+        let mut count = 0;
+        for slot in slots.iter().filter(|slot| slot.verdict.is_none()) {
+            let destination = destination(slot);
+            if count == 0 || self.destinations[count - 1] != destination {
+                self.destinations[count] = destination;
+                count += 1;
+            }
+        }
+        view.fib.codes_of(&self.destinations[..count], &mut self.codes);
+        self.rest = 0..count;
+    }
+
+    /// The route of a destination, which is asked for in the order of the packets.
+    fn route(&mut self, destination: IpAddr, view: &View) -> Option<Route> {
+        match self.rest.find(|at| self.destinations[*at] == destination) {
+            Some(at) => view.fib.route_of(self.codes[at]),
+            None => view.fib.lookup(destination),
+        }
+    }
+}
+
 /// Routes every packet.
 pub(crate) fn route(batch: &mut Batch<'_>, view: &View, turn: &mut Turn<'_>) {
     let mut last = None;
-    for slot in batch.undecided() {
-        let verdict = match route_one(slot, view, turn, &mut last) {
-            Ok(()) => success(slot, view),
-            Err(verdict) => verdict,
-        };
-        slot.decide(verdict);
+    let mut ahead = Ahead::NOTHING;
+    let is_large = view.fib.is_large();
+    for slots in batch.slots.chunks_mut(MANY) {
+        if is_large {
+            ahead.look(slots, view);
+        }
+        for slot in slots.iter_mut().filter(|slot| slot.verdict.is_none()) {
+            let verdict = match route_one(slot, view, turn, &mut last, &mut ahead) {
+                Ok(()) => success(slot, view),
+                Err(verdict) => verdict,
+            };
+            slot.decide(verdict);
+        }
+    }
+}
+
+/// Where a packet is routed to.
+#[inline]
+fn destination(slot: &Slot<'_>) -> IpAddr {
+    match slot.outbound {
+        Some(sa) => sa.destination(),
+        None => slot.flow.dst,
     }
 }
 
@@ -41,13 +97,12 @@ fn route_one(
     view: &View,
     turn: &mut Turn<'_>,
     last: &mut Option<Last>,
+    ahead: &mut Ahead,
 ) -> Result<(), Verdict> {
-    let destination = match slot.outbound {
-        Some(sa) => sa.destination(),
-        None => slot.flow.dst,
-    };
+    let destination = destination(slot);
     if last.as_ref().is_none_or(|last| last.destination != destination) {
-        look_up(slot, destination, view, turn, last)?;
+        let route = ahead.route(destination, view);
+        look_up(slot, destination, route, view, turn, last)?;
     }
     let Some(last) = last else { return Err(Verdict::NoRoute) };
     if slot.frame.len() > last.mtu {
@@ -62,11 +117,12 @@ fn route_one(
 fn look_up(
     slot: &Slot<'_>,
     destination: IpAddr,
+    route: Option<Route>,
     view: &View,
     turn: &mut Turn<'_>,
     last: &mut Option<Last>,
 ) -> Result<(), Verdict> {
-    let hop = match view.fib.lookup(destination) {
+    let hop = match route {
         Some(Route::Via(hop)) => hop,
         Some(other) => return Err(refused(other, slot)),
         None => return Err(Verdict::NoRoute),

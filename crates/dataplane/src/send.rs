@@ -20,11 +20,17 @@ use crate::verdict::Verdict;
 /// millisecond at full speed. Fewer lose packets to short stalls, more only add delay.
 const QUEUE_PACKETS: usize = 512;
 
+/// Packets in a row that end alike.
+struct Alike {
+    verdict: Verdict,
+    packets: usize,
+}
+
 /// Packets on their way into one port, oldest first.
 pub(crate) struct Queue {
     frames: Vec<Frame>,
-    /// What each of them counts as when it is sent.
-    verdicts: Vec<Verdict>,
+    /// What they count as when they are sent.
+    ends: Vec<Alike>,
     /// Packets that the port took and has not sent yet.
     unflushed: usize,
 }
@@ -34,7 +40,7 @@ impl Queue {
     pub fn new() -> Queue {
         Queue {
             frames: Vec::with_capacity(QUEUE_PACKETS),
-            verdicts: Vec::with_capacity(QUEUE_PACKETS),
+            ends: Vec::with_capacity(QUEUE_PACKETS),
             unflushed: 0,
         }
     }
@@ -61,18 +67,50 @@ impl Queue {
             return;
         }
         let sent = if self.is_empty() { 0 } else { port.send(&mut self.frames, pool) };
-        // Most end alike.
-        for alike in self.verdicts[..sent].chunk_by(|one, next| one == next) {
-            counters.count(alike[0], alike.len() as u64);
+        if sent != 0 {
+            self.count(sent, counters);
         }
-        self.verdicts.drain(..sent);
         self.unflushed = port.flush(pool);
+    }
+
+    /// How many more packets may wait here.
+    fn room(&self) -> usize {
+        QUEUE_PACKETS.saturating_sub(self.frames.len())
+    }
+
+    /// Takes packets that end alike.
+    #[inline]
+    fn push(&mut self, frames: impl Iterator<Item = Frame>, verdict: Verdict) {
+        let before = self.frames.len();
+        self.frames.extend(frames);
+        let packets = self.frames.len() - before;
+        match self.ends.last_mut() {
+            Some(last) if last.verdict == verdict => last.packets += packets,
+            _ => self.ends.push(Alike { verdict, packets }),
+        }
+    }
+
+    /// Counts the oldest packets, so many, as what they are now that they are sent.
+    #[inline]
+    fn count(&mut self, mut sent: usize, counters: &Counters) {
+        let mut over = 0;
+        for alike in &mut self.ends {
+            let now = sent.min(alike.packets);
+            counters.count(alike.verdict, now as u64);
+            alike.packets -= now;
+            sent -= now;
+            if alike.packets != 0 {
+                break;
+            }
+            over += 1;
+        }
+        self.ends.drain(..over);
     }
 
     /// Gives up all that waits.
     pub(crate) fn discard(&mut self, pool: &mut Pool, counters: &Counters) {
-        counters.count(Verdict::Stopped, self.verdicts.len() as u64);
-        self.verdicts.clear();
+        counters.count(Verdict::Stopped, self.frames.len() as u64);
+        self.ends.clear();
         for frame in self.frames.drain(..) {
             pool.give(frame);
         }
@@ -96,26 +134,31 @@ pub(crate) fn send(
     if batch.slots.iter().any(|slot| slot.stay.is_some()) {
         hold_back(batch, pool, turn);
     }
-    for slot in batch.slots.drain(..) {
-        let Slot { frame, verdict, egress, .. } = slot;
+    let mut slots = batch.slots.drain(..);
+    // Most packets leave where the one before left, and count alike.
+    while let Some(&Slot { verdict, egress, .. }) = slots.as_slice().first() {
+        let is_alike = |slot: &&Slot<'_>| slot.verdict == verdict && slot.egress == egress;
+        let mut run = slots.as_slice().iter().take_while(is_alike).count();
         // Every slot is decided by now: `route` leaves none.
         let verdict = verdict.unwrap_or(Verdict::Stopped);
-        match egress.and_then(|egress| queues.get_mut(usize::from(egress))) {
-            Some(queue) if queue.frames.len() < QUEUE_PACKETS => {
-                queue.frames.push(frame);
-                queue.verdicts.push(verdict);
-            }
-            missing_or_full => {
-                let lost = match (egress, missing_or_full) {
-                    (None, _) => verdict,
-                    (Some(_), Some(_)) => Verdict::TransmitFull,
-                    (Some(_), None) => Verdict::RouteNotAPort,
-                };
-                turn.counters.count(lost, 1);
-                pool.give(frame);
+        let mut lost = verdict;
+        if let Some(egress) = egress {
+            lost = Verdict::RouteNotAPort;
+            if let Some(queue) = queues.get_mut(usize::from(egress)) {
+                lost = Verdict::TransmitFull;
+                let taken = run.min(queue.room());
+                if taken != 0 {
+                    queue.push(slots.by_ref().take(taken).map(|slot| slot.frame), verdict);
+                    run -= taken;
+                }
             }
         }
+        if run != 0 {
+            turn.counters.count(lost, run as u64);
+            slots.by_ref().take(run).for_each(|slot| pool.give(slot.frame));
+        }
     }
+    drop(slots);
     for (queue, port) in queues.iter_mut().zip(ports) {
         queue.drain(port, pool, turn.counters);
     }

@@ -12,6 +12,7 @@ mod fields;
 mod numbers;
 mod space;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -44,6 +45,77 @@ pub enum Lookup<'a> {
     PortsNeeded,
 }
 
+/// The policies of one direction outside of route mode, for the look-ups of a batch.
+#[derive(Clone, Copy)]
+pub(crate) struct Side<'a> {
+    spd: &'a Spd,
+    direction: Direction,
+    v4: &'a Space<u32>,
+    v6: &'a Space<u128>,
+    default: DefaultAction,
+}
+
+impl<'a> Side<'a> {
+    /// The database.
+    #[inline]
+    pub(crate) fn spd(&self) -> &'a Spd {
+        self.spd
+    }
+
+    /// The direction.
+    #[inline]
+    pub(crate) fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// Hash tables that a look-up of a family may have to ask.
+    #[inline]
+    pub(crate) fn tables(&self, family: Family) -> usize {
+        match family {
+            Family::V4 => self.v4.tuples(),
+            Family::V6 => self.v6.tuples(),
+        }
+    }
+
+    /// Whether the policies say of one flow what they say of another: the two differ in nothing that any
+    /// of them looks at.
+    #[inline]
+    pub(crate) fn same(&self, one: &Flow, other: &Flow) -> bool {
+        let is_v6 = one.is_ipv6();
+        if is_v6 != other.is_ipv6() || one.fragment != other.fragment {
+            return false;
+        }
+        match is_v6 {
+            false if self.v4.is_empty() => true,
+            false => self.v4.seen().same(&Fields::of(one, 0), &Fields::of(other, 0)),
+            true => self.v6.seen().same(&Fields::of(one, 0), &Fields::of(other, 0)),
+        }
+    }
+
+    /// Asks for the memory that a look-up will mostly read, and returns what
+    /// [`lookup`](Side::lookup) wants to know.
+    #[inline]
+    pub(crate) fn ask(&self, flow: &Flow) -> u64 {
+        match flow.src {
+            IpAddr::V4(_) => self.v4.ask(flow),
+            IpAddr::V6(_) => self.v6.ask(flow),
+        }
+    }
+
+    /// What [`Spd::lookup`] says of a flow which [`ask`](Side::ask) was told of.
+    #[inline]
+    pub(crate) fn lookup(&self, flow: &Flow, asked: u64) -> Lookup<'a> {
+        if flow.fragment == Fragment::Later {
+            return self.spd.lookup(self.direction, flow);
+        }
+        let found = match flow.src {
+            IpAddr::V4(_) => self.v4.best_asked(flow, asked),
+            IpAddr::V6(_) => self.v6.best_asked(flow, asked),
+        };
+        found.map_or(Lookup::Default(self.default), Lookup::Policy)
+    }
+}
+
 /// A version of the policy database. Cloning is cheap; versions share what did not change.
 #[derive(Clone, Default)]
 pub struct Spd {
@@ -64,7 +136,7 @@ struct Policies<A> {
     portless: Space<A>,
 }
 
-impl<A> Default for Policies<A> {
+impl<A: Address> Default for Policies<A> {
     fn default() -> Self {
         Policies { all: Space::default(), portless: Space::default() }
     }
@@ -124,7 +196,7 @@ impl Spd {
     #[inline]
     pub(crate) fn lookup_numbered(&self, direction: Direction, flow: &Flow) -> (Lookup<'_>, u32) {
         match self.find(0, direction, flow) {
-            Some(Some(found)) => (Lookup::Policy(found.policy), found.number),
+            Some(Some(found)) => (Lookup::Policy(found.policy), self.numbers.of(found.policy)),
             Some(None) => (Lookup::PortsNeeded, 0),
             None => (Lookup::Default(self.default_action(direction)), 0),
         }
@@ -148,12 +220,15 @@ impl Spd {
         }
     }
 
-    /// Asks for the memory that [`lookup`](Spd::lookup) will mostly read.
+    /// The policies of a direction outside of route mode, for many look-ups.
     #[inline]
-    pub fn prefetch(&self, direction: Direction, flow: &Flow) {
-        match Family::of(flow.src) {
-            Family::V4 => self.v4[direction as usize][0].all.prefetch(&Fields::of(flow, 0)),
-            Family::V6 => self.v6[direction as usize][0].all.prefetch(&Fields::of(flow, 0)),
+    pub(crate) fn side(&self, direction: Direction) -> Side<'_> {
+        Side {
+            spd: self,
+            direction,
+            v4: &self.v4[direction as usize][0].all,
+            v6: &self.v6[direction as usize][0].all,
+            default: self.default_action(direction),
         }
     }
 
@@ -179,10 +254,10 @@ impl Spd {
         let replaced = self.remove(policy.config());
         let config = policy.config().clone();
         let (at, of_tunnel) = (config.direction as usize, usize::from(config.if_id != 0));
-        let number = self.numbers.take(policy.clone());
+        self.numbers.take(policy.clone());
         match config.selector.family() {
-            Family::V4 => self.v4[at][of_tunnel].insert(&config, number, policy),
-            Family::V6 => self.v6[at][of_tunnel].insert(&config, number, policy),
+            Family::V4 => self.v4[at][of_tunnel].insert(&config, policy),
+            Family::V6 => self.v6[at][of_tunnel].insert(&config, policy),
         }
         self.len += 1;
         self.version = next_version();
@@ -193,11 +268,11 @@ impl Spd {
     /// not matter.
     pub fn remove(&mut self, config: &PolicyConfig) -> Option<Arc<Policy>> {
         let of_tunnel = usize::from(config.if_id != 0);
-        let (number, removed) = match config.selector.family() {
+        let removed = match config.selector.family() {
             Family::V4 => self.v4[config.direction as usize][of_tunnel].remove(config),
             Family::V6 => self.v6[config.direction as usize][of_tunnel].remove(config),
         }?;
-        self.numbers.give_back(number);
+        self.numbers.give_back(&removed);
         self.len -= 1;
         self.version = next_version();
         Some(removed)
@@ -233,15 +308,15 @@ impl<A: Address> Policies<A> {
         }
     }
 
-    fn insert(&mut self, config: &PolicyConfig, number: u32, policy: Arc<Policy>) {
+    fn insert(&mut self, config: &PolicyConfig, policy: Arc<Policy>) {
         let shape = Shape::of(config);
         if shape.has_ports() {
-            self.portless.insert(&shape.without_ports(), number, policy.clone());
+            self.portless.insert(&shape.without_ports(), policy.clone());
         }
-        self.all.insert(&shape, number, policy);
+        self.all.insert(&shape, policy);
     }
 
-    fn remove(&mut self, config: &PolicyConfig) -> Option<(u32, Arc<Policy>)> {
+    fn remove(&mut self, config: &PolicyConfig) -> Option<Arc<Policy>> {
         let shape = Shape::of(config);
         let removed = self.all.remove(&shape, config.index)?;
         if shape.has_ports() {

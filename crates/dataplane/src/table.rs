@@ -9,6 +9,8 @@
 //! A copied reference is counted, which touches memory that no core had for a long time: of 100 000
 //! entries nearly every one is such a miss. So what is about to be copied is asked for in one go before.
 //!
+//! Entries lie in whole cache lines, as many in each as the table's type says, so that none is in two.
+//!
 //! The table is keyed against hash flooding, as its keys come from the wire. It keeps no order, and
 //! does not evict.
 
@@ -32,36 +34,93 @@ const SLOTS_MIN: usize = 2;
 
 type Slot<K, V> = Option<(K, V)>;
 
-/// Entries in the order of their hashes, each as near behind its own slot as there was room (linear
-/// probing). One in four slots is free at least, so that a search ends soon, mostly within one
-/// cache line, and reads nothing else.
+/// So many neighbouring slots.
 #[derive(Clone)]
-struct Shard<K, V> {
-    slots: Arc<[Slot<K, V>]>,
+#[repr(align(64))]
+struct Line<K, V, const N: usize>([Slot<K, V>; N]);
+
+/// The slots of a shard, a power of two, shared among versions.
+#[derive(Clone)]
+struct Slots<K, V, const N: usize>(Arc<[Line<K, V, N>]>);
+
+/// Entries in the order of their hashes, each as near behind its own slot as there was room (linear
+/// probing). Half of the slots are free at least, so that also a search for what is not there ends soon,
+/// mostly within one cache line, and reads nothing else.
+#[derive(Clone)]
+struct Shard<K, V, const N: usize> {
+    slots: Slots<K, V, N>,
     len: usize,
 }
 
-/// A copy-on-write hash table in shards.
+/// A copy-on-write hash table in shards. `N` entries lie in a cache line, or in as many lines as they
+/// take; a power of two.
 #[derive(Clone)]
-pub struct Table<K, V> {
-    shards: Arc<Vec<Shard<K, V>>>,
+pub struct Table<K, V, const N: usize = 2> {
+    shards: Arc<Vec<Shard<K, V, N>>>,
     /// Shards that count instead of those in the array, by their index there.
-    aside: Vec<(usize, Shard<K, V>)>,
+    aside: Vec<(usize, Shard<K, V, N>)>,
     len: usize,
     hasher: RandomState,
     /// Asks for what copying a value will touch.
     fetch: fn(&V),
 }
 
-impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
+impl<K: Clone, V: Clone, const N: usize> Slots<K, V, N> {
+    /// Free slots; `count` is a power of two.
+    fn free(count: usize) -> Slots<K, V, N> {
+        const { assert!(N.is_power_of_two()) };
+        let free = || Line(std::array::from_fn(|_| None));
+        Slots((0..count.div_ceil(N)).map(|_| free()).collect())
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.0.len() * N
+    }
+
+    #[inline]
+    fn get(&self, at: usize) -> Option<&Slot<K, V>> {
+        self.0.get(at / N).map(|line| &line.0[at % N])
+    }
+
+    /// For change, copied if another version shares them.
+    fn own(&mut self) -> Own<'_, K, V, N> {
+        Own(Arc::make_mut(&mut self.0))
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &(K, V)> {
+        self.0.iter().flat_map(|line| line.0.iter().flatten())
+    }
+}
+
+/// Slots that may be changed.
+struct Own<'a, K, V, const N: usize>(&'a mut [Line<K, V, N>]);
+
+impl<K, V, const N: usize> Own<'_, K, V, N> {
+    fn at(&mut self, at: usize) -> &mut Slot<K, V> {
+        &mut self.0[at / N].0[at % N]
+    }
+
+    /// Puts an entry into the first free slot from its own on.
+    fn put(&mut self, hash: u64, entry: (K, V)) {
+        let mask = self.0.len() * N - 1;
+        let mut at = hash as usize & mask;
+        while self.at(at).is_some() {
+            at = (at + 1) & mask;
+        }
+        *self.at(at) = Some(entry);
+    }
+}
+
+impl<K: Hash + Eq + Clone, V: Clone, const N: usize> Table<K, V, N> {
     /// An empty table.
-    pub fn new() -> Table<K, V> {
+    pub fn new() -> Table<K, V, N> {
         Table::fetching(|_| {})
     }
 
     /// An empty table of values whose copying touches memory elsewhere, and how to ask for that ahead
     /// of time.
-    pub fn fetching(fetch: fn(&V)) -> Table<K, V> {
+    pub fn fetching(fetch: fn(&V)) -> Table<K, V, N> {
         Table {
             shards: Arc::new(vec![Shard::new()]),
             aside: Vec::new(),
@@ -92,18 +151,23 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
     #[inline]
     pub fn prefetch(&self, key: &K) -> u64 {
         let hash = self.hash(key);
+        self.prefetch_hashed(hash);
+        hash
+    }
+
+    /// Asks for the memory that [`get_hashed`](Table::get_hashed) will read.
+    #[inline]
+    fn prefetch_hashed(&self, hash: u64) {
         let slots = &self.shard(shard_of(hash, self.shards.len())).slots;
         if let Some(slot) = slots.get(hash as usize & (slots.len() - 1)) {
             prefetch(slot);
         }
-        hash
     }
 
     /// The value of a key whose hash [`prefetch`](Table::prefetch) of this very version returned.
     #[inline]
     pub fn get_hashed(&self, hash: u64, key: &K) -> Option<&V> {
-        let shard = self.shard(shard_of(hash, self.shards.len()));
-        shard.find(hash, key).and_then(|at| shard.slots[at].as_ref()).map(|(_, value)| value)
+        self.shard(shard_of(hash, self.shards.len())).find(hash, key).map(|(_, value)| value)
     }
 
     /// Sets the value of a key; the value it had before.
@@ -111,9 +175,9 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
         let hash = self.hash(&key);
         let hasher = self.hasher.clone();
         let shard = self.shard_mut(hash);
-        if let Some(at) = shard.find(hash, &key) {
-            let slot = &mut Arc::make_mut(&mut shard.slots)[at];
-            return slot.replace((key, value)).map(|(_, value)| value);
+        if let Some(at) = shard.place(hash, &key) {
+            let replaced = shard.slots.own().at(at).replace((key, value));
+            return replaced.map(|(_, value)| value);
         }
         shard.insert_new(hash, (key, value), |key| hasher.hash_one(key));
         self.len += 1;
@@ -138,14 +202,15 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
         let hash = self.hash(key);
         self.get_hashed(hash, key)?;
         let shard = self.shard_mut(hash);
-        let at = shard.find(hash, key)?;
-        Arc::make_mut(&mut shard.slots)[at].as_mut().map(|(_, value)| value)
+        let at = shard.place(hash, key)?;
+        let lines = Arc::make_mut(&mut shard.slots.0);
+        lines[at / N].0[at % N].as_mut().map(|(_, value)| value)
     }
 
     /// Every entry, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         let shards = (0..self.shards.len()).map(|index| self.shard(index));
-        shards.flat_map(|shard| shard.slots.iter().flatten()).map(|(key, value)| (key, value))
+        shards.flat_map(|shard| shard.slots.entries()).map(|(key, value)| (key, value))
     }
 
     /// Puts what lies beside the array into it. Whether there was anything.
@@ -166,22 +231,27 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
     }
 
     #[inline]
-    fn shard(&self, index: usize) -> &Shard<K, V> {
+    fn shard(&self, index: usize) -> &Shard<K, V, N> {
+        if self.aside.is_empty() { &self.shards[index] } else { self.shard_aside(index) }
+    }
+
+    #[cold]
+    fn shard_aside(&self, index: usize) -> &Shard<K, V, N> {
         let aside = self.aside.iter().find(|(place, _)| *place == index);
         aside.map_or(&self.shards[index], |(_, shard)| shard)
     }
 
-    fn shard_mut(&mut self, hash: u64) -> &mut Shard<K, V> {
+    fn shard_mut(&mut self, hash: u64) -> &mut Shard<K, V, N> {
         let (index, fetch) = (shard_of(hash, self.shards.len()), self.fetch);
         let shard = self.shard_at(index);
-        if Arc::get_mut(&mut shard.slots).is_none() {
-            shard.slots.iter().flatten().for_each(|(_, value)| fetch(value));
+        if Arc::get_mut(&mut shard.slots.0).is_none() {
+            shard.slots.entries().for_each(|(_, value)| fetch(value));
         }
         shard
     }
 
     /// A shard for change, while the others stay shared.
-    fn shard_at(&mut self, index: usize) -> &mut Shard<K, V> {
+    fn shard_at(&mut self, index: usize) -> &mut Shard<K, V, N> {
         let known = self.aside.iter().position(|(place, _)| *place == index);
         let shared = Arc::get_mut(&mut self.shards).is_none();
         if known.is_none() && shared && self.aside.len() < ASIDE_MAX {
@@ -196,7 +266,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
 
     fn double(&mut self) {
         let count = self.shards.len() * 2;
-        let mut shards: Vec<Shard<K, V>> = (0..count).map(|_| Shard::new()).collect();
+        let mut shards: Vec<Shard<K, V, N>> = (0..count).map(|_| Shard::new()).collect();
         for (key, value) in self.iter() {
             let hash = self.hasher.hash_one(key);
             let shard = &mut shards[shard_of(hash, count)];
@@ -208,27 +278,39 @@ impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
 }
 
 /// The array of shards for change, copied if an older version shares it.
-fn own_shards<K, V>(shards: &mut Arc<Vec<Shard<K, V>>>) -> &mut Vec<Shard<K, V>>
-where
-    Shard<K, V>: Clone,
-{
+fn own_shards<K: Clone, V: Clone, const N: usize>(
+    shards: &mut Arc<Vec<Shard<K, V, N>>>,
+) -> &mut Vec<Shard<K, V, N>> {
     if Arc::get_mut(shards).is_none() {
-        shards.iter().for_each(|shard| prefetch_count(&shard.slots));
+        shards.iter().for_each(|shard| prefetch_count(&shard.slots.0));
     }
     Arc::make_mut(shards)
 }
 
-impl<K: Eq + Clone, V: Clone> Shard<K, V> {
-    fn new() -> Shard<K, V> {
-        Shard { slots: std::iter::repeat_n(None, SLOTS_MIN).collect(), len: 0 }
+impl<K: Eq + Clone, V: Clone, const N: usize> Shard<K, V, N> {
+    fn new() -> Shard<K, V, N> {
+        Shard { slots: Slots::free(SLOTS_MIN), len: 0 }
     }
 
-    /// Where a key is.
+    /// A key's entry.
     #[inline]
-    fn find(&self, hash: u64, key: &K) -> Option<usize> {
+    fn find(&self, hash: u64, key: &K) -> Option<&(K, V)> {
         let mask = self.slots.len() - 1;
         let mut at = hash as usize & mask;
         // Ends at a free slot, of which there is always one.
+        while let Some(Some(entry)) = self.slots.get(at) {
+            if entry.0 == *key {
+                return Some(entry);
+            }
+            at = (at + 1) & mask;
+        }
+        None
+    }
+
+    /// Where a key is.
+    fn place(&self, hash: u64, key: &K) -> Option<usize> {
+        let mask = self.slots.len() - 1;
+        let mut at = hash as usize & mask;
         while let Some(Some((found, _))) = self.slots.get(at) {
             if found == key {
                 return Some(at);
@@ -240,30 +322,31 @@ impl<K: Eq + Clone, V: Clone> Shard<K, V> {
 
     /// Adds a key that is not there.
     fn insert_new(&mut self, hash: u64, entry: (K, V), hash_of: impl Fn(&K) -> u64) {
-        if (self.len + 1) * 4 > self.slots.len() * 3 {
-            let mut wider: Vec<Slot<K, V>> = vec![None; self.slots.len() * 2];
-            for entry in self.slots.iter().flatten() {
-                put(&mut wider, hash_of(&entry.0), entry.clone());
+        if (self.len + 1) * 2 > self.slots.len() {
+            let mut wider = Slots::free(self.slots.len() * 2);
+            let mut own = wider.own();
+            for entry in self.slots.entries() {
+                own.put(hash_of(&entry.0), entry.clone());
             }
-            self.slots = wider.into();
+            self.slots = wider;
         }
-        put(Arc::make_mut(&mut self.slots), hash, entry);
+        self.slots.own().put(hash, entry);
         self.len += 1;
     }
 
     /// Removes a key, and moves up those behind it that would lie nearer to their own slots.
     fn remove(&mut self, hash: u64, key: &K, hash_of: impl Fn(&K) -> u64) -> Option<V> {
-        let mut hole = self.find(hash, key)?;
-        let slots = Arc::make_mut(&mut self.slots);
-        let mask = slots.len() - 1;
-        let (_, removed) = slots[hole].take()?;
+        let mut hole = self.place(hash, key)?;
+        let mask = self.slots.len() - 1;
+        let mut slots = self.slots.own();
+        let (_, removed) = slots.at(hole).take()?;
         let mut at = hole;
         loop {
             at = (at + 1) & mask;
-            let Some((key, _)) = &slots[at] else { break };
+            let Some((key, _)) = slots.at(at) else { break };
             let from_home = at.wrapping_sub(hash_of(key) as usize) & mask;
             if from_home >= at.wrapping_sub(hole) & mask {
-                slots.swap(hole, at);
+                *slots.at(hole) = slots.at(at).take();
                 hole = at;
             }
         }
@@ -272,17 +355,7 @@ impl<K: Eq + Clone, V: Clone> Shard<K, V> {
     }
 }
 
-/// Puts an entry into the first free slot from its own on.
-fn put<K, V>(slots: &mut [Slot<K, V>], hash: u64, entry: (K, V)) {
-    let mask = slots.len() - 1;
-    let mut at = hash as usize & mask;
-    while slots[at].is_some() {
-        at = (at + 1) & mask;
-    }
-    slots[at] = Some(entry);
-}
-
-impl<K: Hash + Eq + Clone, V: Clone> Default for Table<K, V> {
+impl<K: Hash + Eq + Clone, V: Clone, const N: usize> Default for Table<K, V, N> {
     fn default() -> Self {
         Table::new()
     }
@@ -333,7 +406,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
         fn equals_a_plain_map_in_every_version(steps in prop::collection::vec(step(), 1..3000)) {
-            let mut table = Table::new();
+            let mut table: Table<u16, u32> = Table::new();
             let mut twin = HashMap::new();
             let mut versions = Vec::new();
             for step in steps {
@@ -363,7 +436,7 @@ mod tests {
 
     #[test]
     fn one_change_copies_one_shard() {
-        let mut table = Table::new();
+        let mut table: Table<u32, u32> = Table::new();
         for key in 0..20_000u32 {
             table.insert(key, key);
         }
@@ -371,7 +444,7 @@ mod tests {
         table.insert(7, 8);
         let copied = |table: &Table<u32, u32>| {
             let differs = |index: &usize| {
-                !Arc::ptr_eq(&before.shard(*index).slots, &table.shard(*index).slots)
+                !Arc::ptr_eq(&before.shard(*index).slots.0, &table.shard(*index).slots.0)
             };
             (0..before.shards.len()).filter(differs).count()
         };
@@ -384,7 +457,7 @@ mod tests {
 
     #[test]
     fn many_changes_of_as_many_versions_copy_the_array_now_and_then() {
-        let mut table = Table::new();
+        let mut table: Table<u32, u32> = Table::new();
         (0..20_000u32).for_each(|key| assert_eq!(table.insert(key, key), None));
         let (mut arrays, mut last) = (0, table.clone());
         for key in 0..1000 {

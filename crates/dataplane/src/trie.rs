@@ -14,12 +14,18 @@
 //! 24 that of depth 19, 48 that of 43. A large table begins at depth 13; prefixes shorter than that
 //! are written out for all 8192 values of the first bits. A table of ten prefixes takes some 2 KiB.
 //!
-//! It knows bits and numbers, not routes; a value is not 0.
+//! A large table of IPv4 has its first bits written out beside the trie (`trie/flat.rs`), and many
+//! addresses may be looked up side by side (`trie/many.rs`).
+//!
+//! It knows bits and numbers, not routes; a value is neither 0 nor all ones.
+
+mod flat;
+pub(crate) mod many;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::cpu::prefetch;
+use flat::{Flat, LONGER};
 
 /// Bits that a node takes of an address.
 const STRIDE: u32 = 6;
@@ -42,13 +48,17 @@ pub(crate) trait Word: Copy + Eq {
     /// An address of zeros but for `count` bits from `depth` on.
     fn with_bits(self, depth: u32, count: u32, bits: u32) -> Self;
 
+    /// From how many prefixes on the first bits are written out as well.
+    const FLAT_FROM: usize;
+
     /// All zeros.
     const ZERO: Self;
 }
 
 macro_rules! word {
-    ($($word:ty),+) => {$(
+    ($($word:ty, $flat_from:expr);+) => {$(
         impl Word for $word {
+            const FLAT_FROM: usize = $flat_from;
             const ZERO: $word = 0;
 
             #[inline(always)]
@@ -66,7 +76,7 @@ macro_rules! word {
     )+};
 }
 
-word!(u32, u128);
+word!(u32, flat::FROM; u128, usize::MAX);
 
 /// The values of a node's prefixes, in the order of their bits.
 #[derive(Clone)]
@@ -115,6 +125,8 @@ pub(crate) struct Trie<W> {
     /// Prefixes shorter than `root_bits`, by length and bits.
     short: Arc<BTreeMap<(u32, u32), u32>>,
     len: usize,
+    /// Of a large table.
+    flat: Option<Flat>,
     family: std::marker::PhantomData<W>,
 }
 
@@ -127,6 +139,24 @@ impl<W: Word> Trie<W> {
     /// The value of the longest prefix of an address; 0 without one.
     #[inline]
     pub(crate) fn lookup(&self, address: W) -> u32 {
+        match &self.flat {
+            Some(flat) => match flat.entry(address).copied().unwrap_or(0) {
+                0 => self.above(address),
+                LONGER => self.descend(address),
+                value => value,
+            },
+            None => self.descend(address),
+        }
+    }
+
+    /// The value of the longest of the prefixes that no node has.
+    #[inline]
+    fn above(&self, address: W) -> u32 {
+        self.above.get(address.bits(0, self.root_bits) as usize).copied().unwrap_or(0)
+    }
+
+    #[inline]
+    fn descend(&self, address: W) -> u32 {
         let root = address.bits(0, self.root_bits) as usize;
         let Some(mut node) = self.root(root) else { return 0 };
         let mut depth = self.root_bits;
@@ -143,15 +173,7 @@ impl<W: Word> Trie<W> {
         }
         match best {
             Some((node, end)) => node.value(end),
-            None => self.above.get(root).copied().unwrap_or(0),
-        }
-    }
-
-    /// Asks for the memory that a look-up reads first.
-    #[inline]
-    pub(crate) fn prefetch(&self, address: W) {
-        if let Some(node) = self.root(address.bits(0, self.root_bits) as usize) {
-            prefetch(node);
+            None => self.above(address),
         }
     }
 
@@ -196,6 +218,9 @@ impl<W: Word> Trie<W> {
             deeper.len = self.len;
             *self = deeper;
         }
+        if self.flat.is_none() && self.len > W::FLAT_FROM {
+            self.write_out();
+        }
         old
     }
 
@@ -205,7 +230,23 @@ impl<W: Word> Trie<W> {
             return 0;
         }
         self.len -= 1;
+        // Not at the number where it came, or a table that wavers there would do nothing else.
+        if self.len < W::FLAT_FROM / 2 {
+            self.flat = None;
+        }
         self.replace(prefix, len, 0)
+    }
+
+    /// Writes out the first bits of all addresses.
+    #[cold]
+    fn write_out(&mut self) {
+        let mut flat = Flat::new();
+        for root in 0..1 << flat::BITS {
+            if let Some(node) = self.root(root).filter(|node| !node.is_empty()) {
+                flat.paint(W::ZERO.with_bits(0, flat::BITS, root as u32), flat::BITS, node);
+            }
+        }
+        self.flat = Some(flat);
     }
 
     fn beginning_at(root_bits: u32) -> Trie<W> {
@@ -218,6 +259,7 @@ impl<W: Word> Trie<W> {
             above: vec![0; roots].into(),
             short: Arc::default(),
             len: 0,
+            flat: None,
             family: std::marker::PhantomData,
         }
     }
@@ -230,7 +272,11 @@ impl<W: Word> Trie<W> {
         let root = prefix.bits(0, self.root_bits) as usize;
         let chunk = &mut Arc::make_mut(&mut self.roots)[root >> CHUNK_BITS];
         let node = &mut Arc::make_mut(chunk)[root & ((1 << CHUNK_BITS) - 1)];
-        node.replace(prefix, self.root_bits, len, value)
+        let old = node.replace(prefix, self.root_bits, len, value);
+        if let Some(flat) = &mut self.flat {
+            flat.paint(prefix, len, node);
+        }
+        old
     }
 
     fn replace_short(&mut self, bits: u32, len: u32, value: u32) -> u32 {
@@ -279,6 +325,7 @@ impl<W> Default for Trie<W> {
             above: Arc::default(),
             short: Arc::default(),
             len: 0,
+            flat: None,
             family: std::marker::PhantomData,
         }
     }

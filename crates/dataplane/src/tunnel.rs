@@ -15,13 +15,13 @@
 //! What never happens: that a packet which a route leads into a tunnel leaves in clear. Which routes
 //! lead where, and which slot takes all of a tunnel's packets, control decides.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use crate::array::Array;
 use crate::batch::{Slot, Turn};
 use crate::bundles::{BUNDLES_MAX, Whose};
 use crate::choose::{carries, protect};
-use crate::fib::Route;
+use crate::fib::{Fib, MANY, Route};
 use crate::policy::{Action, Direction, Template};
 use crate::prefix::Family;
 use crate::sa::Sa;
@@ -125,6 +125,35 @@ pub(crate) fn ask(slot: &mut Slot<'_>, view: &View) {
     {
         view.tunnels.rows.prefetch(number);
         slot.lead = Some(number);
+    }
+}
+
+/// As [`ask`], for all packets that no policy has decided on, whose routes are looked up together.
+pub(crate) fn ask_all(slots: &mut [Slot<'_>], view: &View) {
+    if view.tunnels.is_empty() {
+        return;
+    }
+    let is_asked = |slot: &Slot<'_>| slot.verdict.is_none() && slot.policy.is_none();
+    for slots in slots.chunks_mut(MANY) {
+        // Each once, where packets to one follow each other.
+        let mut destinations = [IpAddr::V4(Ipv4Addr::UNSPECIFIED); MANY];
+        let mut count = 0;
+        for slot in slots.iter().filter(|slot| is_asked(slot)) {
+            if count == 0 || destinations[count - 1] != slot.flow.dst {
+                destinations[count] = slot.flow.dst;
+                count += 1;
+            }
+        }
+        let mut codes = [0; MANY];
+        view.fib.codes_of(&destinations[..count], &mut codes);
+        let mut at = 0;
+        for slot in slots.iter_mut().filter(|slot| is_asked(slot)) {
+            at += usize::from(destinations[at] != slot.flow.dst);
+            if let Some(number) = Fib::tunnel_of(codes[at]) {
+                view.tunnels.rows.prefetch(number);
+                slot.lead = Some(number);
+            }
+        }
     }
 }
 

@@ -68,6 +68,12 @@ pub struct View {
 }
 
 impl View {
+    /// Whether any port is the host's own way in.
+    #[inline]
+    pub(crate) fn has_host(&self) -> bool {
+        self.host.is_some() || !self.tunnel_devices.is_empty()
+    }
+
     /// Brings the tables into the shape in which look-ups are fastest, which many small changes leave
     /// (see [`Table::settle`](crate::table::Table::settle)). Whether anything was to do; what the tables hold is the same.
     pub fn settle(&mut self) -> bool {

@@ -7,7 +7,7 @@ pub mod chart;
 pub mod html;
 pub mod matrix;
 mod negotiation;
-mod number;
+pub(crate) mod number;
 pub mod png;
 pub mod reference;
 pub mod svg;

@@ -179,6 +179,13 @@ pub const fn short_trailer(pad_len: usize, next_header: u8) -> [u8; 8] {
     (PADDING[pad_len] | (next_header as u64) << (8 * (pad_len + 1))).to_le_bytes()
 }
 
+/// ESP header and explicit IV, as they stand in front of the payload; `sequence` is the lower half of an
+/// extended number.
+#[inline]
+pub const fn prefix(spi: u32, sequence: u32, iv: u64) -> [u8; ESP_HEADER_LEN + GCM_IV_LEN] {
+    ((spi as u128) << 96 | (sequence as u128) << 64 | iv as u128).to_be_bytes()
+}
+
 /// The nonce of AES-GCM: salt, then explicit IV (RFC 4106 §4).
 #[inline]
 pub fn gcm_nonce(salt: [u8; GCM_SALT_LEN], iv: [u8; GCM_IV_LEN]) -> [u8; GCM_NONCE_LEN] {
@@ -286,6 +293,7 @@ mod tests {
             [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
         );
         assert_eq!(aad(0xc000_0001, 42), PACKET_BYTES[..8]);
+        assert_eq!(prefix(0xc000_0001, 42, 0x0001_0000_0000_002a), PACKET_BYTES[..16]);
         assert_eq!(aad_esn(0xc000_0001, 1 << 32 | 42), [0xc0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 42]);
     }
 

@@ -159,23 +159,17 @@ const fn plain_ports(protocol: u8, [a, b, c, d]: [u8; 4]) -> (u16, u16) {
 /// The summary of a sound IPv4 packet without options that is no fragment.
 #[inline(always)]
 fn plain_v4(l3: &[u8]) -> Option<Flow> {
-    const LEN_MIN: u16 = ipv4::HEADER_LEN as u16 + 4;
-    let (header, rest) = ipv4::Header::over(l3).ok()?;
-    let ports = rest.first_chunk()?;
-    let total_len = header.total_len();
-    let is_sound = header.is_plain()
-        && is_plain(header.protocol())
-        && total_len >= LEN_MIN
-        && usize::from(total_len) <= l3.len()
-        && header.plain_checksum_holds();
-    if !is_sound {
+    const LEN_MIN: u16 = ipv4::Plain::LEN as u16;
+    let header = ipv4::Plain::read(l3.first_chunk()?)?;
+    let (protocol, total_len) = (header.protocol(), header.total_len());
+    if !is_plain(protocol) || total_len < LEN_MIN || usize::from(total_len) > l3.len() {
         return None;
     }
-    let (src_port, dst_port) = plain_ports(header.protocol(), *ports);
+    let (src_port, dst_port) = if protocol == protocol::ESP { (0, 0) } else { header.ports() };
     Some(Flow {
         src: IpAddr::V4(header.source()),
         dst: IpAddr::V4(header.destination()),
-        protocol: header.protocol(),
+        protocol,
         src_port,
         dst_port,
         ttl: header.ttl(),

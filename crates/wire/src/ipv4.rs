@@ -127,22 +127,6 @@ impl Header {
         Ipv4Addr::from(self.destination)
     }
 
-    /// Whether this is version 4, without options and no fragment.
-    #[inline]
-    pub fn is_plain(&self) -> bool {
-        self.version_ihl == VERSION_IHL_PLAIN && !self.is_fragment()
-    }
-
-    /// Whether the checksum is right, of a header without options. A sum is all ones when it is a
-    /// multiple of 65 535 and not zero, and no header with a version is zero; that holds in
-    /// either byte order (RFC 1071 §2.B), so nothing is swapped and nothing folded.
-    #[inline]
-    pub fn plain_checksum_holds(&self) -> bool {
-        let (longs, _) = self.as_bytes().as_chunks::<4>();
-        let sum: u64 = longs.iter().map(|long| u64::from(u32::from_ne_bytes(*long))).sum();
-        self.version_ihl == VERSION_IHL_PLAIN && sum.is_multiple_of(0xffff)
-    }
-
     /// Takes one from the time to live and mends the checksum. `false`, and nothing changed, if
     /// the packet has no hop left (RFC 1812 §5.3.1: a TTL of 0 or 1 is not forwarded).
     #[inline]
@@ -151,9 +135,10 @@ impl Header {
         if self.ttl <= 1 {
             return false;
         }
-        // TTL is the upper half of its word, so the word falls by 0x100 whatever the protocol.
-        let old = u16::from_be_bytes([self.ttl, self.protocol]);
-        self.checksum = U16::new(checksum::update(self.checksum.get(), old, old - 0x100));
+        // TTL is the upper half of its word, so the word falls by 0x100 whatever the protocol, and
+        // equation 3 of RFC 1624 adds the complement of that: 0xfeff, with one carry at most.
+        let sum = u32::from(!self.checksum.get()) + 0xfeff;
+        self.checksum = U16::new(!((sum >> 16) + (sum & 0xffff)) as u16);
         self.ttl -= 1;
         true
     }
@@ -186,6 +171,87 @@ impl Header {
 #[must_use = "a packet without hops left must not be forwarded"]
 pub fn decrement_ttl(bytes: &mut [u8]) -> bool {
     Header::over_mut(bytes).is_ok_and(|(header, _)| header.decrement_ttl())
+}
+
+/// The header of a packet without options that is no fragment, and the four bytes behind it, as nearly
+/// every packet begins: read in three pieces, from whose registers the fields come.
+///
+/// ```text
+///   first    version, tos, total length, identification, flags and offset
+///   second   ttl, protocol, checksum, source
+///   third    destination, and the first four bytes of what is carried
+/// ```
+#[derive(Clone, Copy)]
+pub struct Plain {
+    first: u64,
+    second: u64,
+    third: u64,
+}
+
+impl Plain {
+    /// Bytes that are read.
+    pub const LEN: usize = HEADER_LEN + 4;
+
+    /// The beginning of a packet, if it is so plain and its checksum is right. Lengths are not looked at.
+    #[inline]
+    pub fn read(bytes: &[u8; Plain::LEN]) -> Option<Plain> {
+        // Of the first piece: version and header length, more fragments, and the offset.
+        const SHAPE: u64 = 0xff3f_0000_0000_00ff;
+        let piece = |at: usize| {
+            let mut piece = [0; 8];
+            piece.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(piece)
+        };
+        let (first, second, third) = (piece(0), piece(8), piece(16));
+        // A sum is all ones when it is a multiple of 65 535 and not zero, and no header with a version
+        // is zero; that holds in either byte order (RFC 1071 §2.B), so nothing is swapped or folded.
+        let halves = |piece: u64| (piece >> 32) + (piece & 0xffff_ffff);
+        let sum = halves(first) + halves(second) + (third & 0xffff_ffff);
+        let is_plain = first & SHAPE == u64::from(VERSION_IHL_PLAIN) && sum.is_multiple_of(0xffff);
+        is_plain.then_some(Plain { first, second, third })
+    }
+
+    /// The type of service byte.
+    #[inline]
+    pub const fn tos(&self) -> u8 {
+        (self.first >> 8) as u8
+    }
+
+    /// Length of the packet, header included, in bytes.
+    #[inline]
+    pub const fn total_len(&self) -> u16 {
+        ((self.first >> 16) as u16).swap_bytes()
+    }
+
+    /// Time to live.
+    #[inline]
+    pub const fn ttl(&self) -> u8 {
+        self.second as u8
+    }
+
+    /// The protocol of the payload.
+    #[inline]
+    pub const fn protocol(&self) -> u8 {
+        (self.second >> 8) as u8
+    }
+
+    /// The address the packet comes from.
+    #[inline]
+    pub fn source(&self) -> Ipv4Addr {
+        Ipv4Addr::from(((self.second >> 32) as u32).to_le_bytes())
+    }
+
+    /// The address the packet goes to.
+    #[inline]
+    pub fn destination(&self) -> Ipv4Addr {
+        Ipv4Addr::from((self.third as u32).to_le_bytes())
+    }
+
+    /// The two words behind the header: the ports of those protocols that have them there.
+    #[inline]
+    pub const fn ports(&self) -> (u16, u16) {
+        (((self.third >> 32) as u16).swap_bytes(), ((self.third >> 48) as u16).swap_bytes())
+    }
 }
 
 /// A packet whose lengths and header checksum hold.
@@ -325,27 +391,34 @@ impl Template {
         self.header.destination()
     }
 
-    /// Writes what [`stamp`](Template::stamp) returns to the start of `bytes`, field by field in place:
-    /// made elsewhere and copied, it would be read before it is all written.
+    /// Writes what [`stamp`](Template::stamp) returns, put together in registers and stored in three pieces:
+    /// made elsewhere and copied, it would be read in larger pieces than it was written in.
     #[inline]
-    pub fn stamp_into(
+    pub fn stamp_onto(
         &self,
-        bytes: &mut [u8],
+        bytes: &mut [u8; HEADER_LEN],
         total_len: u16,
         id: u16,
         tos: u8,
         dont_fragment: bool,
-    ) -> Result<(), Malformed> {
+    ) {
         let fragment = if dont_fragment { DONT_FRAGMENT } else { 0 };
         let sum = self.sum.word(total_len).word(id).word(u16::from(tos)).word(fragment);
-        let (header, _) = Header::over_mut(bytes)?;
-        *header = self.header;
-        header.tos = tos;
-        header.total_len = U16::new(total_len);
-        header.id = U16::new(id);
-        header.fragment = U16::new(fragment);
-        header.checksum = U16::new(sum.checksum());
-        Ok(())
+        let Header { ttl, protocol, source, destination, .. } = self.header;
+        let first = u64::from(VERSION_IHL_PLAIN) << 56
+            | u64::from(tos) << 48
+            | u64::from(total_len) << 32
+            | u64::from(id) << 16
+            | u64::from(fragment);
+        let second = u64::from(ttl) << 56
+            | u64::from(protocol) << 48
+            | u64::from(sum.checksum()) << 32
+            | u64::from(u32::from_be_bytes(source));
+        let (front, end) = bytes.split_at_mut(16);
+        let (one, two) = front.split_at_mut(8);
+        one.copy_from_slice(&first.to_be_bytes());
+        two.copy_from_slice(&second.to_be_bytes());
+        end.copy_from_slice(&destination);
     }
 
     /// The header of one packet, checksum included. `total_len` counts the header too.
@@ -488,7 +561,8 @@ mod tests {
             prop_assert_eq!((header.tos(), header.dont_fragment()), (tos, dont_fragment));
             let mut in_place = bytes.clone();
             in_place[..20].fill(0xa5);
-            template.stamp_into(&mut in_place, total_len, id, tos, dont_fragment).unwrap();
+            let place = in_place.first_chunk_mut().unwrap();
+            template.stamp_onto(place, total_len, id, tos, dont_fragment);
             prop_assert_eq!(&in_place, &bytes);
             prop_assert!(!header.is_fragment());
             prop_assert_eq!(packet.payload.len(), usize::from(payload_len));

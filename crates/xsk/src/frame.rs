@@ -139,6 +139,19 @@ impl Frame {
         Some(self.window_mut(end, count as u16))
     }
 
+    /// Grows the packet at both ends, by bytes whose content is whatever the chunk held; `None`, and no
+    /// change, when there is too little room at either.
+    #[inline]
+    pub fn grow(&mut self, front: usize, back: usize) -> Option<()> {
+        if front > self.headroom() || back > self.tailroom() {
+            return None;
+        }
+        // Both are within the chunk, so they fit 16 bits.
+        self.start -= front as u16;
+        self.len += (front + back) as u16;
+        Some(())
+    }
+
     /// Shortens the packet to `len` bytes; a packet that is already shorter stays as it is.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
@@ -197,6 +210,7 @@ mod tests {
         PushFront(usize),
         PullFront(usize),
         PushBack(usize),
+        Grow(usize, usize),
         Truncate(usize),
     }
 
@@ -206,6 +220,7 @@ mod tests {
             count.clone().prop_map(Step::PushFront),
             count.clone().prop_map(Step::PullFront),
             count.clone().prop_map(Step::PushBack),
+            (0usize..300, 0usize..1900).prop_map(|(front, back)| Step::Grow(front, back)),
             count.prop_map(Step::Truncate),
         ]
     }
@@ -241,6 +256,15 @@ mod tests {
                         if pushed {
                             twin.chunk[twin.end..twin.end + n].fill(mark);
                             twin.end += n;
+                        }
+                    }
+                    Step::Grow(front, back) => {
+                        let grown = frame.grow(front, back).is_some();
+                        let fits = front <= twin.start && back <= 2048 - twin.end;
+                        prop_assert_eq!(grown, fits);
+                        if grown {
+                            twin.start -= front;
+                            twin.end += back;
                         }
                     }
                     Step::Truncate(n) => {

@@ -48,28 +48,22 @@ impl MemoryPort {
     }
 
     pub(crate) fn receive(&mut self, into: &mut Vec<Frame>, max: usize) -> usize {
-        let count = self.rx.available().min(max);
-        for _ in 0..count {
-            let Some(frame) = self.rx.pop() else { break };
-            self.counters.rx_packets += 1;
-            self.counters.rx_bytes += frame.len() as u64;
-            into.push(frame);
+        let moved = self.rx.pop_run(into, max);
+        if moved.packets != 0 {
+            self.rx.release();
+            self.counters.rx_packets += moved.packets as u64;
+            self.counters.rx_bytes += moved.bytes;
         }
-        self.rx.release();
-        count
+        moved.packets
     }
 
     pub(crate) fn send(&mut self, frames: &mut Vec<Frame>) -> usize {
-        let count = frames.len().min(self.tx.free());
-        for frame in frames.drain(..count) {
-            self.counters.tx_packets += 1;
-            self.counters.tx_bytes += frame.len() as u64;
-            // There is room: this side is the only producer.
-            let _ = self.tx.push(frame);
-        }
+        let moved = self.tx.push_run(frames);
+        self.counters.tx_packets += moved.packets as u64;
+        self.counters.tx_bytes += moved.bytes;
         self.counters.tx_ring_full += frames.len() as u64;
         self.tx.publish();
-        count
+        moved.packets
     }
 
     pub(crate) fn counters(&self) -> PortCounters {
@@ -92,13 +86,9 @@ impl MemoryEnd {
     /// Hands over as many of `frames` as there is room for, in order, and returns how many;
     /// the rest stay.
     pub fn inject_all(&mut self, frames: &mut Vec<Frame>) -> usize {
-        let count = frames.len().min(self.tx.free());
-        for frame in frames.drain(..count) {
-            // There is room: this side is the only producer.
-            let _ = self.tx.push(frame);
-        }
+        let moved = self.tx.push_run(frames);
         self.tx.publish();
-        count
+        moved.packets
     }
 
     /// Copies a packet into a frame of `pool` and hands it to the port. `false` when the pool is
@@ -127,10 +117,9 @@ impl MemoryEnd {
 
     /// Takes up to `max` packets that the port sent, and returns how many.
     pub fn collect(&mut self, into: &mut Vec<Frame>, max: usize) -> usize {
-        let count = self.rx.available().min(max);
-        into.extend((0..count).map_while(|_| self.rx.pop()));
+        let moved = self.rx.pop_run(into, max);
         self.rx.release();
-        count
+        moved.packets
     }
 
     /// Takes one packet that the port sent, as bytes; its frame goes to `pool`.

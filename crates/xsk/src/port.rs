@@ -140,7 +140,8 @@ port_counters! {
     rx_ring_full: Loss,
     /// Packets lost on arrival: the fill ring was empty, the pool had no free frame.
     rx_no_frame: Loss,
-    /// Packets lost on arrival: longer than a chunk of the packet memory has room for.
+    /// Packets lost on arrival: longer than a chunk of the packet memory has room for. Where workers
+    /// share a queue, the first of them counts this and `rx_no_frame` for all.
     rx_oversize: Loss,
     /// Records of a capture file that were cut short or could not be read.
     rx_invalid: Loss,

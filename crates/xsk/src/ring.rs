@@ -13,13 +13,13 @@
 //! Ownership goes with the descriptor: pushing consumes the [`Frame`], popping makes one. Does not
 //! make system calls: `socket` maps the rings and kicks the kernel.
 
-use std::io;
-use std::marker::PhantomData;
-use std::os::fd::BorrowedFd;
-use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+mod sides;
 
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use self::sides::{Consumer, Layout, Producer, Shared};
 use crate::frame::Frame;
 use crate::sys::{self, Mapping};
 use crate::umem::Umem;
@@ -33,192 +33,13 @@ struct Descriptor {
     options: u32,
 }
 
-/// Where the parts of a ring lie in its mapping, in bytes.
-#[derive(Clone, Copy, Debug)]
-struct Layout {
-    producer: usize,
-    consumer: usize,
-    flags: usize,
-    slots: usize,
-}
-
-impl From<libc::xdp_ring_offset> for Layout {
-    fn from(offset: libc::xdp_ring_offset) -> Layout {
-        Layout {
-            producer: offset.producer as usize,
-            consumer: offset.consumer as usize,
-            flags: offset.flags as usize,
-            slots: offset.desc as usize,
-        }
-    }
-}
-
-impl Layout {
-    /// The indices on cache lines of their own, so that the two sides do not slow each other down.
-    const IN_MEMORY: Layout = Layout { producer: 0, consumer: 64, flags: 128, slots: 192 };
-
-    /// Bytes to map for `entries` slots of `T`.
-    fn len<T>(&self, entries: u32) -> usize {
-        self.slots + entries as usize * size_of::<T>()
-    }
-}
-
-/// The shared memory of one ring.
-#[derive(Clone, Debug)]
-struct Shared<T> {
-    producer: NonNull<AtomicU32>,
-    consumer: NonNull<AtomicU32>,
-    flags: NonNull<AtomicU32>,
-    slots: NonNull<T>,
-    mask: u32,
-    /// Keeps the mapping that the pointers point into.
-    _memory: Arc<Mapping>,
-    _slots: PhantomData<T>,
-}
-
-impl<T: Copy> Shared<T> {
-    /// # Panics
-    ///
-    /// When `entries` is no power of two or the layout does not fit the mapping.
-    fn new(memory: Arc<Mapping>, layout: Layout, entries: u32) -> Shared<T> {
-        assert!(entries.is_power_of_two(), "a ring of {entries} entries");
-        let last = layout.producer.max(layout.consumer).max(layout.flags) + 4;
-        assert!(last.max(layout.len::<T>(entries)) <= memory.len(), "{layout:?} is too long");
-        let aligned = [layout.producer, layout.consumer, layout.flags, layout.slots / 2];
-        assert!(aligned.iter().all(|at| at % 4 == 0), "{layout:?} is not aligned");
-        // SAFETY: all four places were just checked to lie in the mapping, which starts on a page.
-        let at = |offset: usize| unsafe { memory.start().add(offset) };
-        Shared {
-            producer: at(layout.producer).cast(),
-            consumer: at(layout.consumer).cast(),
-            flags: at(layout.flags).cast(),
-            slots: at(layout.slots).cast(),
-            mask: entries - 1,
-            _memory: memory,
-            _slots: PhantomData,
-        }
-    }
-
-    fn producer(&self) -> &AtomicU32 {
-        // SAFETY: in the mapping and aligned (`new`), and only ever accessed atomically.
-        unsafe { self.producer.as_ref() }
-    }
-
-    fn consumer(&self) -> &AtomicU32 {
-        // SAFETY: as `producer`.
-        unsafe { self.consumer.as_ref() }
-    }
-
-    fn needs_wakeup(&self) -> bool {
-        // SAFETY: as `producer`.
-        let flags = unsafe { self.flags.as_ref() };
-        flags.load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
-    }
-
-    #[inline]
-    fn slot(&self, index: u32) -> NonNull<T> {
-        // SAFETY: the mask keeps the slot inside the `entries` slots that `new` checked.
-        unsafe { self.slots.add((index & self.mask) as usize) }
-    }
-}
-
-/// The side of a ring that fills slots.
-#[derive(Debug)]
-struct Producer<T> {
-    shared: Shared<T>,
-    /// Index of the next slot to fill; ahead of the published index until [`Producer::publish`].
-    head: u32,
-    /// The consumer's index when last looked at; reading it anew costs a cache miss.
-    consumer_seen: u32,
-}
-
-// SAFETY: the pointers lead into a mapping that may be used from any thread, and a producer is the
-// only one that writes the slots between the two indices.
-unsafe impl<T: Send> Send for Producer<T> {}
-
-impl<T: Copy> Producer<T> {
-    fn new(shared: Shared<T>) -> Producer<T> {
-        let head = shared.producer().load(Ordering::Acquire);
-        Producer { head, consumer_seen: shared.consumer().load(Ordering::Acquire), shared }
-    }
-
-    /// Free slots, as far as known without looking at the consumer again.
-    #[inline]
-    fn known_free(&self) -> u32 {
-        let filled = self.head.wrapping_sub(self.consumer_seen);
-        (self.shared.mask + 1).saturating_sub(filled)
-    }
-
-    #[inline]
-    fn free(&mut self) -> u32 {
-        self.consumer_seen = self.shared.consumer().load(Ordering::Acquire);
-        self.known_free()
-    }
-
-    #[inline]
-    fn put(&mut self, item: T) -> bool {
-        if self.known_free() == 0 && self.free() == 0 {
-            return false;
-        }
-        // SAFETY: the slot is free: the consumer has released it (acquired above) and it is not
-        // published before `publish`.
-        unsafe { self.shared.slot(self.head).write(item) };
-        self.head = self.head.wrapping_add(1);
-        true
-    }
-
-    fn publish(&mut self) {
-        self.shared.producer().store(self.head, Ordering::Release);
-    }
-
-    /// Items put that the consumer has not released yet.
-    fn pending(&mut self) -> u32 {
-        self.shared.mask + 1 - self.free()
-    }
-}
-
-/// The side of a ring that empties slots.
-#[derive(Debug)]
-struct Consumer<T> {
-    shared: Shared<T>,
-    /// Index of the next slot to read; ahead of the released index until [`Consumer::release`].
-    tail: u32,
-    /// The producer's index when last looked at.
-    producer_seen: u32,
-}
-
-// SAFETY: as for `Producer`: the consumer is the only one that reads the published slots.
-unsafe impl<T: Send> Send for Consumer<T> {}
-
-impl<T: Copy> Consumer<T> {
-    fn new(shared: Shared<T>) -> Consumer<T> {
-        let tail = shared.consumer().load(Ordering::Acquire);
-        Consumer { tail, producer_seen: tail, shared }
-    }
-
-    #[inline]
-    fn available(&mut self) -> u32 {
-        if self.producer_seen == self.tail {
-            self.producer_seen = self.shared.producer().load(Ordering::Acquire);
-        }
-        self.producer_seen.wrapping_sub(self.tail)
-    }
-
-    #[inline]
-    fn take(&mut self) -> Option<T> {
-        if self.available() == 0 {
-            return None;
-        }
-        // SAFETY: the producer has published the slot (acquired in `available`) and does not touch
-        // it before `release`.
-        let item = unsafe { self.shared.slot(self.tail).read() };
-        self.tail = self.tail.wrapping_add(1);
-        Some(item)
-    }
-
-    fn release(&mut self) {
-        self.shared.consumer().store(self.tail, Ordering::Release);
-    }
+/// What was moved in one go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Packets.
+    pub packets: usize,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// Empty frames on their way to the kernel, to be filled with packets.
@@ -293,6 +114,23 @@ impl TxRing {
         if self.ring.put(descriptor) { Ok(()) } else { Err(frame) }
     }
 
+    /// Puts packets in from the front of `frames`, as many as there is room for; the others stay there, in
+    /// order. [`TxRing::publish`] shows them.
+    #[inline]
+    pub fn push_run(&mut self, frames: &mut Vec<Frame>) -> Moved {
+        let extent = self.umem.extent();
+        let mut bytes = 0;
+        let descriptors = frames.iter().map(|frame| {
+            let len = frame.len() as u32;
+            bytes += u64::from(len);
+            Descriptor { address: extent.address(frame), len, options: 0 }
+        });
+        let packets = self.ring.put_run(descriptors);
+        // Their chunks are the ring's now.
+        frames.drain(..packets);
+        Moved { packets, bytes }
+    }
+
     /// Shows the pushed packets to the other side.
     pub fn publish(&mut self) {
         self.ring.publish();
@@ -327,6 +165,24 @@ impl RxRing {
                 return frame;
             }
         }
+    }
+
+    /// The next packets, up to `max` of them, go to the end of `into`. Their slots are free again after
+    /// [`RxRing::release`].
+    #[inline]
+    pub fn pop_run(&mut self, into: &mut Vec<Frame>, max: usize) -> Moved {
+        let extent = self.umem.extent();
+        let mut bytes = 0;
+        into.reserve(max.min(self.ring.available() as usize));
+        let packets = self.ring.take_run(max, |descriptor| {
+            // SAFETY: as `pop`.
+            let frame = unsafe { extent.frame(descriptor.address, descriptor.len) };
+            if let Some(frame) = frame {
+                bytes += u64::from(descriptor.len);
+                into.push(frame);
+            }
+        });
+        Moved { packets, bytes }
     }
 
     /// Frees the slots of the popped packets.
@@ -445,6 +301,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::VecDeque;
+    use std::sync::atomic::Ordering;
 
     fn indices(start: u32, entries: u32) -> (Producer<u64>, Consumer<u64>) {
         let layout = Layout::IN_MEMORY;

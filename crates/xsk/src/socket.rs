@@ -41,12 +41,13 @@ const IDLE_KICKS_MAX: u32 = 4;
 pub(crate) struct Socket {
     rings: SocketRings,
     fd: Arc<OwnedFd>,
+    umem: &'static Umem,
+    interface: u32,
     queue: u32,
+    role: Role,
     zero_copy: bool,
     /// Frames that the fill ring lacks: what was received and not yet replaced.
     deficit: usize,
-    /// Other sockets of the queue receive, too.
-    feeds_others: bool,
 }
 
 /// Which of a queue's sockets one is.
@@ -76,10 +77,11 @@ impl Socket {
         live.retain(|socket| socket.fd.strong_count() > 0);
         // Who is fed shares the rings of this very queue, whoever feeds must not.
         let is_fed = role == Role::IsFed;
-        let is_feeder = |socket: &Live| {
-            socket.feeds_others && (socket.interface, socket.queue) == (index, queue)
+        let fits = |socket: &&Live| match socket.role {
+            Role::Feeds if is_fed => (socket.interface, socket.queue) == (index, queue),
+            Role::Alone | Role::Feeds => !is_fed,
+            Role::IsFed => false,
         };
-        let fits = |socket: &&Live| !is_fed || is_feeder(socket);
         let sibling = live.iter().filter(fits).find_map(|socket| socket.fd.upgrade());
         let target = Target { interface, index, queue, is_fed, options };
         let (fd, rings) = match target.bind(umem, sibling.as_deref()) {
@@ -96,12 +98,10 @@ impl Socket {
         let zero_copy = sys::is_zero_copy(fd.as_fd()).map_err(at)?;
         sys::statistics(fd.as_fd()).map_err(at)?;
         let fd = Arc::new(fd);
-        let feeds_others = role == Role::Feeds;
-        if !is_fed {
-            live.push(Live { fd: Arc::downgrade(&fd), interface: index, queue, feeds_others });
-        }
+        live.push(Live { fd: Arc::downgrade(&fd), interface: index, queue, role });
         let deficit = if is_fed { 0 } else { options.ring_entries as usize };
-        let mut socket = Socket { rings, fd, queue, zero_copy, deficit, feeds_others };
+        let mut socket =
+            Socket { rings, fd, umem, interface: index, queue, role, zero_copy, deficit };
         socket.refill(pool);
         Ok(socket)
     }
@@ -112,7 +112,7 @@ impl Socket {
 
     /// Whether other sockets depend on its turns.
     pub(crate) fn feeds_others(&self) -> bool {
-        self.feeds_others
+        self.role == Role::Feeds
     }
 
     pub(crate) fn is_zero_copy(&self) -> bool {
@@ -130,27 +130,21 @@ impl Socket {
         max: usize,
         counters: &mut PortCounters,
     ) -> usize {
-        let count = self.rings.rx.available().min(max);
-        for _ in 0..count {
-            let Some(frame) = self.rings.rx.pop() else {
-                break;
-            };
-            counters.rx_packets += 1;
-            counters.rx_bytes += frame.len() as u64;
-            into.push(frame);
-        }
-        if count > 0 {
+        let moved = self.rings.rx.pop_run(into, max);
+        if moved.packets > 0 {
             self.rings.rx.release();
-            self.deficit += count;
+            self.deficit += moved.packets;
+            counters.rx_packets += moved.packets as u64;
+            counters.rx_bytes += moved.bytes;
         }
         self.refill(pool);
-        count
+        moved.packets
     }
 
     /// Gives the kernel a new frame for each one received.
     fn refill(&mut self, pool: &mut Pool) {
         let Some((fill, _)) = &mut self.rings.feed else { return };
-        if self.feeds_others {
+        if self.role == Role::Feeds {
             // What the others received only the ring itself can tell.
             self.deficit = fill.free();
         }
@@ -234,8 +228,10 @@ impl Socket {
         }
     }
 
-    /// Adds what the kernel counted for this socket.
+    /// Adds what the kernel counted for this socket; to the first of several sockets of a queue, what
+    /// all of them lost for want of a frame or of room in it, as only their sum can be told apart.
     pub(crate) fn add_statistics(&self, counters: &mut PortCounters) {
+        let dropped_by_others = self.dropped_by_fed();
         // Checked when the socket was opened; cannot fail on a bound socket.
         let Ok(kernel) = sys::statistics(self.as_fd()) else {
             return;
@@ -246,15 +242,32 @@ impl Socket {
             // A driver that finds the fill ring empty has lost nothing yet; the NIC counts misses.
             counters.rx_oversize += kernel.rx_dropped;
         } else {
-            // In copy mode `rx_dropped` counts both packets without a frame and long packets,
-            // and each packet without a frame has found the fill ring empty exactly once.
-            let no_frame = kernel.rx_fill_ring_empty_descs;
-            // Every socket that shares a fill ring is told of all that found it empty: one counts.
-            if self.rings.feed.is_some() {
+            // In copy mode `rx_dropped` counts both packets without a frame and long packets of this
+            // socket, and each packet without a frame has found the fill ring empty exactly once.
+            // Every socket that shares a fill ring is told of all that found it empty: who feeds
+            // them counts for them. Their drops were read first, so that a packet that is lost
+            // meanwhile is no long one.
+            if self.role != Role::IsFed {
+                let no_frame = kernel.rx_fill_ring_empty_descs;
                 counters.rx_no_frame += no_frame;
+                let dropped = kernel.rx_dropped + dropped_by_others;
+                counters.rx_oversize += dropped.saturating_sub(no_frame);
             }
-            counters.rx_oversize += kernel.rx_dropped.saturating_sub(no_frame);
         }
+    }
+
+    /// Packets that the sockets which this one feeds lost, without a frame or longer than one.
+    fn dropped_by_fed(&self) -> u64 {
+        if self.role != Role::Feeds || self.zero_copy {
+            return 0;
+        }
+        let live = self.umem.sockets().lock().unwrap_or_else(PoisonError::into_inner);
+        let place = (self.interface, self.queue);
+        live.iter()
+            .filter(|one| one.role == Role::IsFed && (one.interface, one.queue) == place)
+            .filter_map(|one| sys::statistics(one.fd.upgrade()?.as_fd()).ok())
+            .map(|kernel| kernel.rx_dropped)
+            .sum()
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError, Weak};
 
 use crate::depot::Depot;
 use crate::frame::{Frame, HEADROOM};
+use crate::socket::Role;
 use crate::sys::Mapping;
 
 /// Size of a huge page; a mapping from the huge-page pool must be a multiple of it.
@@ -40,8 +41,7 @@ pub(crate) struct Live {
     pub(crate) fd: Weak<OwnedFd>,
     pub(crate) interface: u32,
     pub(crate) queue: u32,
-    /// Others of its queue may share its rings.
-    pub(crate) feeds_others: bool,
+    pub(crate) role: Role,
 }
 
 impl Umem {
@@ -133,23 +133,70 @@ impl Umem {
         &self.sockets
     }
 
+    /// Where its chunks lie, for whoever has many frames to name.
+    #[inline]
+    pub(crate) fn extent(&'static self) -> Extent {
+        let (start, len) = (self.memory.start(), (self.chunks as u64) << self.chunk_shift);
+        Extent { start, len, chunk_size: self.chunk_size }
+    }
+
     /// Where the chunk that `frame` owns begins, in bytes from the UMEM's start.
     ///
     /// # Panics
     ///
     /// When the frame belongs to another UMEM.
     #[inline]
-    fn chunk_offset(&self, frame: &Frame) -> usize {
-        let offset = frame.chunk().as_ptr() as usize;
-        let offset = offset.wrapping_sub(self.memory.start().as_ptr() as usize);
-        assert!(offset < self.chunks << self.chunk_shift, "a frame of another UMEM");
-        offset
+    fn chunk_offset(&'static self, frame: &Frame) -> usize {
+        self.extent().chunk_offset(frame) as usize
     }
 
     /// The address of the packet in `frame`, as descriptors give it: bytes from the UMEM's start.
     #[inline]
+    pub(crate) fn address(&'static self, frame: &Frame) -> u64 {
+        self.extent().address(frame)
+    }
+
+    /// The frame that a descriptor names, or `None` when it names no bytes of one chunk.
+    ///
+    /// # Safety
+    ///
+    /// As [`Extent::frame`].
+    #[inline]
+    pub(crate) unsafe fn frame(&'static self, address: u64, len: u32) -> Option<Frame> {
+        // SAFETY: the caller's promise.
+        unsafe { self.extent().frame(address, len) }
+    }
+
+    #[inline]
+    fn chunk(&self, index: usize) -> NonNull<u8> {
+        debug_assert!(index < self.chunks);
+        // SAFETY: the callers pass an index below `chunks`, so the place lies in the mapping.
+        unsafe { self.memory.start().add(index << self.chunk_shift) }
+    }
+}
+
+/// Where the chunks of a UMEM lie: what it takes to go from frames to addresses and back.
+#[derive(Clone, Copy)]
+pub(crate) struct Extent {
+    start: NonNull<u8>,
+    /// Bytes of all chunks.
+    len: u64,
+    chunk_size: u16,
+}
+
+impl Extent {
+    #[inline]
+    fn chunk_offset(&self, frame: &Frame) -> u64 {
+        let offset = frame.chunk().as_ptr() as usize;
+        let offset = offset.wrapping_sub(self.start.as_ptr() as usize) as u64;
+        assert!(offset < self.len, "a frame of another UMEM");
+        offset
+    }
+
+    /// See [`Umem::address`].
+    #[inline]
     pub(crate) fn address(&self, frame: &Frame) -> u64 {
-        (self.chunk_offset(frame) + frame.headroom()) as u64
+        self.chunk_offset(frame) + frame.headroom() as u64
     }
 
     /// The frame that a descriptor names, or `None` when it names no bytes of one chunk.
@@ -159,22 +206,17 @@ impl Umem {
     /// The caller received ownership of that chunk with the descriptor, and has made no frame
     /// of it yet.
     #[inline]
-    pub(crate) unsafe fn frame(&'static self, address: u64, len: u32) -> Option<Frame> {
+    pub(crate) unsafe fn frame(&self, address: u64, len: u32) -> Option<Frame> {
         let size = u64::from(self.chunk_size);
-        let (chunk, start) = (address >> self.chunk_shift, address & (size - 1));
-        if chunk >= self.chunks as u64 || start + u64::from(len) > size {
+        // Chunks are as long as a power of two.
+        let start = address & (size - 1);
+        if address >= self.len || start + u64::from(len) > size {
             return None;
         }
-        let chunk = self.chunk(chunk as usize);
+        // SAFETY: the address is below the end, so its chunk begins in the mapping.
+        let chunk = unsafe { self.start.add((address - start) as usize) };
         // SAFETY: the window was checked above; ownership is the caller's promise.
         Some(unsafe { Frame::new(chunk, self.chunk_size, start as u16, len as u16) })
-    }
-
-    #[inline]
-    fn chunk(&self, index: usize) -> NonNull<u8> {
-        debug_assert!(index < self.chunks);
-        // SAFETY: the callers pass an index below `chunks`, so the place lies in the mapping.
-        unsafe { self.memory.start().add(index << self.chunk_shift) }
     }
 }
 

@@ -282,20 +282,11 @@ fn each_worker_gets_its_own_queues() {
     assert_eq!(to_worker(&steer), 60);
 }
 
-#[test]
-fn workers_share_a_queue_and_its_frames() {
-    const ROUNDS: u64 = 40;
-    let (left, gateway) = (Namespace::new("left"), Namespace::new("gateway"));
-    veth((&left, "l0"), (&gateway, "a0"), 1, 1500);
-    let umem = Umem::new(2048, 2048, false).unwrap();
-    let mut outside = umem.pool(0..1024);
-    let mut pools = [umem.pool(1024..1536), umem.pool(1536..2048)];
-    let mut source = open(&left, "l0", &mut outside, SMALL);
+/// Two workers that share the one queue of `a0`, and get what is to be forwarded by its addresses.
+fn shared(gateway: &Namespace, pools: &mut [Pool; 2]) -> (Vec<Port>, Steer) {
     let mut steer = gateway.enter(|| Steer::load("a0")).unwrap();
     let mut workers: Vec<Port> = Vec::new();
     for (worker, pool) in pools.iter_mut().enumerate() {
-        // What the second one gets is the first one's, so that one would run dry alone.
-        pool.share(if worker == 0 { 512 } else { 0 });
         let port = gateway.enter(|| XdpPort::open("a0", worker, 2, pool, SMALL)).unwrap();
         let lanes: Vec<(u32, u32, u32)> =
             port.lanes().map(|lane| (lane.queue, lane.index, lane.count)).collect();
@@ -306,6 +297,22 @@ fn workers_share_a_queue_and_its_frames() {
     steer.set_spread(true);
     assert!(workers[0].feeds_others() && !workers[1].feeds_others());
     assert!(matches!(gateway.enter(|| steer.attach()).unwrap(), AttachMode::Native));
+    (workers, steer)
+}
+
+#[test]
+fn workers_share_a_queue_and_its_frames() {
+    const ROUNDS: u64 = 40;
+    let (left, gateway) = (Namespace::new("left"), Namespace::new("gateway"));
+    veth((&left, "l0"), (&gateway, "a0"), 1, 1500);
+    let umem = Umem::new(2048, 2048, false).unwrap();
+    let mut outside = umem.pool(0..1024);
+    let mut pools = [umem.pool(1024..1536), umem.pool(1536..2048)];
+    let mut source = open(&left, "l0", &mut outside, SMALL);
+    // What the second one gets is the first one's, so that one would run dry alone.
+    pools[0].share(512);
+    pools[1].share(0);
+    let (mut workers, steer) = shared(&gateway, &mut pools);
     let mac = gateway.mac("a0");
     let mut owners = [0u64; 32];
     let mut received = [0u64; 2];
@@ -341,6 +348,54 @@ fn workers_share_a_queue_and_its_frames() {
     for port in &workers {
         assert_eq!(port.counters().lost(), 0);
     }
+}
+
+/// Both sockets of a queue lose packets in both ways, and the kernel tells each of them of all that found
+/// the fill ring empty.
+#[test]
+fn long_packets_and_missing_frames_of_a_shared_queue_are_told_apart() {
+    const FRAMES: usize = 80;
+    let (left, gateway) = (Namespace::new("left"), Namespace::new("gateway"));
+    veth((&left, "l0"), (&gateway, "a0"), 1, 9000);
+    let umem = Umem::new(4096, 4096, false).unwrap();
+    let mut outside = umem.pool(0..4096);
+    let mut source = open(&left, "l0", &mut outside, XdpOptions::default());
+    // Chunks that a long packet does not fit.
+    let small = Umem::new(FRAMES + 1, 2048, false).unwrap();
+    let mut pools = [small.pool(0..FRAMES), small.pool(FRAMES..FRAMES + 1)];
+    let (mut workers, steer) = shared(&gateway, &mut pools);
+    let mac = gateway.mac("a0");
+    let sum = |workers: &[Port]| workers[0].counters() + workers[1].counters();
+    let mut kept = Vec::new();
+    let mut sent = 0;
+    let mut offer = |workers: &mut [Port], len: usize, rounds: u64| {
+        for _ in 0..rounds {
+            let packets = (0..64u8).map(|n| frame(mac, [10, 2, 0, n], len, n.into()));
+            send_all(&mut source, &mut outside, packets);
+            sent += 64;
+            let deadline = Instant::now() + Duration::from_secs(10);
+            let is_open = |workers: &[Port]| {
+                let all = sum(workers);
+                all.rx_packets + all.rx_ring_full + all.rx_no_frame + all.rx_oversize < sent
+            };
+            while is_open(workers) {
+                assert!(Instant::now() < deadline, "{sent} sent, {:?}", sum(workers));
+                for (port, pool) in workers.iter_mut().zip(&mut pools) {
+                    port.receive(pool, &mut kept, 64);
+                }
+            }
+        }
+    };
+    // What is received is kept, until there is no frame.
+    offer(&mut workers, 60, 10);
+    let starved = sum(&workers);
+    assert_eq!((starved.rx_oversize, starved.rx_ring_full), (0, 0), "{starved:?}");
+    assert_eq!(starved.rx_no_frame, 640 - FRAMES as u64);
+    offer(&mut workers, 1900, 3);
+    let long = sum(&workers) - starved;
+    assert_eq!((long.rx_oversize, long.lost()), (192, 192), "{long:?}");
+    assert_eq!(workers[1].counters().rx_oversize, 0, "the first one counts for both");
+    assert_closed(&steer, sum(&workers));
 }
 
 #[test]

@@ -67,6 +67,11 @@ const PARTS: &[Part] = &[
         arguments: &["path", "--sas", "1,1000,10000,50000", "--selections", "plain,policy,p2p"],
         needs_root: false,
     },
+    Part {
+        name: "path",
+        arguments: &["path", "--sas", "1,10000", "--selections", "policy-uncached,p2mp"],
+        needs_root: false,
+    },
     Part { name: "tables", arguments: &["tables"], needs_root: false },
     Part {
         name: "tables",

@@ -65,7 +65,8 @@ struct Asked {
     /// What to measure: seal, open, both
     #[arg(long, value_delimiter = ',', default_value = "seal,open,both", value_parser = direction)]
     directions: Vec<Measured>,
-    /// How packets find their tunnel: policy, p2p (route mode), plain (there is none)
+    /// How packets find their tunnel: policy, policy-uncached (policies of eight shapes, each packet of a
+    /// new flow), p2p and p2mp (route mode), plain (there is none)
     #[arg(long, value_delimiter = ',', default_value = "policy", value_parser = selection)]
     selections: Vec<Selection>,
     /// Crypto engine (default: the best this CPU has)

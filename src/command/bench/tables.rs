@@ -6,14 +6,16 @@ use std::time::Instant;
 use anyhow::Context;
 use comfy_table::CellAlignment;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
+use control::gateway::ruler::{Following, following};
 use dataplane::prefix::Family;
 use dataplane::tables::{Mix, PolicyBench, RouteBench, vrfs};
 use serde::Serialize;
 
 /// Time and memory of the tables alone: routes, VRFs, policies against a linear search
 ///
-/// Look-ups one after the other, without prefetching, of random addresses in the prefixes of a table
-/// like the Internet's, and of flows that meet random policies. Memory is what the process grew by.
+/// Look-ups of random addresses in the prefixes of a table like the Internet's, 64 together, as the data
+/// path looks up the packets of a turn, and one after the other; and of flows that meet random policies,
+/// one after the other. Memory is what the process grew by.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -84,10 +86,19 @@ impl Tables {
         let grown = resident_bytes()?.saturating_sub(before);
         let content = format!("{} routes", self.routes);
         let mut put = |figure, value, unit| rows.push(row("routes", &content, figure, value, unit));
-        put("look-up", bench.lookup_ns(RUNS), "ns");
+        put("look-up, 64 together", bench.lookup_many_ns(RUNS), "ns");
+        put("look-up, one after the other", bench.lookup_ns(RUNS), "ns");
         put("change", bench.update_ns(2000), "ns");
         put("building", built.as_secs_f64(), "s");
         put("memory", grown as f64 / 1e6, "MB");
+        drop(bench);
+        let routes = u32::try_from(self.routes).context("more routes than addresses")?;
+        let Following { all_s, one_ns } = following(routes, 2000);
+        let mut put = |figure, value, unit| {
+            rows.push(row("kernel's routes", &content, figure, value, unit));
+        };
+        put("all into the view", all_s, "s");
+        put("one change into the view", one_ns / 1e3, "µs");
         Ok(())
     }
 

@@ -108,11 +108,11 @@ impl Forwarding {
         }
     }
 
-    /// Brings what the kernel changed into the view; what of it was rebuilt. Routes may lead into tunnels
+    /// Brings what the kernel changed into the view; what of it is different. Routes may lead into tunnels
     /// that were not there before.
     pub fn follow_network(
         &mut self,
-        network: &Network,
+        network: &mut Network,
         kernel: &Kernel,
         changes: &[NetworkChange],
     ) -> Stale {

@@ -6,12 +6,13 @@
 //! the far end itself. A route to such a device without a next hop is for all of the group's `if_id`,
 //! whose policies choose, as on an XFRM interface.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use dataplane::tunnel::TunnelName;
 
 use crate::config::{Config, GroupConfig, if_id_of};
+use crate::route_feed::Link;
 
 /// One group.
 struct Group {
@@ -66,6 +67,15 @@ impl Groups {
     /// The devices and, where a group has one, the `if_id` of all its tunnels; by port.
     pub fn if_ids(&self) -> impl Iterator<Item = (u16, u32)> {
         self.ports().zip(&self.groups).filter_map(|(port, group)| Some((port, group.if_id?)))
+    }
+
+    /// The links that are groups' devices, by index.
+    pub fn devices_among<'a>(
+        &self,
+        links: impl Iterator<Item = &'a Link>,
+    ) -> BTreeMap<u32, String> {
+        let is_device = |link: &&Link| self.groups.iter().any(|group| group.device == link.name);
+        links.filter(is_device).map(|link| (link.ifindex, link.name.clone())).collect()
     }
 
     /// Where a route by a device leads; `None` if the device is no group's.

@@ -12,7 +12,6 @@
 //! bring policies back: that is the journal's work, not the guard's. Where the journal is lost or not
 //! whole, the guard holds.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -22,6 +21,7 @@ use std::path::{Path, PathBuf};
 use dataplane::policy::Direction;
 use dataplane::prefix::Prefix;
 use dataplane::selector::{PortMatch, Selector};
+use foldhash::HashMap;
 
 use super::backstop::{Backstop, forwarded};
 use super::short::{Short, put_address, take_address};
@@ -72,7 +72,7 @@ impl Guard {
             true => remove(&path).map(|()| None)?,
             false => Some(write_anew(&path, left.iter())?),
         };
-        let mut held = HashMap::new();
+        let mut held = HashMap::default();
         for one in &left {
             if let Some(selector) = forwarded(*one)
                 && !is_forwarded_otherwise(&held, *one)
@@ -240,7 +240,7 @@ fn write_anew<'a>(path: &Path, held: impl Iterator<Item = &'a Held>) -> io::Resu
 
 /// What a log says is held. Lines that make no sense (a crash may cut the last one) are skipped.
 fn replay(text: &str) -> Vec<Held> {
-    let mut held = HashMap::new();
+    let mut held = HashMap::default();
     for (number, line) in text.lines().enumerate() {
         match parse(line) {
             Some(('+', one)) => held.insert(one, number),

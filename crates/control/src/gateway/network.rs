@@ -1,14 +1,18 @@
 //! The kernel's links, addresses, routes and neighbours, as the tables that workers forward by.
 //!
-//! A table is rebuilt from the kernel's state when something of its kind changed; neighbours are
-//! followed one by one, so that the marks of use that workers leave on them survive. What the
-//! kernel would choose among several routes is decided by `route_feed`, not here.
+//! Ports and addresses are few and rebuilt from the kernel's state when something of their kind changed.
+//! Routes are followed one by one, as there may be a million of them; all are rebuilt only when the
+//! device of a group of tunnels comes or goes. So are neighbours, so that the marks of use that
+//! workers leave on them survive. What the kernel would choose among several routes is decided by
+//! `route_feed`, not here.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use dataplane::fib::{Fib, NextHop, Route};
 use dataplane::local::Locals;
 use dataplane::neighbour::Neighbours;
+use dataplane::prefix::Prefix;
 use dataplane::tunnel::Tunnels;
 use dataplane::view::{PortInfo, View};
 use wire::ethernet::MacAddr;
@@ -20,9 +24,11 @@ use crate::route_feed::{Change, Kernel, NextHop as KernelHop, Route as KernelRou
 pub struct Network {
     ifindexes: Vec<u32>,
     groups: Groups,
+    /// The links that are groups' devices, as the routes were translated with them.
+    devices: BTreeMap<u32, String>,
 }
 
-/// What of a view must be built anew.
+/// What of a view is different, or must be built anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stale {
     /// Ports: addresses, MTU or state of a link.
@@ -36,7 +42,7 @@ pub struct Stale {
 impl Network {
     /// The ports are these interfaces, and the groups' devices come after them.
     pub fn new(ifindexes: Vec<u32>, groups: Groups) -> Network {
-        Network { ifindexes, groups }
+        Network { ifindexes, groups, devices: BTreeMap::new() }
     }
 
     /// The `if_id`s whose tunnels are told apart by their far ends.
@@ -56,12 +62,13 @@ impl Network {
     }
 
     /// Everything, from the beginning.
-    pub fn fill(&self, kernel: &Kernel, view: &mut View) {
+    pub fn fill(&mut self, kernel: &Kernel, view: &mut View) {
         view.host = self.groups.host();
         view.tunnel_devices = self.groups.ports();
         for (port, if_id) in self.groups.if_ids() {
             view.tunnels.set_device(if_id, port);
         }
+        self.devices = self.groups.devices_among(kernel.links());
         self.refresh(kernel, view, Stale { ports: true, local: true, routes: true });
         view.neighbours = Neighbours::new();
         for neighbour in kernel.neighbours() {
@@ -69,25 +76,36 @@ impl Network {
         }
     }
 
-    /// Follows changes; whether the view is different now, and what was rebuilt.
-    pub fn apply(&self, kernel: &Kernel, view: &mut View, changes: &[Change]) -> (bool, Stale) {
+    /// Follows changes; whether the view is different now, and what of it.
+    pub fn apply(&mut self, kernel: &Kernel, view: &mut View, changes: &[Change]) -> (bool, Stale) {
         let mut stale = Stale::default();
         let mut different = false;
         for change in changes {
             match *change {
-                Change::Link(_) => {
-                    // A route's interface may have become one of ours, or dead.
-                    stale.ports = true;
-                    stale.routes = true;
-                }
+                Change::Link(_) => stale.ports = true,
                 Change::Address(_) => stale.local = true,
-                Change::Route(_) => stale.routes = true,
                 Change::Neighbour(ifindex, address) => {
                     different |= self.follow(kernel, view, ifindex, address);
                 }
+                Change::Route(..) => {}
             }
         }
+        // Whether a route's interface works the kernel says with the route; what it is, is its link's.
+        if stale.ports {
+            let devices = self.groups.devices_among(kernel.links());
+            stale.routes = devices != self.devices;
+            self.devices = devices;
+        }
         self.refresh(kernel, view, stale);
+        if !stale.routes {
+            for change in changes {
+                if let Change::Route(table, prefix) = *change {
+                    for prefix in kernel.touched_by(table, prefix) {
+                        stale.routes |= self.follow_route(kernel, view, prefix);
+                    }
+                }
+            }
+        }
         (different || stale != Stale::default(), stale)
     }
 
@@ -109,6 +127,21 @@ impl Network {
             }
             view.fib = fib;
         }
+    }
+
+    /// Copies the route of one prefix; whether anything changed.
+    fn follow_route(&self, kernel: &Kernel, view: &mut View, prefix: Prefix) -> bool {
+        let known = view.fib.get(prefix);
+        let selected = kernel.selected_route(prefix);
+        let route = selected.map(|route| self.route(kernel, route, &mut view.tunnels));
+        if route == known {
+            return false;
+        }
+        match route {
+            Some(route) => view.fib.insert(prefix, route),
+            None => view.fib.remove(prefix),
+        };
+        true
     }
 
     /// Copies one neighbour; whether anything changed.
@@ -167,5 +200,110 @@ fn port_info(kernel: &Kernel, ifindex: u32) -> PortInfo {
             up: link.up && link.carrier,
         },
         None => PortInfo { ifindex, name: String::new(), mac: MacAddr::ZERO, mtu: 0, up: false },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::route_feed::{Event, Link, Placement, Table};
+    use dataplane::tunnel::TunnelName;
+    use proptest::prelude::*;
+
+    /// Interfaces 1 and 2 are ports, 3 is a group's device, and 4 is nothing.
+    fn network() -> Network {
+        let text = "[[group]]
+            device = \"hub\"
+            if_id = 9
+            [[port]]
+            interface = \"one\"
+            [[port]]
+            interface = \"two\"";
+        Network::new(vec![1, 2], Groups::new(&Config::parse(text).unwrap()))
+    }
+
+    fn link(ifindex: u32, name: &str) -> Event {
+        Event::Link(Link {
+            ifindex,
+            name: name.to_owned(),
+            kind: None,
+            mac: None,
+            mtu: 1500,
+            up: true,
+            carrier: true,
+            parent: None,
+            vlan: None,
+            master: None,
+            rx_queues: 1,
+        })
+    }
+
+    fn route() -> impl Strategy<Value = KernelRoute> {
+        let prefix = (0..8u8, 0..4u8, prop::sample::select(vec![0, 8, 14, 16, 24, 32]));
+        let way = (1..5u32, 0..3u8, prop::bool::weighted(0.2));
+        (prefix, way, 0..3usize, 0..2u32).prop_map(
+            |((a, b, len), (ifindex, via, dead), at, metric)| {
+                let gateway = (via != 0).then(|| IpAddr::from([192, 0, 2, via]));
+                let hop = KernelHop { gateway, ifindex, weight: 1, dead };
+                let kind =
+                    if via == 2 && metric == 1 { RouteKind::Blackhole } else { RouteKind::Unicast };
+                KernelRoute {
+                    table: Table::ALL[at],
+                    prefix: Prefix::new(IpAddr::from([a, b, 0, b]), len).unwrap(),
+                    metric,
+                    kind,
+                    hops: if kind == RouteKind::Unicast { vec![hop] } else { vec![] },
+                    preferred_source: None,
+                    mtu: None,
+                    protocol: 4,
+                }
+            },
+        )
+    }
+
+    fn events() -> impl Strategy<Value = Event> {
+        prop_oneof![
+            8 => (route(), prop::sample::select(vec![Placement::Append, Placement::Replace]))
+                .prop_map(|(route, placement)| Event::Route(route, placement)),
+            4 => route().prop_map(Event::RouteGone),
+            1 => prop::sample::select(vec![link(3, "hub"), link(3, "other"), link(4, "hub"), link(1, "one")]),
+            1 => prop::sample::select(vec![Event::LinkGone(3), Event::LinkGone(4)]),
+        ]
+    }
+
+    /// The routes of a view, with the names of tunnels, whose numbers depend on history.
+    fn routes(view: &View) -> BTreeMap<Prefix, Result<Route, Option<TunnelName>>> {
+        let named = |route| match route {
+            Route::Tunnel(number) => Err(view.tunnels.row(number).map(|row| row.name)),
+            other => Ok(other),
+        };
+        view.fib.iter().map(|(prefix, route)| (prefix, named(route))).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn routes_that_are_followed_are_those_that_are_read_anew(
+            batches in prop::collection::vec(prop::collection::vec(events(), 1..6), 1..25),
+        ) {
+            let (mut kernel, mut news) = (Kernel::default(), Vec::new());
+            for event in [link(1, "one"), link(2, "two"), link(3, "hub")] {
+                let _ = kernel.apply(event, &mut news);
+            }
+            let (mut network, mut view) = (network(), View::default());
+            network.fill(&kernel, &mut view);
+            for events in batches {
+                news.clear();
+                for event in events {
+                    let _ = kernel.apply(event, &mut news);
+                }
+                let before = routes(&view);
+                let (_, stale) = network.apply(&kernel, &mut view, &news);
+                let (mut fresh_network, mut fresh) = (self::network(), View::default());
+                fresh_network.fill(&kernel, &mut fresh);
+                prop_assert_eq!(routes(&view), routes(&fresh));
+                prop_assert!(stale.routes || before == routes(&view), "workers are told");
+            }
+        }
     }
 }

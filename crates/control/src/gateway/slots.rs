@@ -7,7 +7,7 @@
 //! all workers, and one for each worker that has its own. `candidates.rs` says what is best, and
 //! `tables.rs` when to look again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use dataplane::policy::Template;
 use dataplane::sa::{Mode, Sa};
 use dataplane::transport::Ends;
 use dataplane::view::View;
+use foldhash::HashMap;
 
 use super::candidates::{Candidate, Candidates, SHARED};
 use super::short::{Short, put_address};

@@ -280,3 +280,27 @@ fn a_journal_that_cannot_be_written_is_removed_and_comes_back() {
     }
     assert_eq!(fixture.spis(), (1..=102).collect::<Vec<_>>());
 }
+
+#[test]
+fn the_key_of_an_sa_that_is_gone_does_not_stay() {
+    let mut fixture = Fixture::new();
+    fixture.journal.keys_stay = Duration::ZERO;
+    for spi in 0x100..0x200 {
+        fixture.add(spi);
+    }
+    let size = |fixture: &Fixture| std::fs::metadata(fixture.path()).unwrap().len();
+    let turns = |fixture: &mut Fixture| {
+        (0..50).for_each(|_| fixture.journal.turn(&fixture.server, &Everywhere));
+    };
+    let full = size(&fixture);
+    turns(&mut fixture);
+    assert_eq!(size(&fixture), full, "nothing is gone, so nothing is written");
+    for spi in 0x100..0x1f0 {
+        fixture.delete(spi);
+    }
+    turns(&mut fixture);
+    assert!(size(&fixture) < full / 8, "{} of {full} bytes", size(&fixture));
+    let written = size(&fixture);
+    turns(&mut fixture);
+    assert_eq!(size(&fixture), written);
+}

@@ -76,8 +76,8 @@ pub enum Change {
     Link(u32),
     /// This address.
     Address(Address),
-    /// The routes for this prefix, in any table.
-    Route(Prefix),
+    /// The routes of a table for this prefix.
+    Route(Table, Prefix),
     /// The neighbour behind this interface.
     Neighbour(u32, IpAddr),
 }
@@ -143,6 +143,20 @@ impl Kernel {
         self.routes.selected()
     }
 
+    /// Of [`selected_routes`](Self::selected_routes) the route of one prefix, without looking at the
+    /// others.
+    #[must_use]
+    pub fn selected_route(&self, prefix: Prefix) -> Option<&Route> {
+        self.routes.selected_at(prefix)
+    }
+
+    /// The prefixes whose selected route is perhaps another after [`Change::Route`]: itself, and those of
+    /// tables that are asked later which it covers, or did.
+    #[must_use]
+    pub fn touched_by(&self, table: Table, prefix: Prefix) -> Vec<Prefix> {
+        self.routes.touched(table, prefix)
+    }
+
     /// The route that the kernel would choose for an address, by asking every prefix length of
     /// every table: slow, for people and tests. A `throw` in the last table gives `None`.
     #[must_use]
@@ -174,11 +188,12 @@ impl Kernel {
                 known && address.address.is_ipv4()
             }
             Event::Route(route, placement) => {
-                let prefix = route.prefix;
-                route_effect(self.routes.insert(route, placement), prefix, changes)
+                let key = (route.table, route.prefix);
+                route_effect(self.routes.insert(route, placement), key, changes)
             }
             Event::RouteGone(route) => {
-                route_effect(self.routes.remove(&route), route.prefix, changes)
+                let key = (route.table, route.prefix);
+                route_effect(self.routes.remove(&route), key, changes)
             }
             Event::Neighbour(neighbour) => {
                 let key = (neighbour.ifindex, neighbour.address);
@@ -255,7 +270,9 @@ impl Kernel {
             }
             Kind::Routes => {
                 let difference = self.routes.difference(&fresh.routes);
-                changes.extend(difference.into_iter().map(Change::Route));
+                changes.extend(
+                    difference.into_iter().map(|(table, prefix)| Change::Route(table, prefix)),
+                );
                 std::mem::swap(&mut self.routes, &mut fresh.routes);
             }
             Kind::Neighbours => {
@@ -269,9 +286,13 @@ impl Kernel {
     }
 }
 
-fn route_effect(effect: Effect, prefix: Prefix, changes: &mut Vec<Change>) -> bool {
+fn route_effect(
+    effect: Effect,
+    (table, prefix): (Table, Prefix),
+    changes: &mut Vec<Change>,
+) -> bool {
     if effect != Effect::None {
-        changes.push(Change::Route(prefix));
+        changes.push(Change::Route(table, prefix));
     }
     effect == Effect::Doubtful
 }

@@ -12,10 +12,10 @@
 //! Routes bound to a type of service or a source prefix never get here (see `decode.rs`), and
 //! policy-routing rules are not followed: a packet that needs them must be left to the kernel.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 
-use dataplane::prefix::Prefix;
+use dataplane::prefix::{Family, Prefix};
 
 use super::model::{Route, RouteKind, Table};
 
@@ -44,13 +44,19 @@ pub(super) enum Effect {
 /// All routes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct RouteTable {
-    /// Routes of one table and prefix, by metric, then in the kernel's order.
-    routes: HashMap<(Table, Prefix), Vec<Route>>,
+    /// Routes of one table and prefix, by metric, then in the kernel's order. In the order of addresses,
+    /// so that those beneath a prefix are found without looking at the others.
+    routes: BTreeMap<(Table, Prefix), Vec<Route>>,
+    /// How many prefixes of each length there are.
+    lengths: BTreeMap<(Table, Family, u8), usize>,
 }
 
 impl RouteTable {
     pub(super) fn insert(&mut self, route: Route, placement: Placement) -> Effect {
         let list = self.routes.entry((route.table, route.prefix)).or_default();
+        if list.is_empty() {
+            *self.lengths.entry(length_of((route.table, route.prefix))).or_default() += 1;
+        }
         let start = list.partition_point(|r| r.metric < route.metric);
         let end = list.partition_point(|r| r.metric <= route.metric);
         if route.prefix.address().is_ipv4() {
@@ -71,22 +77,28 @@ impl RouteTable {
             remove_v6(list, route)
         };
         if list.is_empty() {
-            self.routes.remove(&key);
+            self.forget(key);
         }
         effect
     }
 
     /// Forgets the routes of one table for one prefix.
     pub(super) fn forget(&mut self, key: (Table, Prefix)) {
-        self.routes.remove(&key);
+        if self.routes.remove(&key).is_some()
+            && let Some(count) = self.lengths.get_mut(&length_of(key))
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.lengths.remove(&length_of(key));
+            }
+        }
     }
 
-    /// The prefixes whose routes differ from another table's.
-    pub(super) fn difference(&self, other: &Self) -> Vec<Prefix> {
-        let keys: HashSet<_> = self.routes.keys().chain(other.routes.keys()).collect();
-        let differs = |key: &&&(Table, Prefix)| self.routes.get(*key) != other.routes.get(*key);
-        let prefixes: HashSet<Prefix> = keys.iter().filter(differs).map(|key| key.1).collect();
-        prefixes.into_iter().collect()
+    /// The tables and prefixes whose routes differ from another's.
+    pub(super) fn difference(&self, other: &Self) -> Vec<(Table, Prefix)> {
+        let differs = |key: &&(Table, Prefix)| self.routes.get(key) != other.routes.get(key);
+        let keys = self.routes.keys().chain(other.routes.keys());
+        keys.filter(differs).copied().collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Every route, usable or not, in no order.
@@ -113,6 +125,44 @@ impl RouteTable {
             (route.kind != RouteKind::Throw).then_some(route)
         };
         Table::ALL.into_iter().find_map(in_table)
+    }
+
+    /// Of [`selected`](Self::selected) the route of one prefix.
+    pub(super) fn selected_at(&self, prefix: Prefix) -> Option<&Route> {
+        for table in Table::ALL {
+            let best = self.best(table, prefix);
+            if best.is_some() {
+                return best;
+            }
+            if self.covers(table, prefix) {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Whether a table has a route that counts for a shorter prefix that holds this one.
+    fn covers(&self, table: Table, prefix: Prefix) -> bool {
+        let family = prefix.family();
+        let lengths = self.lengths.range((table, family, 0)..(table, family, prefix.len()));
+        lengths.into_iter().any(|(&(_, _, length), _)| {
+            Prefix::new(prefix.address(), length)
+                .is_some_and(|shorter| self.best(table, shorter).is_some())
+        })
+    }
+
+    /// The prefixes whose selected route another route of a table for `prefix` may change: itself, and
+    /// those in tables that are asked later which it would cover.
+    pub(super) fn touched(&self, table: Table, prefix: Prefix) -> Vec<Prefix> {
+        let mut touched = vec![prefix];
+        for later in Table::ALL.into_iter().filter(|later| *later > table) {
+            let beneath = self.routes.range((later, prefix)..).map(|(key, _)| *key);
+            let beneath = beneath
+                .take_while(|key| key.0 == later && prefix.contains(key.1.address()))
+                .map(|key| key.1);
+            touched.extend(beneath.filter(|one| *one != prefix));
+        }
+        touched
     }
 
     /// One route per prefix, such that the longest match among them is the kernel's answer: a route
@@ -162,6 +212,11 @@ impl Cover {
         };
         lengths.iter().any(covering)
     }
+}
+
+/// The length of a prefix, in a table and of a family.
+fn length_of((table, prefix): (Table, Prefix)) -> (Table, Family, u8) {
+    (table, prefix.family(), prefix.len())
 }
 
 type Group = std::ops::Range<usize>;
@@ -416,6 +471,13 @@ mod tests {
                 }
             }
             let selected = table.selected();
+            for address in (0..8).map(|byte| IpAddr::from([byte, 0, 0, 0])) {
+                for length in [0, 5, 6, 7, 8] {
+                    let prefix = Prefix::new(address, length).unwrap();
+                    let expected = selected.iter().copied().find(|r| r.prefix == prefix);
+                    prop_assert_eq!(table.selected_at(prefix), expected);
+                }
+            }
             for byte in 0..=9_u8 {
                 let v6 = IpAddr::from([u16::from(byte) << 8, 0, 0, 0, 0, 0, 0, 1]);
                 for address in [IpAddr::from([byte, 1, 2, 3]), v6] {

@@ -200,7 +200,7 @@ fn changes_are_followed() {
         pair.near("route add 10.50.0.0/16 via 10.9.0.2 metric 10");
         let changes = feed.follow_until("a route", |k| via(k, "10.50.1.1") == Some(ip("10.9.0.2")));
         let prefix = dataplane::prefix::Prefix::new(ip("10.50.0.0"), 16).unwrap();
-        assert!(changes.contains(&Change::Route(prefix)));
+        assert!(changes.contains(&Change::Route(Table::Main, prefix)));
         pair.near("route add 10.50.0.0/16 via 10.9.0.3 metric 5");
         feed.follow_until("a better one", |k| via(k, "10.50.1.1") == Some(ip("10.9.0.3")));
         pair.near("route del 10.50.0.0/16 via 10.9.0.3 metric 5");

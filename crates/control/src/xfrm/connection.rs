@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use wire::xfrm::netlink::{HEADER_LEN, Header, NLMSG_OVERRUN};
@@ -54,6 +55,14 @@ const EVENTS_MAX: usize = 212_992;
 
 /// Requests, and parts of dumps, that one program gets before the others have their turn.
 const TURN_MAX: usize = 16;
+
+/// Turns with one request in a row from which a second is not looked for, which is a system call of its
+/// own: who asks one thing at a time waits for the answer.
+const ALONE_MIN: u32 = 4;
+
+/// One turn in so many looks for a second request all the same. A program that sends many at a time from
+/// now on is told so, within as many requests.
+const LOOK_EVERY: u32 = 16;
 
 enum Queued {
     Reply(Bytes),
@@ -102,6 +111,10 @@ pub(super) struct Connection {
     overrun: bool,
     /// It asked for a flush that is under way: what it asks next has its turn after that.
     pub(super) flushing: bool,
+    /// What its descriptor is waited for.
+    pub(super) waits_for: EventFlags,
+    /// Turns in a row that found no more than one request.
+    alone: u32,
 }
 
 impl Connection {
@@ -116,7 +129,15 @@ impl Connection {
             dump: None,
             overrun: false,
             flushing: false,
+            waits_for: EventFlags::IN,
+            alone: 0,
         }
+    }
+
+    /// How many requests this turn may read.
+    fn turn(&self) -> usize {
+        let looks = self.alone < ALONE_MIN || self.alone.is_multiple_of(LOOK_EVERY);
+        if looks { TURN_MAX } else { 1 }
     }
 
     /// Whether requests are to be read.
@@ -140,10 +161,8 @@ impl Connection {
         buffer: &mut [u8],
         events: &mut Vec<Event>,
     ) -> Result<Option<Flush>, Ended> {
-        for _ in 0..TURN_MAX {
-            if !self.wants_read() {
-                break;
-            }
+        let mut read = 0;
+        while read < self.turn() && self.wants_read() {
             let len = match recv(&self.fd, &mut *buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
                 // A datagram of no bytes says nothing; on a closed connection it says so.
                 Ok((_, 0)) => return Err(Ended),
@@ -152,6 +171,7 @@ impl Connection {
                 Err(Errno::INTR) => continue,
                 Err(_) => return Err(Ended),
             };
+            read += 1;
             if len > buffer.len() {
                 self.refuse_oversized(buffer);
             } else if self.obey(&buffer[..len]) {
@@ -171,6 +191,7 @@ impl Connection {
                 self.flush(server, &*backend)?;
             }
         }
+        self.alone = if read > 1 { 0 } else { self.alone.wrapping_add(1) };
         Ok(None)
     }
 

@@ -147,6 +147,11 @@ impl Server {
             || self.marks_touched
     }
 
+    /// A number that has changed when keys are in a journal whose SAs are gone.
+    pub fn sas_gone(&self) -> u64 {
+        self.sad.gone()
+    }
+
     /// Takes note that no journal will know what changed until now.
     pub fn forget_touched(&mut self) {
         self.sad.touched.take();

@@ -4,10 +4,11 @@
 //! mark, which the kernel walks as well, newest first. SAs are kept packed (`stored`), and given out
 //! whole.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use foldhash::fast::RandomState;
 
 use wire::xfrm::address::{Address, Be32, Mark};
@@ -90,6 +91,8 @@ pub(super) struct Sad {
     next_id: u64,
     /// Most SAs at a time so far.
     most: usize,
+    /// SAs that were removed so far.
+    gone: u64,
     /// What a journal has to hear of.
     pub(super) touched: Touched,
 }
@@ -98,6 +101,11 @@ impl Sad {
     /// Most SAs at a time so far, which is what a hash table that never shrinks is sized by.
     pub(super) fn most(&self) -> usize {
         self.most
+    }
+
+    /// SAs that were removed so far, also to be put back with a change.
+    pub(super) fn gone(&self) -> u64 {
+        self.gone
     }
 
     /// Whether any SA of the protocol has the SPI.
@@ -160,6 +168,7 @@ impl Sad {
     pub(super) fn remove(&mut self, id: SaId) -> Option<Sa> {
         let sa = self.by_id.remove(id.0)?.open(id);
         self.touched.add(id.0);
+        self.gone += 1;
         self.unlink(id.0, &sa);
         Some(sa)
     }

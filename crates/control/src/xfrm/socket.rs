@@ -1,7 +1,8 @@
 //! The Unix socket on which programs speak XFRM: listener, connections, fairness.
 //!
-//! [`Clients`] owns an epoll descriptor and shows it as its own ([`AsFd`]): the control thread
-//! waits for that one to become readable and calls [`Clients::on_ready`]. Nothing here blocks.
+//! [`Clients`] owns an epoll descriptor. The control thread waits by it ([`Clients::wait`]), for
+//! descriptors of others as well ([`Clients::watch`]), and calls [`Clients::on_ready`]; or it waits for
+//! that descriptor to become readable ([`AsFd`]). Nothing else here blocks.
 //!
 //! Whoever may connect may read keys (GETSA shows them), so the socket is mode 0600 in a directory
 //! of mode 0700, and the peer's user id is checked beside.
@@ -49,6 +50,12 @@ const DEAF_TIME: Duration = Duration::from_millis(100);
 /// `epoll` data of the listener; connections count up from 1.
 const LISTENER: u64 = 0;
 
+/// `epoll` data of others' descriptors: this and what they are called by.
+const WATCHED: u64 = 1 << 63;
+
+const NOTHING: epoll::Event =
+    epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(LISTENER) };
+
 /// Why the socket could not be made.
 #[derive(Debug, Error)]
 pub enum SocketError {
@@ -71,6 +78,10 @@ pub struct Clients {
     path: PathBuf,
     listener: OwnedFd,
     epoll: OwnedFd,
+    /// What was ready when it was waited for, and how many of these; `None` if that was not asked since
+    /// they were served.
+    ready: [epoll::Event; EVENTS_MAX],
+    asked: Option<usize>,
     connections: HashMap<u64, Connection>,
     next_token: u64,
     /// The user that may connect.
@@ -100,6 +111,8 @@ impl Clients {
             path: path.to_owned(),
             listener,
             epoll,
+            ready: [NOTHING; EVENTS_MAX],
+            asked: None,
             connections: HashMap::new(),
             next_token: LISTENER + 1,
             owner: geteuid(),
@@ -124,21 +137,52 @@ impl Clients {
         self.connections.is_empty()
     }
 
+    /// Has [`wait`](Clients::wait) look at somebody else's descriptor, too: it is bit `number` of what that
+    /// returns. One that is closed is forgotten.
+    pub fn watch(&self, fd: impl AsFd, number: u32) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(WATCHED | u64::from(number));
+        Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
+    }
+
+    /// Waits until something is readable, or `timeout` is over. Whether there is something for
+    /// [`on_ready`](Clients::on_ready), which need not ask again then, and which of others' descriptors
+    /// are readable.
+    pub fn wait(&mut self, timeout: Duration) -> io::Result<(bool, u32)> {
+        let timeout = rustix::event::Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        let count = match epoll::wait(&self.epoll, &mut self.ready[..], Some(&timeout)) {
+            Ok(count) => count,
+            Err(Errno::INTR) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        self.asked = Some(count);
+        let tokens = self.ready[..count].iter().map(|event| event.data.u64());
+        let (mut ours, mut others) = (false, 0);
+        for token in tokens {
+            match token & WATCHED {
+                0 => ours = true,
+                _ => others |= 1 << (token & 31),
+            }
+        }
+        Ok((ours, others))
+    }
+
     /// Serves what is ready. Every connection gets a limited turn; what is left keeps the
     /// descriptor readable.
     pub fn on_ready(&mut self, server: &mut Server, backend: &mut dyn Backend, now: u64) {
-        let mut ready = [epoll::Event {
-            flags: epoll::EventFlags::empty(),
-            data: epoll::EventData::new_u64(LISTENER),
-        }; EVENTS_MAX];
-        let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        // An interrupted wait is not an error: the descriptor stays readable.
-        let count = epoll::wait(&self.epoll, &mut ready[..], Some(&zero)).unwrap_or(0);
+        if self.asked.is_none() && self.wait(Duration::ZERO).is_err() {
+            return;
+        }
+        let count = self.asked.take().unwrap_or(0);
+        let ready = self.ready;
         let (mut served, mut events) = (Vec::new(), Vec::new());
         server.set_listeners(self.groups());
         for event in &ready[..count] {
             match event.data.u64() {
                 LISTENER => self.accept(),
+                WATCHED.. => {}
                 token => {
                     let result = self.serve(token, server, backend, now, &mut events);
                     served.push((token, result));
@@ -278,12 +322,16 @@ impl Clients {
 
     /// Ends a connection, or asks to be woken for what it still wants.
     fn settle(&mut self, token: u64, result: Result<(), Ended>) {
-        let Some(connection) = self.connections.get(&token) else { return };
-        let mut flags = epoll::EventFlags::empty();
-        flags.set(epoll::EventFlags::IN, connection.wants_read());
-        flags.set(epoll::EventFlags::OUT, connection.wants_write());
-        let data = epoll::EventData::new_u64(token);
-        if result.is_err() || epoll::modify(&self.epoll, &connection.fd, data, flags).is_err() {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let mut wanted = epoll::EventFlags::empty();
+        wanted.set(epoll::EventFlags::IN, connection.wants_read());
+        wanted.set(epoll::EventFlags::OUT, connection.wants_write());
+        let known = std::mem::replace(&mut connection.waits_for, wanted);
+        let modify = || {
+            let data = epoll::EventData::new_u64(token);
+            wanted == known || epoll::modify(&self.epoll, &connection.fd, data, wanted).is_ok()
+        };
+        if result.is_err() || !modify() {
             // Closing the descriptor takes it out of the epoll set.
             self.connections.remove(&token);
         }

@@ -31,6 +31,12 @@ const MTU: u32 = 2000;
 const KEY_LEN: usize = 32;
 const WEST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+/// The UDP port that packets come from.
+const PORT: u16 = 0x1000;
+/// Where the far ends of a point-to-multipoint group begin.
+const FAR_ENDS: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 0);
+/// The `if_id` of all tunnels of a point-to-multipoint group.
+const GROUP: u32 = 1;
 const RED_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const BLACK_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
@@ -71,30 +77,76 @@ pub(crate) fn order(tunnels: usize) -> Vec<u32> {
 
 /// The headers of a packet of `size` bytes into a tunnel, as they reach the sealing gateway.
 pub(crate) fn headers(tunnel: usize, size: usize) -> [u8; HEADERS_LEN] {
+    headers_of(tunnel, size, HOST, PORT)
+}
+
+/// The same, by how packets find their tunnel; `number` counts them.
+pub(crate) fn headers_for(
+    selection: Selection,
+    tunnel: usize,
+    size: usize,
+    number: usize,
+) -> [u8; HEADERS_LEN] {
+    match selection {
+        // A tunnel's next packet is of another flow, for as long as any cache remembers.
+        Selection::PolicyUncached => headers_of(tunnel, size, HOST, number as u16),
+        Selection::P2mp => headers_of(tunnel, size, source(tunnel), PORT),
+        _ => headers(tunnel, size),
+    }
+}
+
+fn headers_of(tunnel: usize, size: usize, source: Ipv4Addr, port: u16) -> [u8; HEADERS_LEN] {
     let mut bytes = [0; HEADERS_LEN];
-    let ip = ipv4::Template::new(HOST, destination(tunnel), protocol::UDP, 64);
+    let ip = ipv4::Template::new(source, destination(tunnel), protocol::UDP, 64);
     let ip = ip.stamp(size as u16, 0, 0, false);
     let (link, rest) = bytes.split_at_mut(HEADER_LEN);
     // Both slices are longer than what is written, so neither can fail.
     let _ = Header::new(RED_MAC, BLACK_MAC, EtherType::IPV4).emit(link);
     if let Ok(udp) = ip.emit(rest) {
-        udp[..4].copy_from_slice(&[0x10, 0x00, 0x20, 0x00]);
+        udp[..2].copy_from_slice(&port.to_be_bytes());
+        udp[2..4].copy_from_slice(&[0x20, 0x00]);
         udp[4..6].copy_from_slice(&((size - ipv4::HEADER_LEN) as u16).to_be_bytes());
     }
     bytes
 }
 
-/// The `if_id` of a tunnel in route mode.
-fn if_id(tunnel: usize) -> u32 {
-    1 + tunnel as u32
+/// Where packets into a tunnel come from in a point-to-multipoint group, in which each far end has a
+/// network of its own.
+fn source(tunnel: usize) -> Ipv4Addr {
+    Ipv4Addr::from_bits(Ipv4Addr::new(11, 0, 0, 0).to_bits() + tunnel as u32)
 }
 
-fn sa(tunnel: usize, key: &Arc<Key>, if_id: u32) -> Result<Sa, PathError> {
+/// What a tunnel's SA is between, and its `if_id`.
+struct Ends {
+    west: IpAddr,
+    east: IpAddr,
+    if_id: u32,
+}
+
+/// In a point-to-multipoint group every tunnel has ends of its own on both sides: to the gateway that
+/// seals the destinations are many, and to the one that opens the sources are.
+fn ends(selection: Selection, tunnel: usize) -> Ends {
+    let numbered = |first: Ipv4Addr| Ipv4Addr::from_bits(first.to_bits() + tunnel as u32).into();
+    match selection {
+        Selection::P2mp => Ends {
+            west: numbered(Ipv4Addr::new(100, 64, 0, 0)),
+            east: numbered(FAR_ENDS),
+            if_id: GROUP,
+        },
+        Selection::P2p => Ends { west: WEST.into(), east: EAST.into(), if_id: 1 + tunnel as u32 },
+        Selection::Plain | Selection::Policy | Selection::PolicyUncached => {
+            Ends { west: WEST.into(), east: EAST.into(), if_id: 0 }
+        }
+    }
+}
+
+fn sa(selection: Selection, tunnel: usize, key: &Arc<Key>) -> Result<Sa, PathError> {
+    let Ends { west, east, if_id } = ends(selection, tunnel);
     let config = SaConfig {
         spi: spi(tunnel),
         mode: Mode::Tunnel,
-        source: WEST.into(),
-        destination: EAST.into(),
+        source: west,
+        destination: east,
         reqid: 1 + tunnel as u32,
         key: key.clone(),
         salt: [7; 4],
@@ -113,10 +165,13 @@ fn sa(tunnel: usize, key: &Arc<Key>, if_id: u32) -> Result<Sa, PathError> {
     Sa::new(config).map_err(|error| PathError::Request(error.to_string()))
 }
 
-/// The policy of one tunnel's packets.
-fn policy(tunnel: usize, direction: Direction) -> Arc<Policy> {
+/// The policy of one tunnel's packets. Where no cache is to help they have eight shapes, so that the
+/// cache is asked and each database look-up asks several tables.
+fn policy(selection: Selection, tunnel: usize, direction: Direction) -> Arc<Policy> {
+    let less = if selection == Selection::PolicyUncached { tunnel % 8 } else { 0 };
+    let host = Prefix::host(HOST.into());
     let selector = Selector {
-        source: Prefix::host(HOST.into()),
+        source: Prefix::new(HOST.into(), 32 - less as u8).unwrap_or(host),
         destination: Prefix::host(destination(tunnel).into()),
         ..Selector::any(Family::V4)
     };
@@ -157,20 +212,28 @@ pub(crate) fn west_view(selection: Selection, keys: &[Arc<Key>]) -> Result<View,
     view.local.insert(WEST.into());
     for (tunnel, key) in keys.iter().enumerate() {
         let host = Prefix::host(destination(tunnel).into());
-        let id = if selection == Selection::P2p { if_id(tunnel) } else { 0 };
         if selection == Selection::Plain {
             view.fib.insert(host, via(BLACK, EAST.into()));
             continue;
         }
-        let sa = Arc::new(sa(tunnel, key, id)?);
+        let sa = Arc::new(sa(selection, tunnel, key)?);
         sa.arm(&nonces)?;
         view.bundles.set(tunnel as u32, Some(sa));
-        if selection == Selection::Policy {
-            view.spd.insert(policy(tunnel, Direction::Out));
-        } else if let Some(row) = view.tunnels.join(TunnelName { if_id: id, remote: None }) {
+        if matches!(selection, Selection::Policy | Selection::PolicyUncached) {
+            view.spd.insert(policy(selection, tunnel, Direction::Out));
+            continue;
+        }
+        let Ends { east, if_id, .. } = ends(selection, tunnel);
+        let remote = (selection == Selection::P2mp).then_some(east);
+        if let Some(row) = view.tunnels.join(TunnelName { if_id, remote }) {
             view.tunnels.set_slots(row, [Some(tunnel as u32), None]);
             view.fib.insert(host, Route::Tunnel(row));
         }
+    }
+    if selection == Selection::P2mp {
+        // All far ends are behind one router.
+        let far_ends = Prefix::new(FAR_ENDS.into(), 12).unwrap_or(Prefix::any(Family::V4));
+        view.fib.insert(far_ends, via(BLACK, EAST.into()));
     }
     view.fib.insert(Prefix::host(EAST.into()), via(BLACK, EAST.into()));
     view.neighbours.set(BLACK, EAST.into(), BLACK_MAC);
@@ -182,12 +245,23 @@ pub(crate) fn east_view(selection: Selection, keys: &[Arc<Key>]) -> Result<View,
     let mut view = base_view();
     view.local.insert(EAST.into());
     for (tunnel, key) in keys.iter().enumerate() {
-        let id = if selection == Selection::P2p { if_id(tunnel) } else { 0 };
-        view.sad.insert(Arc::new(sa(tunnel, key, id)?));
+        view.sad.insert(Arc::new(sa(selection, tunnel, key)?));
+        let Ends { west, east, if_id } = ends(selection, tunnel);
+        if selection == Selection::P2mp {
+            // No policy: the routes say whose packets are welcome. Here are all far ends at once, so that
+            // the table of this host's own addresses is as large as that of the tunnels, which a hub's is
+            // not.
+            view.local.insert(east);
+            if let Some(row) = view.tunnels.join(TunnelName { if_id, remote: Some(west) }) {
+                view.fib.insert(Prefix::host(source(tunnel).into()), Route::Tunnel(row));
+            }
+            continue;
+        }
         // A tunnel of route mode lets everything in that its peer sends, as IKE daemons ask for.
+        let everything = Selector::any(Family::V4);
         view.spd.insert(match selection {
-            Selection::P2p => protect(tunnel, Direction::Forward, Selector::any(Family::V4), id),
-            Selection::Plain | Selection::Policy => policy(tunnel, Direction::Forward),
+            Selection::P2p => protect(tunnel, Direction::Forward, everything, if_id),
+            _ => policy(selection, tunnel, Direction::Forward),
         });
     }
     view.fib.insert(Prefix::any(Family::V4), via(RED, HOST.into()));

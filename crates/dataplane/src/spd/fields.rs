@@ -1,6 +1,7 @@
 //! What policies look at in a flow, as bits and masks over them.
 
 use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
 
 use wire::flow::Flow;
 
@@ -14,7 +15,12 @@ pub(super) trait Address: Copy + Eq + std::fmt::Debug {
     const MERGED_BITS: u8;
 
     fn of(bits: u128) -> Self;
+
+    /// The bits of an address; of one of the other family some bits.
+    fn of_address(address: IpAddr) -> Self;
     fn and(self, mask: Self) -> Self;
+    fn or(self, mask: Self) -> Self;
+    fn xor(self, other: Self) -> Self;
     fn hash_pair<H: Hasher>(self, other: Self, state: &mut H);
 }
 
@@ -27,8 +33,26 @@ impl Address for u32 {
     }
 
     #[inline]
+    fn of_address(address: IpAddr) -> u32 {
+        match address {
+            IpAddr::V4(v4) => v4.to_bits(),
+            IpAddr::V6(_) => 0,
+        }
+    }
+
+    #[inline]
     fn and(self, mask: u32) -> u32 {
         self & mask
+    }
+
+    #[inline]
+    fn or(self, mask: u32) -> u32 {
+        self | mask
+    }
+
+    #[inline]
+    fn xor(self, other: u32) -> u32 {
+        self ^ other
     }
 
     #[inline]
@@ -46,8 +70,23 @@ impl Address for u128 {
     }
 
     #[inline]
+    fn of_address(address: IpAddr) -> u128 {
+        address_bits(address)
+    }
+
+    #[inline]
     fn and(self, mask: u128) -> u128 {
         self & mask
+    }
+
+    #[inline]
+    fn or(self, mask: u128) -> u128 {
+        self | mask
+    }
+
+    #[inline]
+    fn xor(self, other: u128) -> u128 {
+        self ^ other
     }
 
     #[inline]
@@ -80,11 +119,37 @@ impl<A: Address> Hash for Fields<A> {
 }
 
 impl<A: Address> Fields<A> {
+    /// The mask that looks at nothing.
+    pub(super) fn none() -> Fields<A> {
+        Fields { source: A::of(0), destination: A::of(0), ports: 0, if_id: 0, protocol: 0 }
+    }
+
+    /// The mask that looks at all that two masks look at.
+    pub(super) fn with(&self, other: &Fields<A>) -> Fields<A> {
+        Fields {
+            source: self.source.or(other.source),
+            destination: self.destination.or(other.destination),
+            ports: self.ports | other.ports,
+            if_id: self.if_id | other.if_id,
+            protocol: self.protocol | other.protocol,
+        }
+    }
+
+    /// Whether two flows differ in nothing that this mask looks at.
+    #[inline]
+    pub(super) fn same(&self, one: &Fields<A>, other: &Fields<A>) -> bool {
+        let addresses = one.source.xor(other.source).and(self.source);
+        let addresses = addresses.or(one.destination.xor(other.destination).and(self.destination));
+        let rest = (one.ports ^ other.ports) & self.ports
+            | u32::from((one.protocol ^ other.protocol) & self.protocol);
+        addresses == A::of(0) && rest == 0
+    }
+
     #[inline]
     pub(super) fn of(flow: &Flow, if_id: u32) -> Fields<A> {
         Fields {
-            source: A::of(address_bits(flow.src)),
-            destination: A::of(address_bits(flow.dst)),
+            source: A::of_address(flow.src),
+            destination: A::of_address(flow.dst),
             ports: u32::from(flow.src_port) << 16 | u32::from(flow.dst_port),
             if_id,
             protocol: flow.protocol,

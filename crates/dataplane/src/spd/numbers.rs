@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::array::Array;
 use crate::policy::Policy;
+use crate::table::Table;
 
 #[derive(Clone, Default)]
 enum Place {
@@ -19,6 +20,8 @@ enum Place {
 #[derive(Clone, Default)]
 pub(super) struct Numbers {
     places: Array<Place>,
+    /// By the policies' own [`id`](Policy::id).
+    numbers: Table<u64, u32, 4>,
     free: u32,
     made: u32,
 }
@@ -33,6 +36,11 @@ impl Numbers {
         }
     }
 
+    /// The number of a policy that has one, or 0.
+    pub(super) fn of(&self, policy: &Policy) -> u32 {
+        self.numbers.get(&policy.id()).copied().unwrap_or(0)
+    }
+
     /// A number for a policy.
     pub(super) fn take(&mut self, policy: Arc<Policy>) -> u32 {
         let number = match self.places.get(self.free) {
@@ -42,12 +50,14 @@ impl Numbers {
                 self.made
             }
         };
+        self.numbers.insert(policy.id(), number);
         self.places.set(number, Place::Policy(policy));
         number
     }
 
-    /// A number is not needed any more.
-    pub(super) fn give_back(&mut self, number: u32) {
+    /// A policy needs its number no more.
+    pub(super) fn give_back(&mut self, policy: &Policy) {
+        let Some(number) = self.numbers.remove(&policy.id()) else { return };
         self.places.set(number, Place::Free(self.free));
         self.free = number;
     }
@@ -76,10 +86,14 @@ mod tests {
         };
         let index = |numbers: &Numbers, number| numbers.get(number).map(|one| one.config().index);
         let mut numbers = Numbers::default();
-        assert_eq!([10, 20, 30].map(|one| numbers.take(policy(one))), [1, 2, 3]);
+        let [first, second, third] = [10, 20, 30].map(policy);
+        let taken = [&first, &second, &third].map(|one| numbers.take(one.clone()));
+        assert_eq!(taken, [1, 2, 3]);
+        assert_eq!([&first, &second].map(|one| numbers.of(one)), [1, 2]);
         let before = numbers.clone();
-        numbers.give_back(1);
-        numbers.give_back(3);
+        numbers.give_back(&first);
+        numbers.give_back(&third);
+        assert_eq!([&first, &second].map(|one| numbers.of(one)), [0, 2]);
         assert_eq!([40, 50, 60].map(|one| numbers.take(policy(one))), [3, 1, 4]);
         assert_eq!(
             [0, 1, 2, 3, 4, 5].map(|one| index(&numbers, one)),

@@ -9,7 +9,10 @@
 
 use std::sync::Arc;
 
+use wire::flow::Flow;
+
 use super::fields::{Address, Fields, Shape};
+use crate::cpu::prefetch_count;
 use crate::policy::{Policy, Rank};
 use crate::table::Table;
 
@@ -25,7 +28,6 @@ const COMPARED_MAX: usize = 8;
 #[derive(Clone, Copy)]
 pub(super) struct Found<'a> {
     pub(super) rank: Rank,
-    pub(super) number: u32,
     pub(super) policy: &'a Policy,
 }
 
@@ -33,19 +35,9 @@ pub(super) struct Found<'a> {
 #[derive(Clone, Debug)]
 struct Rule<A> {
     rank: Rank,
-    number: u32,
     value: Fields<A>,
     mask: Fields<A>,
     policy: Arc<Policy>,
-}
-
-/// Policies under one key of a tuple, best first.
-#[derive(Clone, Debug)]
-enum Bucket<A> {
-    /// One that looks at just the tuple's bits: who has its key has met it. Nearly all are.
-    Exact { priority: u32, number: u32, position: u64, policy: Arc<Policy> },
-    /// Those that may look at more.
-    Compared(Box<[Rule<A>]>),
 }
 
 /// All policies under one mask.
@@ -56,25 +48,33 @@ struct Tuple<A> {
     best: Rank,
     /// Removals since `best` was exact.
     removals: usize,
-    buckets: Table<Fields<A>, Bucket<A>>,
+    /// Keys of one policy that looks at just the tuple's bits: who has its key has met it. Nearly all are
+    /// such. Two entries of IPv4 are a cache line, and one of IPv6 is.
+    exact: Table<Fields<A>, Arc<Policy>>,
+    /// All other keys; their policies, best first.
+    compared: Table<Fields<A>, Arc<[Rule<A>]>>,
 }
+
+const _: () = assert!(size_of::<Option<(Fields<u32>, Arc<Policy>)>>() == 32);
+const _: () = assert!(size_of::<Option<(Fields<u128>, Arc<Policy>)>>() == 64);
 
 /// Tuples ordered by their best rank.
 #[derive(Clone)]
 pub(super) struct Space<A> {
     tuples: Vec<Tuple<A>>,
+    /// Every bit that any policy here looks at, or looked at before it was removed.
+    seen: Fields<A>,
 }
 
-impl<A> Default for Space<A> {
+impl<A: Address> Default for Space<A> {
     fn default() -> Self {
-        Space { tuples: Vec::new() }
+        Space { tuples: Vec::new(), seen: Fields::none() }
     }
 }
 
 impl<A: Address> Space<A> {
     /// The best policy that matches a flow, if it ranks better than `than`. With `whole` false the ports
     /// are not known: only policies without ports count.
-    #[inline]
     pub(super) fn best<'a>(
         &'a self,
         flow: &Fields<A>,
@@ -90,14 +90,7 @@ impl<A: Address> Space<A> {
             if !whole && tuple.mask.ports != 0 {
                 continue;
             }
-            let candidate = match tuple.buckets.get(&flow.under(&tuple.mask)) {
-                None => continue,
-                Some(Bucket::Exact { priority, number, position, policy }) => {
-                    Some(Found { rank: (*priority, *position), number: *number, policy })
-                }
-                Some(Bucket::Compared(rules)) => first_match(rules, flow, whole),
-            };
-            if let Some(candidate) = candidate
+            if let Some(candidate) = tuple.find(flow, whole)
                 && bound.is_none_or(|bound| candidate.rank < bound)
             {
                 bound = Some(candidate.rank);
@@ -107,12 +100,43 @@ impl<A: Address> Space<A> {
         found
     }
 
-    /// Asks for the memory that a look-up reads in the tuples it asks first.
+    /// The best policy that matches a flow with ports, which [`ask`](Space::ask) was told of.
     #[inline]
-    pub(super) fn prefetch(&self, flow: &Fields<A>) {
-        for tuple in self.tuples.iter().take(2) {
-            tuple.buckets.prefetch(&flow.under(&tuple.mask));
+    pub(super) fn best_asked<'a>(&'a self, flow: &Flow, asked: u64) -> Option<&'a Policy> {
+        match &self.tuples[..] {
+            [] => None,
+            [tuple] if tuple.compared.is_empty() => {
+                let key = Fields::of(flow, 0).under(&tuple.mask);
+                tuple.exact.get_hashed(asked, &key).map(|policy| &**policy)
+            }
+            _ => self.best_of_many(flow),
         }
+    }
+
+    #[inline(never)]
+    fn best_of_many<'a>(&'a self, flow: &Flow) -> Option<&'a Policy> {
+        self.best(&Fields::of(flow, 0), true, None).map(|found| found.policy)
+    }
+
+    /// Asks for the memory that a look-up reads in the tuples it asks first; what
+    /// [`best_asked`](Space::best_asked) wants to know.
+    #[inline]
+    pub(super) fn ask(&self, flow: &Flow) -> u64 {
+        let key = |tuple: &Tuple<A>| Fields::of(flow, 0).under(&tuple.mask);
+        match &self.tuples[..] {
+            [] => 0,
+            [only] => only.exact.prefetch(&key(only)),
+            [first, second, ..] => {
+                second.exact.prefetch(&key(second));
+                first.exact.prefetch(&key(first))
+            }
+        }
+    }
+
+    /// Every bit that policies look at: flows that differ in none are decided alike.
+    #[inline]
+    pub(super) fn seen(&self) -> &Fields<A> {
+        &self.seen
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -126,40 +150,42 @@ impl<A: Address> Space<A> {
 
     /// See [`Table::settle`].
     pub(super) fn settle(&mut self) -> bool {
-        self.tuples.iter_mut().fold(false, |done, tuple| tuple.buckets.settle() | done)
+        let settle = |tuple: &mut Tuple<A>| tuple.exact.settle() | tuple.compared.settle();
+        self.tuples.iter_mut().fold(false, |done, tuple| settle(tuple) | done)
     }
 
     /// Every policy, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Policy>> {
-        let buckets = self.tuples.iter().flat_map(|tuple| tuple.buckets.iter());
-        buckets.flat_map(|(_, bucket)| {
-            let (exact, compared) = match bucket {
-                Bucket::Exact { policy, .. } => (Some(policy), &[][..]),
-                Bucket::Compared(rules) => (None, &rules[..]),
-            };
-            exact.into_iter().chain(compared.iter().map(|rule| &rule.policy))
+        self.tuples.iter().flat_map(|tuple| {
+            let compared = tuple.compared.iter().flat_map(|(_, rules)| rules.iter());
+            let exact = tuple.exact.iter().map(|(_, policy)| policy);
+            exact.chain(compared.map(|rule| &rule.policy))
         })
     }
 
-    pub(super) fn insert(&mut self, shape: &Shape<A>, number: u32, policy: Arc<Policy>) {
+    pub(super) fn insert(&mut self, shape: &Shape<A>, policy: Arc<Policy>) {
         let place = self.place(shape);
         let rank = policy.rank();
+        self.seen = self.seen.with(&shape.mask);
         let tuple = &mut self.tuples[place];
         tuple.best = tuple.best.min(rank);
-        tuple.insert(Rule { rank, number, value: shape.value, mask: shape.mask, policy });
+        tuple.insert(Rule { rank, value: shape.value, mask: shape.mask, policy });
         self.tuples.sort_by_key(|tuple| tuple.best);
     }
 
-    /// Removes the policy of an index; its number, too.
-    pub(super) fn remove(&mut self, shape: &Shape<A>, index: u32) -> Option<(u32, Arc<Policy>)> {
+    /// Removes the policy of an index.
+    pub(super) fn remove(&mut self, shape: &Shape<A>, index: u32) -> Option<Arc<Policy>> {
         let sees_no_more = |tuple: &Tuple<A>| tuple.mask.under(&shape.mask) == tuple.mask;
         let places = (0..self.tuples.len()).filter(|place| sees_no_more(&self.tuples[*place]));
         let (place, removed) = places
             .collect::<Vec<_>>()
             .into_iter()
             .find_map(|place| Some((place, self.tuples[place].remove(&shape.value, index)?)))?;
-        if self.tuples[place].buckets.is_empty() {
+        if self.tuples[place].len() == 0 {
             self.tuples.remove(place);
+            if self.tuples.is_empty() {
+                self.seen = Fields::none();
+            }
         } else {
             self.tuples.sort_by_key(|tuple| tuple.best);
         }
@@ -177,14 +203,14 @@ impl<A: Address> Space<A> {
         }
         if self.tuples.len() >= OWN_TUPLES {
             let has_room = |tuple: &Tuple<A>| {
-                let bucket = tuple.buckets.get(&shape.value.under(&tuple.mask));
-                bucket.is_none_or(|bucket| bucket.len() < COMPARED_MAX)
+                let rules = tuple.compared.get(&shape.value.under(&tuple.mask));
+                rules.is_none_or(|rules| rules.len() < COMPARED_MAX)
             };
             let sees_no_more = |tuple: &Tuple<A>| tuple.mask.under(&shape.mask) == tuple.mask;
             let fits = |tuple: &Tuple<A>| sees_no_more(tuple) && has_room(tuple);
             let (_, fitting) = (0..self.tuples.len())
                 .filter(|place| fits(&self.tuples[*place]))
-                .map(|place| (self.tuples[place].buckets.len(), place))
+                .map(|place| (self.tuples[place].len(), place))
                 .max()
                 .unwrap_or((0, usize::MAX));
             if fitting != usize::MAX {
@@ -200,7 +226,6 @@ impl<A: Address> Space<A> {
     }
 }
 
-#[inline]
 fn first_match<'a, A: Address>(
     rules: &'a [Rule<A>],
     flow: &Fields<A>,
@@ -208,81 +233,84 @@ fn first_match<'a, A: Address>(
 ) -> Option<Found<'a>> {
     let matches =
         |rule: &&Rule<A>| (whole || rule.mask.ports == 0) && flow.under(&rule.mask) == rule.value;
-    let found =
-        |rule: &'a Rule<A>| Found { rank: rule.rank, number: rule.number, policy: &rule.policy };
+    let found = |rule: &'a Rule<A>| Found { rank: rule.rank, policy: &rule.policy };
     rules.iter().find(matches).map(found)
-}
-
-impl<A: Address> Bucket<A> {
-    fn len(&self) -> usize {
-        match self {
-            Bucket::Exact { .. } => 1,
-            Bucket::Compared(rules) => rules.len(),
-        }
-    }
-
-    fn best(&self) -> Option<Rank> {
-        match self {
-            Bucket::Exact { priority, position, .. } => Some((*priority, *position)),
-            Bucket::Compared(rules) => rules.first().map(|rule| rule.rank),
-        }
-    }
-
-    /// What is here as rules to compare with; `mask` is the tuple's, `value` the key.
-    fn rules(&self, value: Fields<A>, mask: Fields<A>) -> Vec<Rule<A>> {
-        match self {
-            Bucket::Exact { priority, number, position, policy } => {
-                let (rank, number) = ((*priority, *position), *number);
-                vec![Rule { rank, number, value, mask, policy: policy.clone() }]
-            }
-            Bucket::Compared(rules) => rules.to_vec(),
-        }
-    }
-
-    /// The bucket of rules, best first; there is one at least.
-    fn of(rules: Vec<Rule<A>>, mask: &Fields<A>) -> Bucket<A> {
-        match &rules[..] {
-            [only] if only.mask == *mask => {
-                let (priority, position) = only.rank;
-                let number = only.number;
-                Bucket::Exact { priority, number, position, policy: only.policy.clone() }
-            }
-            _ => Bucket::Compared(rules.into()),
-        }
-    }
 }
 
 impl<A: Address> Tuple<A> {
     fn new(mask: Fields<A>) -> Tuple<A> {
-        Tuple { mask, best: (u32::MAX, u64::MAX), removals: 0, buckets: Table::new() }
+        let (exact, compared) = (Table::fetching(prefetch_count), Table::new());
+        Tuple { mask, best: (u32::MAX, u64::MAX), removals: 0, exact, compared }
+    }
+
+    /// Keys.
+    fn len(&self) -> usize {
+        self.exact.len() + self.compared.len()
+    }
+
+    /// The best policy here that matches a flow.
+    #[inline]
+    fn find<'a>(&'a self, flow: &Fields<A>, whole: bool) -> Option<Found<'a>> {
+        let key = flow.under(&self.mask);
+        if let Some(policy) = self.exact.get(&key) {
+            return Some(Found { rank: policy.rank(), policy });
+        }
+        match self.compared.is_empty() {
+            true => None,
+            false => first_match(self.compared.get(&key)?, flow, whole),
+        }
+    }
+
+    /// What a key has, as rules to compare with.
+    fn rules(&self, key: &Fields<A>) -> Vec<Rule<A>> {
+        let (value, mask) = (*key, self.mask);
+        match self.exact.get(key) {
+            Some(policy) => vec![Rule { rank: policy.rank(), value, mask, policy: policy.clone() }],
+            None => self.compared.get(key).map_or_else(Vec::new, |rules| rules.to_vec()),
+        }
+    }
+
+    /// Sets what a key has.
+    fn set(&mut self, key: Fields<A>, rules: Vec<Rule<A>>) {
+        match &rules[..] {
+            [only] if only.mask == self.mask => {
+                self.exact.insert(key, only.policy.clone());
+                self.compared.remove(&key);
+            }
+            [] => {
+                self.exact.remove(&key);
+                self.compared.remove(&key);
+            }
+            _ => {
+                self.exact.remove(&key);
+                self.compared.insert(key, rules.into());
+            }
+        }
     }
 
     fn insert(&mut self, rule: Rule<A>) {
         let key = rule.value.under(&self.mask);
-        let known = self.buckets.get(&key);
-        let mut rules = known.map(|known| known.rules(key, self.mask)).unwrap_or_default();
+        let mut rules = self.rules(&key);
         let place = rules.partition_point(|other| other.rank <= rule.rank);
         rules.insert(place, rule);
-        self.buckets.insert(key, Bucket::of(rules, &self.mask));
+        self.set(key, rules);
     }
 
-    fn remove(&mut self, value: &Fields<A>, index: u32) -> Option<(u32, Arc<Policy>)> {
+    fn remove(&mut self, value: &Fields<A>, index: u32) -> Option<Arc<Policy>> {
         let key = value.under(&self.mask);
-        let mut rules = self.buckets.get(&key)?.rules(key, self.mask);
-        let is_it = |rule: &Rule<A>| rule.policy.config().index == index && rule.value == *value;
+        let mut rules = self.rules(&key);
+        let is_it = |rule: &Rule<A>| rule.policy.index() == index && rule.value == *value;
         let removed = rules.remove(rules.iter().position(is_it)?);
-        if rules.is_empty() {
-            self.buckets.remove(&key);
-        } else {
-            self.buckets.insert(key, Bucket::of(rules, &self.mask));
-        }
+        self.set(key, rules);
         self.removals += 1;
         // Exactness costs a scan; done this seldom, it costs each removal a constant.
-        if self.removals > self.buckets.len() / 2 {
+        if self.removals > self.len() / 2 {
             self.removals = 0;
-            let ranks = self.buckets.iter().filter_map(|(_, bucket)| bucket.best());
+            let exact = self.exact.iter().map(|(_, policy)| policy.rank());
+            let compared = self.compared.iter().filter_map(|(_, rules)| rules.first());
+            let ranks = exact.chain(compared.map(|rule| rule.rank));
             self.best = ranks.min().unwrap_or(self.best);
         }
-        Some((removed.number, removed.policy))
+        Some(removed.policy)
     }
 }

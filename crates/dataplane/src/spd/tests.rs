@@ -165,7 +165,7 @@ proptest! {
             } else if what == 1 && let Some(old) = twin.remove(n / 2) {
                 // An update: the same index, selector and position, another priority.
                 let config = old.config().clone();
-                let new = Arc::new(old.with_config(PolicyConfig { priority, ..config }));
+                let new = Arc::new(Policy::new(PolicyConfig { priority, ..config }));
                 twin.0.push(new.clone());
                 let replaced = spd.insert(new);
                 prop_assert!(replaced.is_some_and(|replaced| Arc::ptr_eq(&replaced, &old)));
@@ -183,11 +183,20 @@ proptest! {
         versions.push((spd, twin));
         for (spd, twin) in &versions {
             prop_assert_eq!(spd.iter().count(), spd.len());
+            for pair in flows.windows(2) {
+                let (direction, one, other) = (pair[0].0, &pair[0].1, &pair[1].1);
+                if spd.side(direction).same(one, other) {
+                    let expected = twin.lookup(0, direction, one);
+                    prop_assert_eq!(twin.lookup(0, direction, other), expected);
+                }
+            }
             for (direction, flow) in &flows {
                 for if_id in 0..3 {
                     let expected = twin.lookup(if_id, *direction, flow);
                     prop_assert_eq!(found(spd.lookup_of(if_id, *direction, flow)), expected);
                 }
+                let (side, expected) = (spd.side(*direction), twin.lookup(0, *direction, flow));
+                prop_assert_eq!(found(side.lookup(flow, side.ask(flow))), expected);
             }
         }
     }
@@ -247,6 +256,41 @@ fn a_policy_of_the_worst_possible_rank_still_decides() {
     assert_eq!(found(spd.lookup(Direction::In, &whole)), Found::Policy(2));
     let later = flow(Fragment::Later);
     assert_eq!(found(spd.lookup(Direction::In, &later)), Found::PortsNeeded);
+}
+
+#[test]
+fn flows_are_the_same_if_no_policy_looks_at_where_they_differ() {
+    let mut spd = Spd::new();
+    let net = |text: &str, len| Prefix::new(text.parse().unwrap(), len).unwrap();
+    let between = Selector::between(net("10.0.0.0", 8), net("10.9.0.0", 16)).unwrap();
+    spd.insert(policy(1, Direction::Out, between, 1, 1));
+    let flow = |src: [u8; 4], dst: [u8; 4], port, fragment| Flow {
+        src: IpAddr::from(src),
+        dst: IpAddr::from(dst),
+        protocol: 17,
+        src_port: port,
+        dst_port: 80,
+        ttl: 64,
+        tos: 0,
+        header_len: 20,
+        total_len: 40,
+        fragment,
+        has_options: false,
+    };
+    let one = flow([10, 1, 1, 1], [10, 9, 0, 1], 1, Fragment::Whole);
+    let near = flow([10, 2, 2, 2], [10, 9, 7, 7], 2, Fragment::Whole);
+    let far = flow([10, 1, 1, 1], [10, 8, 0, 1], 1, Fragment::Whole);
+    let part = flow([10, 1, 1, 1], [10, 9, 0, 1], 1, Fragment::First);
+    let same = |spd: &Spd, other| spd.side(Direction::Out).same(&one, &other);
+    assert!(same(&spd, near) && !same(&spd, far) && !same(&spd, part));
+    assert!(spd.side(Direction::In).same(&one, &far), "there is none");
+    let port = Selector { source_port: PortMatch::exactly(2), ..between };
+    spd.insert(policy(2, Direction::Out, port, 1, 1));
+    assert!(!same(&spd, near));
+    // What was looked at once may go on being so, but not when all are gone.
+    assert!(spd.remove(policy(2, Direction::Out, port, 1, 1).config()).is_some());
+    assert!(spd.remove(policy(1, Direction::Out, between, 1, 1).config()).is_some());
+    assert!(same(&spd, near) && same(&spd, far));
 }
 
 /// As many masks as prefix lengths, ports and protocols give: far fewer tables.

@@ -116,42 +116,11 @@ fn the_plan_of_test_4_is_that_of_its_files() {
 #[test]
 fn the_text_for_gateways_with_a_router_between_them() {
     let recipe = Recipe::built_in("bf3-test4").unwrap();
-    assert_eq!(
-        recipe.network_batch(Side::Near, 500),
-        "address add 10.0.0.254/24 dev clear\n\
-         address add 123.0.0.1/16 dev p0\n\
-         address add 123.1.0.1/16 dev p1\n\
-         route add 16.0.0.0/8 via 10.0.0.1\n\
-         route add 123.2.0.0/16 via 123.0.0.254\n\
-         route add 48.0.0.0/8 via 123.0.0.254\n\
-         route add 17.0.0.0/8 via 10.0.0.1\n\
-         route add 123.3.0.0/16 via 123.1.0.254\n\
-         route add 49.0.0.0/8 via 123.1.0.254\n"
-    );
-    assert_eq!(
-        recipe.network_batch(Side::Far, 3),
-        "address add 11.0.0.254/24 dev clear\n\
-         address add 123.2.1.2/16 dev p0\n\
-         address add 123.3.1.2/16 dev p1\n\
-         address add 123.2.1.3/16 dev p0\n\
-         route add 48.0.0.0/8 via 11.0.0.1\n\
-         route add 123.0.0.0/16 via 123.2.0.254\n\
-         route add 16.0.0.0/8 via 123.2.0.254\n\
-         route add 49.0.0.0/8 via 11.0.0.1\n\
-         route add 123.1.0.0/16 via 123.3.0.254\n\
-         route add 17.0.0.0/8 via 123.3.0.254\n"
-    );
-    assert_eq!(
-        recipe.router_batch(),
-        "address add 123.0.0.254/16 dev near0\n\
-         address add 123.1.0.254/16 dev near1\n\
-         address add 123.2.0.254/16 dev far0\n\
-         address add 123.3.0.254/16 dev far1\n\
-         route add 16.0.0.0/8 via 123.0.0.1\n\
-         route add 17.0.0.0/8 via 123.1.0.1\n\
-         route add 48.0.0.0/8 via 123.2.1.2\n\
-         route add 49.0.0.0/8 via 123.3.1.2\n"
-    );
+    let near = include_str!("../../testdata/test4-near.txt");
+    assert_eq!(recipe.network_batch(Side::Near, 500), near);
+    let far = include_str!("../../testdata/test4-far.txt");
+    assert_eq!(recipe.network_batch(Side::Far, 3), far);
+    assert_eq!(recipe.router_batch(), include_str!("../../testdata/test4-router.txt"));
     assert_eq!(test1().router_batch(), "");
 }
 

@@ -83,10 +83,14 @@ impl Source {
             Source::Measured => "",
             Source::Modelled => " stroke-dasharray=\"12 3 2 3\"",
             Source::Published => " stroke-dasharray=\"7 4\"",
-            Source::Ceiling => " stroke-dasharray=\"2 4\"",
+            Source::Ceiling => CEILING_DASHES[0],
         }
     }
 }
+
+/// Of the first ceiling, the second, and so on.
+const CEILING_DASHES: [&str; 3] =
+    [" stroke-dasharray=\"2 4\"", " stroke-dasharray=\"1 8\"", " stroke-dasharray=\"5 8\""];
 
 /// An axis with its range: from values to shares of the frame.
 struct Scale {
@@ -100,9 +104,10 @@ struct Scale {
 impl Scale {
     fn new(axis: &Axis, values: impl Iterator<Item = f64>, from_zero: bool) -> Scale {
         let usable = |value: &f64| value.is_finite() && (!axis.logarithmic || *value > 0.0);
-        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        let (mut low, mut high, mut whole) = (f64::INFINITY, f64::NEG_INFINITY, true);
         for value in values.filter(usable) {
             (low, high) = (low.min(value), high.max(value));
+            whole &= value.fract() == 0.0;
         }
         if low > high {
             (low, high) = (1.0, 10.0);
@@ -112,8 +117,9 @@ impl Scale {
         }
         let low = if from_zero { 0.0 } else { low };
         let high = if high > low { high } else { low + 1.0 };
-        let ticks = round_steps(high, 8).filter(|value| *value >= low);
-        let ticks = ticks.map(|value| (value, plain(value))).collect();
+        // Between two whole things there is nothing to mark.
+        let fits = |value: &f64| *value >= low && (!whole || value.fract() == 0.0);
+        let ticks = round_steps(high, 8).filter(fits).map(|value| (value, plain(value))).collect();
         Scale { low, high: high + (high - low) * MARGIN, logarithmic: false, ticks }
     }
 
@@ -153,7 +159,7 @@ pub fn draw(chart: &Chart) -> String {
     let mut order: Vec<usize> = (0..chart.lines.len()).collect();
     order.sort_by_key(|index| own(&chart.lines[*index]));
     for index in order {
-        curve(&mut canvas, index, &chart.lines[index], &x, &y);
+        curve(&mut canvas, (&chart.lines, index), &x, &y);
     }
     canvas.close();
     legend(&mut canvas, chart);
@@ -211,12 +217,18 @@ fn y_of(scale: &Scale, value: f64) -> Option<f64> {
     Some(BOTTOM - scale.share(value)? * (BOTTOM - TOP))
 }
 
-fn colour(index: usize, source: Source) -> &'static str {
-    if source == Source::Ceiling { "#707070" } else { COLOURS[index % COLOURS.len()] }
+/// The colour of a line of the chart, and its dashes. Ceilings are grey and take no colour from others.
+fn look(lines: &[Line], index: usize) -> (&'static str, &'static str) {
+    let is_ceiling = |line: &&Line| line.source == Source::Ceiling;
+    let ceilings = lines[..index].iter().filter(is_ceiling).count();
+    match lines[index].source {
+        Source::Ceiling => ("#707070", CEILING_DASHES[ceilings % CEILING_DASHES.len()]),
+        source => (COLOURS[(index - ceilings) % COLOURS.len()], source.dashes()),
+    }
 }
 
-fn curve(canvas: &mut Canvas, index: usize, line: &Line, x: &Scale, y: &Scale) {
-    let colour = colour(index, line.source);
+fn curve(canvas: &mut Canvas, (lines, index): (&[Line], usize), x: &Scale, y: &Scale) {
+    let ((colour, dashes), line) = (look(lines, index), &lines[index]);
     let width = if line.source == Source::Measured { 2.6 } else { 1.7 };
     let at = |point: &(f64, f64)| Some((x_of(x, point.0)?, y_of(y, point.1)?));
     let places: Vec<(f64, f64)> = line.points.iter().filter_map(at).collect();
@@ -224,7 +236,6 @@ fn curve(canvas: &mut Canvas, index: usize, line: &Line, x: &Scale, y: &Scale) {
     for (index, (x, y)) in places.iter().enumerate() {
         path.push_str(&format!("{}{x:.1} {y:.1}", if index == 0 { 'M' } else { 'L' }));
     }
-    let dashes = line.source.dashes();
     let style = format!("fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\"{dashes}");
     canvas.path(&path, &style);
     for place in places {
@@ -249,8 +260,8 @@ fn mark(canvas: &mut Canvas, (x, y): (f64, f64), colour: &str, source: Source) {
 fn legend(canvas: &mut Canvas, chart: &Chart) {
     for (index, line) in chart.lines.iter().enumerate() {
         let y = TOP + 14.0 + LEGEND_ROW * index as f64;
-        let colour = colour(index, line.source);
-        let style = format!("stroke=\"{colour}\" stroke-width=\"2\"{}", line.source.dashes());
+        let (colour, dashes) = look(&chart.lines, index);
+        let style = format!("stroke=\"{colour}\" stroke-width=\"2\"{dashes}");
         canvas.line((LEGEND_LEFT, y - 4.0), (LEGEND_LEFT + 34.0, y - 4.0), &style);
         mark(canvas, (LEGEND_LEFT + 17.0, y - 4.0), colour, line.source);
         let left = LEGEND_LEFT + 44.0;
@@ -314,6 +325,21 @@ mod tests {
                 assert!(!svg.contains("NaN") && !svg.contains("inf"), "{points:?}");
             }
         }
+    }
+
+    #[test]
+    fn whole_things_have_whole_ticks_and_ceilings_take_no_colour() {
+        let axis = Axis { title: "cores".to_owned(), logarithmic: false };
+        let scale = Scale::new(&axis, [1.0, 2.0, 4.0].into_iter(), false);
+        let labels: Vec<&str> = scale.ticks.iter().map(|tick| tick.1.as_str()).collect();
+        assert_eq!(labels, ["1", "2", "3", "4"]);
+        let line = |source| Line { label: String::new(), source, points: vec![] };
+        let lines =
+            [Source::Measured, Source::Ceiling, Source::Ceiling, Source::Measured].map(line);
+        let colours = [0, 1, 2, 3].map(|index| look(&lines, index));
+        assert_eq!((colours[0].0, colours[3].0), (COLOURS[0], COLOURS[1]));
+        assert_eq!(colours[1].0, colours[2].0);
+        assert_ne!(colours[1].1, colours[2].1);
     }
 
     #[test]

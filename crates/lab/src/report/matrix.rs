@@ -39,7 +39,7 @@ pub fn text(matrix: &Matrix, measured: &Measured) -> String {
     for row in rows(matrix, measured) {
         table.add_row(row);
     }
-    text.push_str(&format!("{table}\n{}\n", legend(matrix)));
+    text.push_str(&format!("{table}\n{}; {}\n", legend(matrix), vpp::CORES_CONDITIONS));
     for limit in &measured.limits {
         let each = if limit.per_core { " per core" } else { "" };
         text.push_str(&format!("ceiling {}: {}{each}\n", limit.name, gbps(limit.gbps)));
@@ -78,12 +78,8 @@ pub fn write(folder: &Path, matrix: &Matrix, measured: &Measured) -> Result<Draw
 }
 
 fn header(matrix: &Matrix) -> Vec<String> {
-    let cores = matrix.cores.iter().map(|cores| format!("{cores} core{}", plural(*cores)));
+    let cores = matrix.cores.iter().map(|cores| format!("{cores} core{}", number::plural(*cores)));
     ["mode".to_owned(), "who".to_owned()].into_iter().chain(cores).collect()
-}
-
-fn plural(count: u32) -> &'static str {
-    if count == 1 { "" } else { "s" }
 }
 
 /// Two rows for each mode: ours, and VPP's.
@@ -106,11 +102,9 @@ fn rows(matrix: &Matrix, measured: &Measured) -> Vec<Vec<String>> {
 
 fn legend(matrix: &Matrix) -> String {
     format!(
-        "{} tunnels, packets of {} bytes, sealing; in brackets: the model, for cores that are not \
-         here; {}",
-        number::count(matrix.tunnels.into()),
-        matrix.size,
-        vpp::CORES_CONDITIONS
+        "{}, packets of {} bytes, sealing; in brackets: the model, for cores that are not here",
+        number::tunnels(matrix.tunnels),
+        matrix.size
     )
 }
 
@@ -155,8 +149,8 @@ fn draw(matrix: &Matrix, measured: &Measured) -> Chart {
         y: Axis { title: "Gbps".to_owned(), logarithmic: true },
         lines,
         footer: vec![
-            legend(matrix),
-            "Dotted: what cores that do nothing else could carry.".to_owned(),
+            format!("{}. Grey: what cores that do nothing else could carry.", legend(matrix)),
+            format!("Rings: {}.", vpp::CORES_CONDITIONS),
         ],
     }
 }
@@ -165,7 +159,8 @@ fn page(matrix: &Matrix, measured: &Measured, svg: &str) -> String {
     let title = escape(&matrix.title);
     let header = header(matrix);
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
-    let mut table = Table::new(&legend(matrix), &header);
+    let caption = format!("{}; {}", legend(matrix), vpp::CORES_CONDITIONS);
+    let mut table = Table::new(&caption, &header);
     rows(matrix, measured).iter().for_each(|row| table.row(row));
     let mut ceilings = Table::new("Ceilings", &["what", "rate"]);
     for limit in &measured.limits {
@@ -228,7 +223,9 @@ mod tests {
         let page = std::fs::read_to_string(folder.path().join(PAGE_FILE)).unwrap();
         assert!(page.contains("&lt;one&gt;") && page.contains("900.00 Mbps"));
         let svg = std::fs::read_to_string(folder.path().join("matrix.svg")).unwrap();
-        for label in ["Peregrine, policy", "model, policy", "VPP, point-to-point", "in clear"] {
+        for label in
+            ["Peregrine, policy, flow cache", "model, policy", "VPP, point-to-point", "in clear"]
+        {
             assert!(svg.contains(label), "{label}");
         }
     }

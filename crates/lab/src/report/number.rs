@@ -55,6 +55,16 @@ pub fn percent(value: f64) -> String {
     if value > 0.0 && value < 0.01 { format!("{value:.1e} %") } else { format!("{value:.2} %") }
 }
 
+/// So many tunnels, in groups of three digits.
+pub fn tunnels(count: u32) -> String {
+    format!("{} tunnel{}", self::count(count.into()), plural(count))
+}
+
+/// What a noun ends in behind this count.
+pub fn plural(count: u32) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
 /// A count in groups of three digits.
 pub fn count(value: u64) -> String {
     let digits = value.to_string();
@@ -90,5 +100,6 @@ mod tests {
         assert_eq!(percent(0.0012), "1.2e-3 %");
         assert_eq!(count(1_234_567), "1\u{202f}234\u{202f}567");
         assert_eq!(count(123), "123");
+        assert_eq!([1, 10_000].map(tunnels), ["1 tunnel", "10\u{202f}000 tunnels"]);
     }
 }

@@ -76,9 +76,10 @@ impl HandshakeTime {
 impl Negotiation {
     /// What a reader wants first, in one sentence.
     pub fn sentence(&self) -> String {
+        let plural = if self.tunnels == 1 { "" } else { "s" };
         format!(
-            "{} tunnels negotiated by {} in {:.1} s ({:.0} per second; loaded in {:.1} s)",
-            self.tunnels, self.daemon, self.negotiate_s, self.tunnels_per_s, self.load_s
+            "{} tunnel{} negotiated by {} in {:.1} s ({:.0} per second; loaded in {:.1} s)",
+            self.tunnels, plural, self.daemon, self.negotiate_s, self.tunnels_per_s, self.load_s
         )
     }
 }

@@ -12,6 +12,7 @@ use crate::generator::Load;
 use crate::ike::{self, Daemons, IkeError, Stage};
 use crate::progress::{Display, bits};
 use crate::recipe::{Recipe, Speed};
+use crate::report::number;
 use crate::result::{Ceiling, Conclusion, Curve, Direction, Environment, Negotiation, Sample};
 use crate::station::{Order, SAMPLE_TIME, Station};
 use crate::wiring::Wiring;
@@ -174,7 +175,7 @@ impl<'a> Rig<'a> {
             (_, Direction::Unidirectional) => ", one way",
             (_, Direction::Bidirectional) => ", both ways",
         };
-        format!("{tunnels} tunnels{way}")
+        format!("{tunnels} tunnel{}{way}", number::plural(tunnels))
     }
 
     /// One frame through every tunnel, until each has delivered: neighbours are resolved, and no

@@ -9,6 +9,8 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
 
+mod lanes;
+
 const OWN: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 const OTHER: [u8; 6] = [0x02, 0, 0, 0, 0, 0x02];
 const LOCAL_V4: [u8; 4] = [192, 0, 2, 1];

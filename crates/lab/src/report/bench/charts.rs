@@ -14,10 +14,11 @@ const VPP_SELECTIONS: [(&str, &str); 6] = [
     ("policy-linear", "VPP, policies, linear"),
 ];
 /// What ours are called.
-const SELECTIONS: [(&str, &str); 5] = [
+const SELECTIONS: [(&str, &str); 6] = [
     ("plain", "Peregrine, in clear"),
     ("policy", "Peregrine, policies"),
     ("policy-cache", "Peregrine, policies, flow cache"),
+    ("policy-uncached", "Peregrine, policies of eight shapes, new flows"),
     ("p2p", "Peregrine, point-to-point"),
     ("p2mp", "Peregrine, point-to-multipoint"),
 ];
@@ -181,6 +182,5 @@ fn footer() -> Vec<String> {
 }
 
 fn grouped(tunnels: &str) -> String {
-    let count = tunnels.parse().map(crate::report::number::count);
-    format!("{} tunnels", count.unwrap_or_else(|_| tunnels.to_owned()))
+    tunnels.parse().map_or_else(|_| format!("{tunnels} tunnels"), crate::report::number::tunnels)
 }

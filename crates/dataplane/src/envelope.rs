@@ -1,0 +1,205 @@
+//! The envelope of a packet that is sealed: ESP header and IV in front of it, padding and trailer behind it,
+//! and around that the outer headers, UDP where the SA says so (RFC 3948 §2.1), and IP.
+//!
+//! In transport mode there is no outer header: the packet's own steps aside and comes back (`transport`).
+//!
+//! All that it needs is in the slot, the packet and the SA's hot lines, so any worker may put it on, at any
+//! time. Nothing is encrypted here; `encrypt` is, right after.
+
+use wire::esp::{self, ESP_HEADER_LEN, GCM_IV_LEN, ICV_LEN, TRAILER_LEN};
+use wire::{Overlay, ipv4, ipv6, protocol, udp};
+use xsk::Frame;
+
+use crate::batch::Slot;
+use crate::ecn;
+use crate::sa::{Hot, Mode, OuterTemplate, Sa};
+use crate::transport;
+use crate::verdict::Verdict;
+
+/// Bytes in front of the plaintext.
+pub(crate) const PREFIX_LEN: usize = ESP_HEADER_LEN + GCM_IV_LEN;
+
+/// Bytes of an IPv4 tunnel's envelope in front of the packet.
+const FRONT_V4_LEN: usize = ipv4::HEADER_LEN + PREFIX_LEN;
+
+/// The room in front of a packet that the envelopes of an SA take.
+#[derive(Clone, Copy)]
+pub(crate) struct Room {
+    front: usize,
+    is_tunnel: bool,
+}
+
+impl Room {
+    /// That of an SA.
+    #[inline]
+    pub(crate) fn of(hot: &Hot) -> Room {
+        let udp_len = if hot.encapsulated { udp::HEADER_LEN } else { 0 };
+        let outer_len = match (hot.mode, &hot.outer) {
+            (Mode::Tunnel, OuterTemplate::V4(_)) => ipv4::HEADER_LEN,
+            (Mode::Tunnel, OuterTemplate::V6(_)) => ipv6::HEADER_LEN,
+            (Mode::Transport, _) => 0,
+        };
+        Room { front: outer_len + udp_len + PREFIX_LEN, is_tunnel: hot.mode == Mode::Tunnel }
+    }
+
+    /// Whether a packet has it, in front and behind: the bytes of it that the SA counts, which are, as in
+    /// Linux, those without the IP header in transport mode.
+    #[inline]
+    pub(crate) fn fit(self, slot: &Slot<'_>) -> Result<u16, Verdict> {
+        let header_len =
+            if self.is_tunnel { 0 } else { transport::Header::of(&slot.frame, &slot.flow)?.len() };
+        let content_len = slot.frame.len() - header_len;
+        let tail_len = esp::pad_len(content_len) + TRAILER_LEN + ICV_LEN;
+        let fits = slot.frame.headroom() >= self.front && slot.frame.tailroom() >= tail_len;
+        u16::try_from(content_len).ok().filter(|_| fits).ok_or(Verdict::NoRoom)
+    }
+}
+
+/// Puts the envelope around a packet that has its numbers; where its ESP header begins. `None` only if there
+/// is no room, which [`Room::fit`] excluded.
+#[inline]
+pub(crate) fn put(slot: &mut Slot<'_>, sa: &Sa) -> Option<usize> {
+    let hot = sa.hot();
+    match (&hot.outer, hot.mode) {
+        (OuterTemplate::V4(template), Mode::Tunnel) if !hot.encapsulated => {
+            put_v4(slot, hot, template)?;
+            Some(ipv4::HEADER_LEN)
+        }
+        (_, Mode::Tunnel) => put_around(slot, sa),
+        (_, Mode::Transport) => put_within(slot, sa),
+    }
+}
+
+/// What most tunnels have, IPv4 alone, in one go.
+#[inline]
+fn put_v4(slot: &mut Slot<'_>, hot: &Hot, template: &ipv4::Template) -> Option<()> {
+    let inner = InnerHeader::read(slot.frame.bytes())?;
+    let inner_len = slot.frame.len();
+    let pad_len = esp::pad_len(inner_len);
+    slot.frame.grow(FRONT_V4_LEN, pad_len + TRAILER_LEN + ICV_LEN)?;
+    let total_len = u16::try_from(slot.frame.len()).ok()?;
+    let bytes = slot.frame.bytes_mut();
+    // What is behind the trailer, the ICV overwrites.
+    let (front, rest) = bytes.split_first_chunk_mut::<FRONT_V4_LEN>()?;
+    *rest.get_mut(inner_len..)?.first_chunk_mut()? =
+        esp::short_trailer(pad_len, inner.next_header());
+    let (outer, prefix) = front.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
+    prefix.copy_from_slice(&esp::prefix(hot.spi, slot.sequence as u32, slot.iv));
+    stamp_v4(outer, template, total_len, slot.sequence, &inner, hot);
+    Some(())
+}
+
+/// Any other tunnel: from the inside to the outside.
+fn put_around(slot: &mut Slot<'_>, sa: &Sa) -> Option<usize> {
+    let inner = InnerHeader::read(slot.frame.bytes())?;
+    wrap(slot, sa, inner.next_header())?;
+    if sa.hot().encapsulated {
+        put_udp(&mut slot.frame, sa)?;
+    }
+    let outer_len = put_outer(&mut slot.frame, sa, slot.sequence, &inner)?;
+    Some(outer_len + if sa.hot().encapsulated { udp::HEADER_LEN } else { 0 })
+}
+
+/// Transport mode.
+fn put_within(slot: &mut Slot<'_>, sa: &Sa) -> Option<usize> {
+    let header = transport::Header::of(&slot.frame, &slot.flow).ok()?;
+    let encapsulated = sa.hot().encapsulated;
+    let udp_len = if encapsulated { udp::HEADER_LEN } else { 0 };
+    header.step_aside(&mut slot.frame, udp_len + PREFIX_LEN)?;
+    wrap(slot, sa, header.next_header)?;
+    if encapsulated {
+        put_udp(&mut slot.frame, sa)?;
+    }
+    let carried = if encapsulated { protocol::UDP } else { protocol::ESP };
+    header.return_to(&mut slot.frame, carried)?;
+    Some(header.len() + udp_len)
+}
+
+/// The frame becomes an ESP packet, still in clear.
+fn wrap(slot: &mut Slot<'_>, sa: &Sa, next_header: u8) -> Option<()> {
+    let frame = &mut slot.frame;
+    let pad_len = esp::pad_len(frame.len());
+    let tail = frame.push_back(pad_len + TRAILER_LEN + ICV_LEN)?;
+    *tail.first_chunk_mut()? = esp::short_trailer(pad_len, next_header);
+    let prefix = frame.push_front(PREFIX_LEN)?;
+    prefix.copy_from_slice(&esp::prefix(sa.hot().spi, slot.sequence as u32, slot.iv));
+    Some(())
+}
+
+/// What the envelope takes over from the packet's own header.
+struct InnerHeader {
+    is_v6: bool,
+    tos: u8,
+    /// IPv6 is never fragmented by routers, which Linux maps to DF.
+    dont_fragment: bool,
+    /// The flow label of IPv6, or 0.
+    flow_label: u32,
+}
+
+impl InnerHeader {
+    /// Of a packet whose headers were read before.
+    #[inline]
+    fn read(packet: &[u8]) -> Option<InnerHeader> {
+        if packet.first()? >> 4 == 4 {
+            let (inner, _) = ipv4::Header::over(packet).ok()?;
+            let (tos, dont_fragment) = (inner.tos(), inner.dont_fragment());
+            return Some(InnerHeader { is_v6: false, tos, dont_fragment, flow_label: 0 });
+        }
+        let (inner, _) = ipv6::Header::over(packet).ok()?;
+        let (tos, flow_label) = (inner.traffic_class(), inner.flow_label());
+        Some(InnerHeader { is_v6: true, tos, dont_fragment: true, flow_label })
+    }
+
+    #[inline]
+    fn next_header(&self) -> u8 {
+        if self.is_v6 { protocol::IPV6 } else { protocol::IPV4 }
+    }
+}
+
+/// The outer header; its length.
+fn put_outer(frame: &mut Frame, sa: &Sa, sequence: u64, inner: &InnerHeader) -> Option<usize> {
+    let hot = sa.hot();
+    let payload_len = frame.len();
+    match &hot.outer {
+        OuterTemplate::V4(template) => {
+            let total_len = u16::try_from(ipv4::HEADER_LEN + payload_len).ok()?;
+            let room = frame.push_front(ipv4::HEADER_LEN)?.first_chunk_mut()?;
+            stamp_v4(room, template, total_len, sequence, inner, hot);
+            Some(ipv4::HEADER_LEN)
+        }
+        OuterTemplate::V6(template) => {
+            let tos = ecn::encapsulate(inner.tos, &hot.flags);
+            let header = template.stamp(u16::try_from(payload_len).ok()?, tos, inner.flow_label);
+            header.emit(frame.push_front(ipv6::HEADER_LEN)?).ok()?;
+            Some(ipv6::HEADER_LEN)
+        }
+    }
+}
+
+#[inline]
+fn stamp_v4(
+    room: &mut [u8; ipv4::HEADER_LEN],
+    template: &ipv4::Template,
+    total_len: u16,
+    sequence: u64,
+    inner: &InnerHeader,
+    hot: &Hot,
+) {
+    let tos = ecn::encapsulate(inner.tos, &hot.flags);
+    let dont_fragment = inner.dont_fragment && !hot.flags.no_pmtu_discovery;
+    // RFC 6864 §4: only a packet that may be fragmented needs an identification, which must not repeat
+    // soon; the sequence number does so after 65 536 packets.
+    let id = if dont_fragment { 0 } else { sequence as u16 };
+    template.stamp_onto(room, total_len, id, tos, dont_fragment);
+}
+
+/// The UDP header. RFC 3948 §2.1 wants no checksum, and over IPv4 there is none; over IPv6 `encrypt` puts
+/// it in, as it covers what is encrypted.
+fn put_udp(frame: &mut Frame, sa: &Sa) -> Option<()> {
+    let encapsulation = sa.config().encapsulation?;
+    let len = u16::try_from(udp::HEADER_LEN + frame.len()).ok()?;
+    let (source, destination) = (encapsulation.source_port, encapsulation.destination_port);
+    let header = udp::Header::new(source, destination, len);
+    header.emit(frame.push_front(udp::HEADER_LEN)?).ok()?;
+    Some(())
+}

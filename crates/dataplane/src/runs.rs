@@ -1,0 +1,83 @@
+//! Consecutive packets of which the policies say the same: they are asked once for all of them.
+//!
+//! Two packets are of one run if their flows differ in nothing that any policy of the direction looks at
+//! (`Side::same` in `spd.rs`). Packets of one tunnel often come together, and are one run even where they
+//! are of many flows.
+
+use crate::batch::{BATCH_PACKETS, Slot};
+use crate::bundles::Bundle;
+use crate::policy::Direction;
+use crate::spd::Lookup;
+
+/// Some consecutive slots. Those in between that are decided belong to no run.
+#[derive(Clone, Copy)]
+pub(crate) struct Run<'v> {
+    first: u32,
+    end: u32,
+    /// Whose policies are asked.
+    pub(crate) direction: Direction,
+    /// What the look-up wants to know.
+    pub(crate) asked: u64,
+    /// What the policies say.
+    pub(crate) found: Lookup<'v>,
+    /// The slot of the SA that they ask for.
+    pub(crate) bundle: Option<&'v Bundle>,
+}
+
+impl<'v> Run<'v> {
+    /// Its first slot.
+    #[inline]
+    pub(crate) fn first<'a>(&self, slots: &'a [Slot<'v>]) -> &'a Slot<'v> {
+        &slots[self.first as usize]
+    }
+
+    /// Its slots that nobody decided.
+    #[inline]
+    pub(crate) fn of<'a>(
+        &self,
+        slots: &'a mut [Slot<'v>],
+    ) -> impl Iterator<Item = &'a mut Slot<'v>> {
+        let slots = &mut slots[self.first as usize..self.end as usize];
+        slots.iter_mut().filter(|slot| slot.verdict.is_none())
+    }
+}
+
+/// The runs among up to [`BATCH_PACKETS`] slots.
+pub(crate) struct Runs<'v> {
+    runs: [Run<'v>; BATCH_PACKETS],
+    len: usize,
+}
+
+impl<'v> Runs<'v> {
+    /// None yet.
+    #[inline]
+    pub(crate) fn new() -> Runs<'v> {
+        let (direction, found) = (Direction::Out, Lookup::PortsNeeded);
+        let none = Run { first: 0, end: 0, direction, asked: 0, found, bundle: None };
+        Runs { runs: [none; BATCH_PACKETS], len: 0 }
+    }
+
+    /// A run begins with the slot `at`.
+    #[inline]
+    pub(crate) fn begin(&mut self, at: usize, direction: Direction, asked: u64) {
+        if let Some(run) = self.runs.get_mut(self.len) {
+            (run.first, run.end) = (at as u32, at as u32 + 1);
+            (run.direction, run.asked) = (direction, asked);
+            self.len += 1;
+        }
+    }
+
+    /// The last run goes on to the slot `at`.
+    #[inline]
+    pub(crate) fn extend(&mut self, at: usize) {
+        if let Some(run) = self.len.checked_sub(1).and_then(|last| self.runs.get_mut(last)) {
+            run.end = at as u32 + 1;
+        }
+    }
+
+    /// Every run.
+    #[inline]
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Run<'v>> {
+        self.runs[..self.len].iter_mut()
+    }
+}
