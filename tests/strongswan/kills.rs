@@ -213,10 +213,18 @@ fn outage_ms(load: &Load, side: Side, exec_ns: u64) -> f64 {
     }
 }
 
-pub fn gateway_is_killed(site: &mut Site) {
+/// What is looked at again when all is over.
+pub struct Before {
+    daemons: [u32; 2],
+    /// What they say when they start, of questions that any kernel may answer with no.
+    failures: [usize; 2],
+}
+
+/// Tunnels, up and under load; the daemons know `children` and hold the first [`CHILDREN`] of them.
+pub fn prepare(site: &mut Site, children: u8) -> (Load, Before) {
     own::settle(site);
     site.load(|connection| {
-        (1..=CHILDREN).fold(connection, |all, n| all.child(&name(n), n, false, ""))
+        (1..=children).fold(connection, |all, n| all.child(&name(n), n, false, ""))
     });
     for n in 1..=CHILDREN {
         site.west.initiate(&name(n));
@@ -224,10 +232,14 @@ pub fn gateway_is_killed(site: &mut Site) {
     }
     site.pair.reaches(&site.pair.west.namespace, &own::inner(Side::East, false));
     let daemons = [site.west.pid(), site.east.pid()];
-    // What they say when they start, of questions that any kernel may answer with no.
-    let failed_before = [&site.west, &site.east].map(|charon| failures(charon).len());
+    let failures = [&site.west, &site.east].map(|charon| failures(charon).len());
     let load = Load::start(site);
     load.flows(site);
+    (load, Before { daemons, failures })
+}
+
+pub fn gateway_is_killed(site: &mut Site) {
+    let (load, before) = prepare(site, CHILDREN);
     let (kills, mut slow, mut outages_ms, mut refused) = (kills(), false, vec![], 0);
     for round in 0..kills {
         let side = if round % 2 == 0 { Side::West } else { Side::East };
@@ -253,8 +265,7 @@ pub fn gateway_is_killed(site: &mut Site) {
     judge_load(site, load, &format!("{kills} kills"));
     println!("exec to first sealed packet, ms: {}", spread(outages_ms));
     println!("replays refused: {refused}");
-    assert_eq!([site.west.pid(), site.east.pid()], daemons, "the daemons live on");
-    judge_daemons(site, failed_before, slow);
+    judge_daemons(site, &before, slow);
 }
 
 /// What must be true of all packets that were seen.
@@ -276,7 +287,7 @@ pub fn judge_load(site: &Site, load: Load, over: &str) {
 }
 
 /// What a daemon says that its kernel refused, or did not answer.
-pub fn failures(charon: &Charon) -> Vec<String> {
+fn failures(charon: &Charon) -> Vec<String> {
     let log = charon.log();
     let failed = log
         .lines()
@@ -286,12 +297,14 @@ pub fn failures(charon: &Charon) -> Vec<String> {
     failed.map(str::to_owned).collect()
 }
 
-/// The daemons still know what there is, count what is carried, and can delete it.
-pub fn judge_daemons(site: &mut Site, failed_before: [usize; 2], slow: bool) {
+/// The daemons live on, still know what there is, count what is carried, and can delete it.
+pub fn judge_daemons(site: &mut Site, before: &Before, slow: bool) {
+    assert_eq!([site.west.pid(), site.east.pid()], before.daemons, "the daemons live on");
     for side in [Side::West, Side::East] {
         site.wait_agreement(side);
         let failed = failures(site.charon(side));
-        assert!(slow || failed.len() == failed_before[side as usize], "{}: {failed:#?}", side.id());
+        let as_before = failed.len() == before.failures[side as usize];
+        assert!(slow || as_before, "{}: {failed:#?}", side.id());
     }
     let before = site.west.child("net1");
     assert_eq!(site.pair.pings(Side::West, 1, false, 20), 20);

@@ -29,14 +29,12 @@ pub struct Array<T> {
     root: Node<T>,
     /// Branches between the root and any leaf, the root included.
     levels: u32,
-    /// Elements that a tree of so many levels has room for.
-    room: u64,
 }
 
 impl<T: Clone + Default> Array<T> {
     /// An empty array.
     pub fn new() -> Array<T> {
-        Array { root: Node::Empty, levels: 0, room: WIDTH as u64 }
+        Array { root: Node::Empty, levels: 0 }
     }
 
     /// Asks for the memory that [`get`](Array::get) will read.
@@ -77,7 +75,6 @@ impl<T: Clone + Default> Array<T> {
                 self.root = Node::Branch(Arc::new(children));
             }
             self.levels += 1;
-            self.room <<= WIDTH_BITS;
         }
         self.root.set(index, self.levels, value);
     }
@@ -85,7 +82,7 @@ impl<T: Clone + Default> Array<T> {
     /// Whether the tree is high enough for an index.
     #[inline]
     fn reaches(&self, index: u32) -> bool {
-        u64::from(index) < self.room
+        u64::from(index) >> ((self.levels + 1) * WIDTH_BITS) == 0
     }
 }
 

@@ -82,7 +82,7 @@ fn ask<'v>(run: &mut Run<'v>, slots: &mut [Slot<'v>], view: &'v View, turn: &Tur
     match policy.kind() {
         Kind::Discard => decide(run, slots, Verdict::OutPolicyBlock),
         Kind::Bypass => {
-            count(policy, run.of(slots), turn);
+            run.count(policy, slots, turn);
             find_tunnels(run, slots, view);
         }
         Kind::Protect => {
@@ -112,17 +112,6 @@ fn find_tunnels<'v>(run: &Run<'v>, slots: &mut [Slot<'v>], view: &'v View) {
     }
 }
 
-#[inline]
-fn count<'a, 'v: 'a>(
-    policy: &Policy,
-    slots: impl Iterator<Item = &'a mut Slot<'v>>,
-    turn: &Turn<'_>,
-) {
-    let (packets, bytes) =
-        slots.fold((0, 0), |(packets, bytes), slot| (packets + 1, bytes + slot.frame.len()));
-    policy.count(turn.seat, packets, bytes as u64, turn.now_ns);
-}
-
 /// The last pass: sets the SA of packets that must be sealed.
 #[inline]
 fn choose_run<'v>(run: &Run<'v>, slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) {
@@ -137,17 +126,11 @@ fn choose_run<'v>(run: &Run<'v>, slots: &mut [Slot<'v>], view: &'v View, turn: &
         && !policy.wants_own_sas()
     {
         sa.prefetch();
-        let (mut packets, mut bytes) = (0, 0);
         for slot in run.of(slots) {
             slot.policy = Some(policy);
             slot.outbound = Some(sa);
-            packets += 1;
-            bytes += slot.frame.len();
         }
-        // A run may have been refused as a whole.
-        if packets != 0 {
-            policy.count(turn.seat, packets, bytes as u64, turn.now_ns);
-        }
+        run.count(policy, slots, turn);
         return;
     }
     for slot in run.of(slots) {

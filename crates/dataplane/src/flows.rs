@@ -271,7 +271,7 @@ impl LineV6 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Action, Policy, PolicyConfig};
+    use crate::policy::{Policy, PolicyConfig};
     use crate::prefix::Prefix;
     use crate::selector::Selector;
     use crate::spd::Spd;
@@ -281,17 +281,8 @@ mod tests {
         let net: IpAddr = if v6 { "2001:db8::".parse().unwrap() } else { [10, 0, 0, 0].into() };
         let family = Family::of(net);
         let selector = Selector { source: Prefix::new(net, len).unwrap(), ..Selector::any(family) };
-        let (position, action, own_sas, if_id) = (index.into(), Action::Bypass, false, 0);
-        Arc::new(Policy::new(PolicyConfig {
-            index,
-            direction,
-            if_id,
-            selector,
-            priority,
-            position,
-            action,
-            own_sas,
-        }))
+        let config = PolicyConfig::bypass(index, direction, selector);
+        Arc::new(Policy::new(PolicyConfig { priority, position: index.into(), ..config }))
     }
 
     fn flow(v6: bool, host: u8, port: u16) -> Flow {

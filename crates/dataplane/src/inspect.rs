@@ -157,12 +157,7 @@ fn inspect_run<'v>(run: &Run<'v>, slots: &mut [Slot<'v>], view: &'v View, turn: 
     };
     match policy {
         Err(verdict) => run.of(slots).for_each(|slot| refuse(slot, verdict)),
-        Ok(Some(policy)) => {
-            let (packets, bytes) = run
-                .of(slots)
-                .fold((0, 0), |(packets, bytes), slot| (packets + 1, bytes + slot.frame.len()));
-            policy.count(turn.seat, packets, bytes as u64, turn.now_ns);
-        }
+        Ok(Some(policy)) => run.count(policy, slots, turn),
         Ok(None) => {}
     }
     if run.direction == Direction::In {
@@ -208,9 +203,7 @@ fn inspect_opened<'v>(
 
 /// Whether the SA's own selector admits the packet.
 fn check_selector(flow: &Flow, selector: &Selector) -> Result<(), Verdict> {
-    if flow.fragment != Fragment::Whole && selector.selects_ports() {
-        return Err(Verdict::FragmentOfPortPolicy);
-    }
+    check_ports_seen(flow, selector.selects_ports())?;
     if selector.matches(flow) { Ok(()) } else { Err(Verdict::SelectorMismatch) }
 }
 
@@ -270,7 +263,12 @@ fn inspect_clear<'v>(flow: &Flow, found: Lookup<'v>) -> Result<Option<&'v Policy
 /// those that follow could not, and half a packet is of no use.
 #[inline]
 pub(crate) fn check_ports_known(flow: &Flow, policy: &Policy) -> Result<(), Verdict> {
-    match flow.fragment != Fragment::Whole && policy.is_by_ports() {
+    check_ports_seen(flow, policy.is_by_ports())
+}
+
+#[inline]
+fn check_ports_seen(flow: &Flow, by_ports: bool) -> Result<(), Verdict> {
+    match flow.fragment != Fragment::Whole && by_ports {
         true => Err(Verdict::FragmentOfPortPolicy),
         false => Ok(()),
     }

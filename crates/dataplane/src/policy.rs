@@ -99,6 +99,22 @@ pub struct PolicyConfig {
     pub own_sas: bool,
 }
 
+impl PolicyConfig {
+    /// A policy that lets its flows pass in clear, preferred to all others that select them.
+    pub fn bypass(index: u32, direction: Direction, selector: Selector) -> PolicyConfig {
+        PolicyConfig {
+            index,
+            direction,
+            if_id: 0,
+            selector,
+            priority: 0,
+            position: 0,
+            action: Action::Bypass,
+            own_sas: false,
+        }
+    }
+}
+
 /// What to do, without the details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -340,16 +356,7 @@ mod tests {
     use crate::prefix::Family;
 
     fn policy() -> Policy {
-        Policy::new(PolicyConfig {
-            index: 8,
-            direction: Direction::Out,
-            if_id: 0,
-            selector: Selector::any(Family::V4),
-            priority: 0,
-            position: 0,
-            action: Action::Bypass,
-            own_sas: false,
-        })
+        Policy::new(PolicyConfig::bypass(8, Direction::Out, Selector::any(Family::V4)))
     }
 
     #[test]

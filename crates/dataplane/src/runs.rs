@@ -4,9 +4,9 @@
 //! (`Side::same` in `spd.rs`). Packets of one tunnel often come together, and are one run even where they
 //! are of many flows.
 
-use crate::batch::{BATCH_PACKETS, Slot};
+use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::bundles::Bundle;
-use crate::policy::Direction;
+use crate::policy::{Direction, Policy};
 use crate::spd::Lookup;
 
 /// Some consecutive slots. Those in between that are decided belong to no run.
@@ -39,6 +39,19 @@ impl<'v> Run<'v> {
     ) -> impl Iterator<Item = &'a mut Slot<'v>> {
         let slots = &mut slots[self.first as usize..self.end as usize];
         slots.iter_mut().filter(|slot| slot.verdict.is_none())
+    }
+
+    /// Counts its packets, if there are any left, as a policy's.
+    #[inline]
+    pub(crate) fn count(&self, policy: &Policy, slots: &mut [Slot<'v>], turn: &Turn<'_>) {
+        let (mut packets, mut bytes) = (0, 0);
+        for slot in self.of(slots) {
+            packets += 1;
+            bytes += slot.frame.len() as u64;
+        }
+        if packets != 0 {
+            policy.count(turn.seat, packets, bytes, turn.now_ns);
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use wire::flow::{Flow, Fragment};
 
 use crate::fib::{Fib, MANY, NextHop, Route};
 use crate::flows::Flows;
-use crate::policy::{Action, Direction, Policy, PolicyConfig};
+use crate::policy::{Direction, Policy, PolicyConfig};
 use crate::prefix::{Family, Prefix};
 use crate::selector::{PortMatch, Selector};
 use crate::spd::{Lookup, Spd};
@@ -192,16 +192,10 @@ impl PolicyBench {
                 Mix::Uniform => uniform(n),
                 Mix::Mixed => mixed(&mut random),
             };
-            let policy = Arc::new(Policy::new(PolicyConfig {
-                index: 8 * n + Direction::Out as u32,
-                direction: Direction::Out,
-                if_id: 0,
-                selector,
-                priority: 1000 + (n % 8),
-                position: n.into(),
-                action: Action::Bypass,
-                own_sas: false,
-            }));
+            let index = 8 * n + Direction::Out as u32;
+            let config = PolicyConfig::bypass(index, Direction::Out, selector);
+            let (priority, position) = (1000 + (n % 8), n.into());
+            let policy = Arc::new(Policy::new(PolicyConfig { priority, position, ..config }));
             spd.insert(policy.clone());
             list.push(policy);
         }

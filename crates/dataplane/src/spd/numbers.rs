@@ -66,23 +66,15 @@ impl Numbers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Action, Direction, PolicyConfig};
+    use crate::policy::{Direction, PolicyConfig};
     use crate::prefix::Family;
     use crate::selector::Selector;
 
     #[test]
     fn numbers_are_given_again_and_old_versions_keep_theirs() {
         let policy = |index| {
-            Arc::new(Policy::new(PolicyConfig {
-                index,
-                direction: Direction::Out,
-                if_id: 0,
-                selector: Selector::any(Family::V4),
-                priority: 0,
-                position: 0,
-                action: Action::Bypass,
-                own_sas: false,
-            }))
+            let selector = Selector::any(Family::V4);
+            Arc::new(Policy::new(PolicyConfig::bypass(index, Direction::Out, selector)))
         };
         let index = |numbers: &Numbers, number| numbers.get(number).map(|one| one.config().index);
         let mut numbers = Numbers::default();

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::{Action, PolicyConfig};
+use crate::policy::PolicyConfig;
 use crate::prefix::Prefix;
 use crate::selector::{PortMatch, Selector};
 
@@ -128,18 +128,25 @@ fn policy(
     priority: u32,
     position: u64,
 ) -> Arc<Policy> {
-    let action = Action::Bypass;
-    let (own_sas, if_id) = (false, 0);
-    Arc::new(Policy::new(PolicyConfig {
-        index,
-        direction,
-        if_id,
-        selector,
-        priority,
-        position,
-        action,
-        own_sas,
-    }))
+    let config = PolicyConfig::bypass(index, direction, selector);
+    Arc::new(Policy::new(PolicyConfig { priority, position, ..config }))
+}
+
+/// UDP to port 80.
+fn datagram(src: [u8; 4], dst: [u8; 4], src_port: u16, fragment: Fragment) -> Flow {
+    Flow {
+        src: src.into(),
+        dst: dst.into(),
+        protocol: 17,
+        src_port,
+        dst_port: 80,
+        ttl: 64,
+        tos: 0,
+        header_len: 20,
+        total_len: 40,
+        fragment,
+        has_options: false,
+    }
 }
 
 proptest! {
@@ -238,19 +245,7 @@ fn a_policy_of_the_worst_possible_rank_still_decides() {
     spd.insert(last.clone());
     let port = Selector { destination_port: PortMatch::exactly(80), ..selector };
     spd.insert(policy(2, Direction::In, port, u32::MAX, u64::MAX));
-    let flow = |fragment| Flow {
-        src: IpAddr::from([10, 0, 0, 1]),
-        dst: IpAddr::from([10, 0, 0, 2]),
-        protocol: 6,
-        src_port: 0,
-        dst_port: 80,
-        ttl: 64,
-        tos: 0,
-        header_len: 20,
-        total_len: 40,
-        fragment,
-        has_options: false,
-    };
+    let flow = |fragment| datagram([10, 0, 0, 1], [10, 0, 0, 2], 0, fragment);
     let whole = flow(Fragment::Whole);
     assert_eq!(found(spd.lookup(Direction::Out, &whole)), Found::Policy(1));
     assert_eq!(found(spd.lookup(Direction::In, &whole)), Found::Policy(2));
@@ -264,23 +259,10 @@ fn flows_are_the_same_if_no_policy_looks_at_where_they_differ() {
     let net = |text: &str, len| Prefix::new(text.parse().unwrap(), len).unwrap();
     let between = Selector::between(net("10.0.0.0", 8), net("10.9.0.0", 16)).unwrap();
     spd.insert(policy(1, Direction::Out, between, 1, 1));
-    let flow = |src: [u8; 4], dst: [u8; 4], port, fragment| Flow {
-        src: IpAddr::from(src),
-        dst: IpAddr::from(dst),
-        protocol: 17,
-        src_port: port,
-        dst_port: 80,
-        ttl: 64,
-        tos: 0,
-        header_len: 20,
-        total_len: 40,
-        fragment,
-        has_options: false,
-    };
-    let one = flow([10, 1, 1, 1], [10, 9, 0, 1], 1, Fragment::Whole);
-    let near = flow([10, 2, 2, 2], [10, 9, 7, 7], 2, Fragment::Whole);
-    let far = flow([10, 1, 1, 1], [10, 8, 0, 1], 1, Fragment::Whole);
-    let part = flow([10, 1, 1, 1], [10, 9, 0, 1], 1, Fragment::First);
+    let one = datagram([10, 1, 1, 1], [10, 9, 0, 1], 1, Fragment::Whole);
+    let near = datagram([10, 2, 2, 2], [10, 9, 7, 7], 2, Fragment::Whole);
+    let far = datagram([10, 1, 1, 1], [10, 8, 0, 1], 1, Fragment::Whole);
+    let part = datagram([10, 1, 1, 1], [10, 9, 0, 1], 1, Fragment::First);
     let same = |spd: &Spd, other| spd.side(Direction::Out).same(&one, &other);
     assert!(same(&spd, near) && !same(&spd, far) && !same(&spd, part));
     assert!(spd.side(Direction::In).same(&one, &far), "there is none");
