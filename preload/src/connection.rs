@@ -29,6 +29,10 @@ pub const RETURN_NONBLOCKING_MS_MAX: u64 = 250;
 /// Between two looks for it: a restart takes a tenth of a second.
 const RETURN_STEP_MS: c_int = 2;
 
+/// How long to look for an answer before sleeping for it. Most take 5 to 30 µs; to wake up on a core that
+/// slept takes as long again, and in a virtual machine longer.
+const LOOK_FOR: Duration = Duration::from_micros(60);
+
 /// Turns without sleeping while waiting for the server to take a frame: it usually does within a
 /// few tens of microseconds, a sleep costs at least as much.
 const YIELDS_MAX: u32 = 64;
@@ -188,7 +192,17 @@ pub fn is_readable(fd: c_int) -> bool {
 }
 
 /// Waits until an answer can be read. Keeps errno.
+///
+/// Looks for it for a moment before it sleeps; the core is the gateway's meanwhile if it wants it.
 pub fn await_answer(fd: c_int) {
+    let began = Instant::now();
+    while began.elapsed() < LOOK_FOR {
+        if is_readable(fd) {
+            return;
+        }
+        // SAFETY: no argument.
+        unsafe { libc::sched_yield() };
+    }
     wait_for(fd, libc::POLLIN, &Deadline::start());
 }
 

@@ -67,7 +67,8 @@ impl Attention {
             if ours || others != 0 || !looks {
                 break (ours, others);
             }
-            std::hint::spin_loop();
+            // Whoever shares this core may be who is about to ask.
+            rustix::thread::sched_yield();
         };
         if self.answered {
             self.patience.learn(ours.then(|| began.elapsed()));
