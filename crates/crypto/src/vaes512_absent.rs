@@ -22,6 +22,9 @@ impl Schedule {
 
     /// Nothing to fetch.
     pub fn prefetch(&self, _: usize) {}
+
+    /// Nothing to fetch.
+    pub fn prefetch_early(&self, _: usize) {}
 }
 
 impl Supported {

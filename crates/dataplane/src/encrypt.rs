@@ -13,15 +13,15 @@ use crate::envelope::{self, PREFIX_LEN};
 use crate::sa::{Mode, Sa};
 use crate::verdict::Verdict;
 
-/// How many packets ahead a key is asked for. A short packet takes about 40 ns and memory some 100,
-/// so three would just do; with 64, the last keys would push the first ones out.
+/// How many packets ahead a key is fetched from the cache of level 2, into which `seal` and `open` asked for
+/// those of the whole batch.
 pub(crate) const KEYS_AHEAD: usize = 6;
 
 /// Bytes of ESP that are not encrypted.
 pub(crate) const OVERHEAD_LEN: usize = PREFIX_LEN + ICV_LEN;
 
 /// Padding and trailer, at most: what is encrypted beside the packet.
-const TAIL_LEN_MAX: usize = esp::ALIGNMENT - 1 + esp::TRAILER_LEN;
+pub(crate) const TAIL_LEN_MAX: usize = esp::ALIGNMENT - 1 + esp::TRAILER_LEN;
 
 /// Encrypts every packet that `seal` numbered.
 pub(crate) fn encrypt(slots: &mut [Slot<'_>]) {

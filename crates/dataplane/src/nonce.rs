@@ -148,15 +148,8 @@ impl IvSource {
 
     /// What goes in front of the lower half of `sequence` to make its IV; `None` if no block can be
     /// had. It serves all numbers with that upper half, but must be asked for anew with each run.
-    /// `copy` is where the caller keeps what served it last, near its other words.
-    #[inline]
+    /// `copy`, which the caller keeps near its other words, says it the next time.
     pub(crate) fn block_of(&self, sequence: u64, copy: &BlockCopy) -> Option<u64> {
-        let word = copy.0.load(Relaxed);
-        if serves(word, sequence) { Some(word << 32) } else { self.look_up(sequence, copy) }
-    }
-
-    #[cold]
-    fn look_up(&self, sequence: u64, copy: &BlockCopy) -> Option<u64> {
         let word = self.current.load(Relaxed);
         if !serves(word, sequence) {
             return self.renew(sequence >> 32);
@@ -202,6 +195,13 @@ impl BlockCopy {
     /// A copy of nothing yet.
     pub(crate) fn empty() -> BlockCopy {
         BlockCopy(AtomicU64::new(UNARMED))
+    }
+
+    /// What [`IvSource::block_of`] says of a number, if it is known here.
+    #[inline]
+    pub(crate) fn of(&self, sequence: u64) -> Option<u64> {
+        let word = self.0.load(Relaxed);
+        serves(word, sequence).then_some(word << 32)
     }
 }
 

@@ -14,6 +14,7 @@ use wire::{Malformed, esp, protocol};
 
 use crate::batch::{Batch, Slot, Turn, is_same};
 use crate::claim::Access;
+use crate::encrypt::OVERHEAD_LEN;
 use crate::replay::Refusal;
 use crate::sa::Sa;
 use crate::verdict::Verdict;
@@ -23,9 +24,12 @@ pub(crate) fn open(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
     if batch.named.is_empty() {
         return;
     }
+    let mut asked: Option<&Sa> = None;
     for slot in batch.undecided() {
-        let Some(sa) = slot.inbound else { continue };
-        sa.prefetch_words();
+        let Some(sa) = slot.inbound.filter(|sa| !is_same(asked, sa)) else { continue };
+        asked = Some(sa);
+        let outside = usize::from(slot.esp_at) + OVERHEAD_LEN;
+        sa.prefetch_beyond(slot.frame.bytes().len().saturating_sub(outside));
         if let Some(header) = slot.frame.bytes().get(usize::from(slot.esp_at)..)
             && let Some(number) = header.get(4..).and_then(<[u8]>::first_chunk)
         {

@@ -290,11 +290,13 @@ impl Sa {
         prefetch(&self.hot);
     }
 
-    /// Asks for what the lines of [`prefetch`](Sa::prefetch) lead to: the entry's words, and that of
-    /// the key's lines which says of what kind it is and must be read to ask for the others.
+    /// Asks for what the lines of [`prefetch`](Sa::prefetch) lead to, for a packet with so much data: the
+    /// entry's words, and the key's lines.
     #[inline]
-    pub(crate) fn prefetch_words(&self) {
+    pub(crate) fn prefetch_beyond(&self, data_len: usize) {
         self.words().prefetch();
+        self.hot.key.prefetch_early(data_len);
+        // That of its lines which says of what kind it is.
         prefetch_end(&*self.hot.key);
     }
 
@@ -354,7 +356,7 @@ impl Sa {
             }
             let first = sent + 1;
             // Before anything is taken: without an IV, no number either.
-            let block = self.runtime.ivs.block_of(first, &self.hot.block);
+            let block = self.hot.block.of(first).or_else(|| self.look_block_up(first));
             let block = block.ok_or(SealRefusal::NonceExhausted)?;
             // The numbers with one upper half share a block, so a run ends where that does.
             let room = (last - sent).min(u64::from(u32::MAX - first as u32) + 1);
@@ -369,6 +371,14 @@ impl Sa {
                 Err(seen) => sent = seen,
             }
         }
+    }
+
+    /// The runtime is in memory that packets do not touch otherwise, so it must not even be named where
+    /// the copy of the block is at hand: the compiler would load its address for every packet.
+    #[cold]
+    #[inline(never)]
+    fn look_block_up(&self, sequence: u64) -> Option<u64> {
+        self.runtime.ivs.block_of(sequence, &self.hot.block)
     }
 
     /// Whether a hard limit is reached.

@@ -12,6 +12,7 @@
 
 use crate::batch::{Batch, Slot, Turn, is_same, run_len};
 use crate::claim::Access;
+use crate::encrypt::TAIL_LEN_MAX;
 use crate::envelope::Room;
 use crate::hold::Stay;
 use crate::sa::{Numbers, Sa, SealRefusal};
@@ -22,7 +23,7 @@ pub(crate) fn seal(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
     let mut asked: Option<&Sa> = None;
     for slot in batch.undecided() {
         if let Some(sa) = slot.outbound.filter(|sa| !is_same(asked, sa)) {
-            sa.prefetch_words();
+            sa.prefetch_beyond(slot.frame.len() + TAIL_LEN_MAX);
             asked = Some(sa);
         }
     }

@@ -43,9 +43,9 @@ struct Line<K, V, const N: usize>([Slot<K, V>; N]);
 #[derive(Clone)]
 struct Slots<K, V, const N: usize>(Arc<[Line<K, V, N>]>);
 
-/// Entries in the order of their hashes, each as near behind its own slot as there was room (linear
-/// probing). Half of the slots are free at least, so that also a search for what is not there ends soon,
-/// mostly within one cache line, and reads nothing else.
+/// Each entry lies in the line of its hash, or in those behind it if there was no room (linear probing from
+/// a line's first slot). Half of the slots are free at least, so that nearly every search, also one for
+/// what is not there, ends within the one line that was asked for ahead of time, and reads nothing else.
 #[derive(Clone)]
 struct Shard<K, V, const N: usize> {
     slots: Slots<K, V, N>,
@@ -104,7 +104,7 @@ impl<K, V, const N: usize> Own<'_, K, V, N> {
     /// Puts an entry into the first free slot from its own on.
     fn put(&mut self, hash: u64, entry: (K, V)) {
         let mask = self.0.len() * N - 1;
-        let mut at = hash as usize & mask;
+        let mut at = home::<N>(hash, mask);
         while self.at(at).is_some() {
             at = (at + 1) & mask;
         }
@@ -159,7 +159,7 @@ impl<K: Hash + Eq + Clone, V: Clone, const N: usize> Table<K, V, N> {
     #[inline]
     fn prefetch_hashed(&self, hash: u64) {
         let slots = &self.shard(shard_of(hash, self.shards.len())).slots;
-        if let Some(slot) = slots.get(hash as usize & (slots.len() - 1)) {
+        if let Some(slot) = slots.get(home::<N>(hash, slots.len() - 1)) {
             prefetch(slot);
         }
     }
@@ -296,7 +296,7 @@ impl<K: Eq + Clone, V: Clone, const N: usize> Shard<K, V, N> {
     #[inline]
     fn find(&self, hash: u64, key: &K) -> Option<&(K, V)> {
         let mask = self.slots.len() - 1;
-        let mut at = hash as usize & mask;
+        let mut at = home::<N>(hash, mask);
         // Ends at a free slot, of which there is always one.
         while let Some(Some(entry)) = self.slots.get(at) {
             if entry.0 == *key {
@@ -310,7 +310,7 @@ impl<K: Eq + Clone, V: Clone, const N: usize> Shard<K, V, N> {
     /// Where a key is.
     fn place(&self, hash: u64, key: &K) -> Option<usize> {
         let mask = self.slots.len() - 1;
-        let mut at = hash as usize & mask;
+        let mut at = home::<N>(hash, mask);
         while let Some(Some((found, _))) = self.slots.get(at) {
             if found == key {
                 return Some(at);
@@ -334,7 +334,7 @@ impl<K: Eq + Clone, V: Clone, const N: usize> Shard<K, V, N> {
         self.len += 1;
     }
 
-    /// Removes a key, and moves up those behind it that would lie nearer to their own slots.
+    /// Removes a key, and moves up those behind it that would lie nearer to their own lines.
     fn remove(&mut self, hash: u64, key: &K, hash_of: impl Fn(&K) -> u64) -> Option<V> {
         let mut hole = self.place(hash, key)?;
         let mask = self.slots.len() - 1;
@@ -344,7 +344,7 @@ impl<K: Eq + Clone, V: Clone, const N: usize> Shard<K, V, N> {
         loop {
             at = (at + 1) & mask;
             let Some((key, _)) = slots.at(at) else { break };
-            let from_home = at.wrapping_sub(hash_of(key) as usize) & mask;
+            let from_home = at.wrapping_sub(home::<N>(hash_of(key), mask)) & mask;
             if from_home >= at.wrapping_sub(hole) & mask {
                 *slots.at(hole) = slots.at(at).take();
                 hole = at;
@@ -359,6 +359,12 @@ impl<K: Hash + Eq + Clone, V: Clone, const N: usize> Default for Table<K, V, N> 
     fn default() -> Self {
         Table::new()
     }
+}
+
+/// The first slot of a hash's line; `mask` is the number of slots less one.
+#[inline]
+fn home<const N: usize>(hash: u64, mask: usize) -> usize {
+    hash as usize & mask & !(N - 1)
 }
 
 /// The shard of a hash. `count` is a power of two. Bits 32 and up choose the shard, because the

@@ -63,11 +63,12 @@ pub fn store_block(block: &mut [u8; 16], lane: __m128i) {
     unsafe { _mm_storeu_si128(block.as_mut_ptr().cast(), lane) }
 }
 
-/// Asks for the cache line that `block` is in.
+/// Asks for the cache line that `block` is in: into the cache of level 1 if `HINT` is [`_MM_HINT_T0`], of level 2
+/// if it is [`_MM_HINT_T1`].
 #[inline]
-pub fn prefetch(block: &[u8; 16]) {
+pub fn prefetch<const HINT: i32>(block: &[u8; 16]) {
     // SAFETY: a hint about memory that is there; every x86-64 has the instruction.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().cast()) };
+    unsafe { _mm_prefetch::<HINT>(block.as_ptr().cast()) };
 }
 
 /// A block out of general registers.
