@@ -31,7 +31,7 @@ enum Subject {
     Xfrm(xfrm::Xfrm),
     Control(control::Control),
     Cores(cores::Cores),
-    /// The client of `bench xfrm --through-shim`
+    /// The client of `bench xfrm`
     #[command(hide = true)]
     XfrmClient,
 }

@@ -25,7 +25,12 @@ use crate::policy::{Direction, Policy, PolicyConfig};
 use crate::prefix::Family;
 
 /// What happens where no policy matches.
+///
+/// As wide as a reference, so that a [`Lookup`] is two words wherever it goes. Were it smaller, a look-up's
+/// result would be written in other pieces than it is read in, and the processor would wait for each to be
+/// in the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(usize)]
 pub enum DefaultAction {
     /// As if no policy database existed; the kernel's default.
     #[default]

@@ -13,8 +13,9 @@ use crate::command::lab::{EXIT_INTERRUPTED, check_machine, watch_signals};
 /// Requests per second and latencies of the XFRM interface, as an IKE daemon meets it
 ///
 /// Starts two gateways of this very program in network namespaces of its own, and asks one of them
-/// the way an IKE daemon does: one socket, one request at a time, each sent when the one before is
-/// answered. An answer means that the change is in force. Measured are ALLOCSPI, UPDSA, NEWSA,
+/// the way an IKE daemon does: behind the preload library of `peregrine exec`, one socket, one request
+/// at a time, each sent when the one before is answered. An answer means that the change is in force.
+/// Measured are ALLOCSPI, UPDSA, NEWSA,
 /// NEWPOLICY, UPDPOLICY, GETSA, DELSA and DELPOLICY for themselves, the six requests of a new tunnel
 /// (handshake) and the eight of a rekeying; with tables of each size, while the workers idle and
 /// while they forward half of what they can. Requests carry what strongSwan's do (AES-256-GCM, ESN).
@@ -33,7 +34,7 @@ Exit codes:
 Examples:
   peregrine bench xfrm                                 the table of docs/results.md, 2 minutes
   peregrine bench xfrm --sas 0,100000 --workers idle   only the ends, without traffic
-  peregrine bench xfrm --through-shim                  what the preload library adds
+  peregrine bench xfrm --direct                        without the preload library: the client sleeps for each answer
   peregrine bench xfrm --json | jq '.rows[] | select(.operation == \"rekey\")'")]
 pub struct Xfrm {
     /// Numbers of SAs installed beside those that come and go; two for each tunnel
@@ -47,9 +48,9 @@ pub struct Xfrm {
     #[arg(long, default_value_t = 10, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
-    /// Ask through the preload library, as unmodified programs do
+    /// Ask straight at the gateway's socket, not through the preload library as unmodified programs do
     #[arg(long)]
-    through_shim: bool,
+    direct: bool,
     /// Print JSON, and no progress
     #[arg(long)]
     json: bool,
@@ -68,7 +69,7 @@ impl Xfrm {
             rounds: self.rounds,
             idle: does("idle"),
             busy: does("half"),
-            through_shim: self.through_shim,
+            through_shim: !self.direct,
             binary: std::env::current_exe().context("finding this program's own file")?,
             stop,
             quiet: self.json,
