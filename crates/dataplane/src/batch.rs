@@ -62,22 +62,23 @@ pub(crate) struct Slot<'v> {
     pub(crate) verdict: Option<Verdict>,
     /// What is wrong with the content of an authentic packet; `accept` decides.
     pub(crate) flaw: Option<Verdict>,
-    // The second line.
-    /// The tunnel's row that its route names, while the tunnel is being looked for.
-    pub(crate) lead: Option<u32>,
-    /// Its headers; of the inner packet once it is opened.
-    pub(crate) flow: Flow,
+    // The second line. Nothing in it is smaller than what it is written in: a number that may be missing
+    // would be, and the processor would wait for each new slot.
     /// The outbound policy that asks for an SA, while the SA is being looked for.
     pub(crate) policy: Option<&'v Policy>,
-    // The third line.
+    /// Its headers; of the inner packet once it is opened.
+    pub(crate) flow: Flow,
     /// The tunnel that its route leads into, while the SA is being looked for.
     pub(crate) tunnel: Option<&'v Tunnel>,
+    // The third line.
+    /// The tunnel's row that its route names, while the tunnel is being looked for.
+    pub(crate) lead: Option<u32>,
     /// Its wait for an SA: with the verdict `NoSa` it begins or goes on, without one it just ended.
     pub(crate) stay: Option<Stay>,
 }
 
 const _: () = assert!(
-    offset_of!(Slot<'static>, lead) == LINE && offset_of!(Slot<'static>, tunnel) == 2 * LINE
+    offset_of!(Slot<'static>, policy) == LINE && offset_of!(Slot<'static>, lead) == 2 * LINE
 );
 
 /// The flow of a packet that is not parsed yet: addresses without unused bytes, so that it can be
