@@ -4,7 +4,7 @@
 //! without is *bypass*, a `block` is *discard*.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::counters::{UsageSnapshot, bump};
 use crate::cpu::{LINE, prefetch};
@@ -149,6 +149,8 @@ struct Hot {
     /// A protect policy's template is content with clear.
     optional: bool,
     own_sas: bool,
+    /// The database's number for it, given when it was added last; 0 before.
+    number: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Hot>() == LINE);
@@ -206,6 +208,7 @@ impl Policy {
             transport: template.is_some_and(|template| template.mode == Mode::Transport),
             optional: template.is_some_and(|template| template.optional),
             own_sas: config.own_sas,
+            number: AtomicU32::new(0),
         };
         let zero = || AtomicU64::new(0);
         Policy {
@@ -224,6 +227,17 @@ impl Policy {
     #[inline]
     pub(crate) fn id(&self) -> u64 {
         self.hot.id
+    }
+
+    /// The number that a database gave it last, which another may have given to another policy.
+    #[inline]
+    pub(crate) fn number(&self) -> u32 {
+        self.hot.number.load(Relaxed)
+    }
+
+    /// A database adds it under a number.
+    pub(crate) fn set_number(&self, number: u32) {
+        self.hot.number.store(number, Relaxed);
     }
 
     /// What to do.

@@ -1,10 +1,12 @@
 //! A number for each policy, by which a cache may remember it.
+//!
+//! The policy itself has its number. That it is this version's the place of that number says: a policy
+//! may have been given another since, by a later version or by another database.
 
 use std::sync::Arc;
 
 use crate::array::Array;
 use crate::policy::Policy;
-use crate::table::Table;
 
 #[derive(Clone, Default)]
 enum Place {
@@ -20,8 +22,6 @@ enum Place {
 #[derive(Clone, Default)]
 pub(super) struct Numbers {
     places: Array<Place>,
-    /// By the policies' own [`id`](Policy::id).
-    numbers: Table<u64, u32, 4>,
     free: u32,
     made: u32,
 }
@@ -38,7 +38,12 @@ impl Numbers {
 
     /// The number of a policy that has one, or 0.
     pub(super) fn of(&self, policy: &Policy) -> u32 {
-        self.numbers.get(&policy.id()).copied().unwrap_or(0)
+        let number = policy.number();
+        if self.get(number).is_some_and(|numbered| std::ptr::eq(numbered, policy)) {
+            number
+        } else {
+            0
+        }
     }
 
     /// A number for a policy.
@@ -50,14 +55,17 @@ impl Numbers {
                 self.made
             }
         };
-        self.numbers.insert(policy.id(), number);
+        policy.set_number(number);
         self.places.set(number, Place::Policy(policy));
         number
     }
 
-    /// A policy needs its number no more.
+    /// A policy needs its number no more. One that another database has numbered since keeps its place.
     pub(super) fn give_back(&mut self, policy: &Policy) {
-        let Some(number) = self.numbers.remove(&policy.id()) else { return };
+        let number = self.of(policy);
+        if number == 0 {
+            return;
+        }
         self.places.set(number, Place::Free(self.free));
         self.free = number;
     }
@@ -95,5 +103,22 @@ mod tests {
             [1, 2, 3, 4].map(|one| index(&before, one)),
             [Some(10), Some(20), Some(30), None]
         );
+    }
+
+    #[test]
+    fn a_policy_of_two_databases_has_the_number_of_the_last() {
+        let selector = Selector::any(Family::V4);
+        let policy =
+            |index| Arc::new(Policy::new(PolicyConfig::bypass(index, Direction::Out, selector)));
+        let (shared, other) = (policy(1), policy(2));
+        let (mut one, mut two) = (Numbers::default(), Numbers::default());
+        assert_eq!(one.take(shared.clone()), 1);
+        two.take(other.clone());
+        assert_eq!(two.take(shared.clone()), 2);
+        // Without a number a cache asks again; another's number would be another policy.
+        assert_eq!([one.of(&shared), two.of(&shared), two.of(&other)], [0, 2, 1]);
+        one.give_back(&shared);
+        two.give_back(&shared);
+        assert_eq!(two.of(&shared), 0);
     }
 }
