@@ -34,6 +34,8 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/crypto/src/vaes512.rs",
     "crates/crypto/src/vaes512/lanes.rs",
     "crates/dataplane/src/publication.rs",
+    "crates/dataplane/src/table.rs",
+    "crates/dataplane/src/table/shard.rs",
     "interleavings/tests/models.rs",
     "preload/",
 ];

@@ -9,8 +9,6 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
-
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
 
@@ -33,15 +31,6 @@ pub fn prefetch_all<T: ?Sized>(value: &T) {
     for offset in (0..size_of_val(value)).step_by(LINE) {
         prefetch_at(start, offset);
     }
-}
-
-/// Asks for the line in which the count of a shared value is, for whoever is about to change it. It lies
-/// in front of the value, as far as the value's alignment has it.
-#[inline(always)]
-pub fn prefetch_count<T: ?Sized>(shared: &Arc<T>) {
-    let counts = 2 * size_of::<usize>();
-    let offset = counts.max(align_of_val(&**shared));
-    prefetch_at(Arc::as_ptr(shared).cast(), offset.wrapping_neg());
 }
 
 #[inline(always)]

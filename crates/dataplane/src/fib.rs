@@ -286,9 +286,9 @@ impl Hops {
     }
 
     fn take(&mut self, hop: NextHop) -> u32 {
-        if let Some((number, users)) = self.numbers.get_mut(&hop) {
-            *users += 1;
-            return *number;
+        if let Some(&(number, users)) = self.numbers.get(&hop) {
+            self.numbers.insert(hop, (number, users + 1));
+            return number;
         }
         let number = self.free.pop().unwrap_or(self.numbers.len() as u32);
         self.set(number, Some(hop));
@@ -297,10 +297,10 @@ impl Hops {
     }
 
     fn leave(&mut self, hop: &NextHop) {
-        let Some((number, users)) = self.numbers.get_mut(hop) else { return };
-        *users -= 1;
-        if *users == 0 {
-            let number = *number;
+        let Some(&(number, users)) = self.numbers.get(hop) else { return };
+        if users > 1 {
+            self.numbers.insert(*hop, (number, users - 1));
+        } else {
             self.numbers.remove(hop);
             self.set(number, None);
             self.free.push(number);

@@ -15,12 +15,9 @@ use crate::table::Table;
 /// Port index and address.
 type Key = (u16, IpAddr);
 
-#[derive(Clone)]
-struct Neighbour {
-    mac: MacAddr,
-    /// Shared by all versions, and kept over a change of the MAC address.
-    used: Arc<AtomicBool>,
-}
+/// The link-layer address, and whether it was used lately: shared by all versions, and kept over a
+/// change of the address.
+type Neighbour = (MacAddr, Arc<AtomicBool>);
 
 /// A version of the neighbour table. Cloning is cheap; versions share what did not change.
 #[derive(Clone, Default)]
@@ -37,12 +34,12 @@ impl Neighbours {
     /// The link-layer address of a neighbour, marked as used.
     #[inline]
     pub fn resolve(&self, port: u16, address: IpAddr) -> Option<MacAddr> {
-        let neighbour = self.table.get(&(port, address))?;
+        let (mac, used) = self.table.get(&(port, address))?;
         // Reading first keeps the line shared between workers.
-        if !neighbour.used.load(Relaxed) {
-            neighbour.used.store(true, Relaxed);
+        if !used.load(Relaxed) {
+            used.store(true, Relaxed);
         }
-        Some(neighbour.mac)
+        Some(*mac)
     }
 
     /// See [`Table::settle`].
@@ -53,11 +50,11 @@ impl Neighbours {
     /// Adds a neighbour or changes its link-layer address.
     pub fn set(&mut self, port: u16, address: IpAddr, mac: MacAddr) {
         let used = match self.table.get(&(port, address)) {
-            Some(known) if known.mac == mac => return,
-            Some(known) => known.used.clone(),
+            Some((known, _)) if *known == mac => return,
+            Some((_, used)) => used.clone(),
             None => Arc::default(),
         };
-        self.table.insert((port, address), Neighbour { mac, used });
+        self.table.insert((port, address), (mac, used));
     }
 
     /// Removes a neighbour; whether it was there.
@@ -67,14 +64,14 @@ impl Neighbours {
 
     /// Every neighbour, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (u16, IpAddr, MacAddr)> {
-        self.table.iter().map(|((port, address), neighbour)| (*port, *address, neighbour.mac))
+        self.table.iter().map(|((port, address), (mac, _))| (*port, *address, *mac))
     }
 
     /// The neighbours used since the last call, each once.
     pub fn take_used(&self) -> impl Iterator<Item = (u16, IpAddr)> {
         self.table
             .iter()
-            .filter(|(_, neighbour)| neighbour.used.swap(false, Relaxed))
+            .filter(|(_, (_, used))| used.swap(false, Relaxed))
             .map(|((port, address), _)| (*port, *address))
     }
 

@@ -6,7 +6,6 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use crate::cpu::prefetch_count;
 use crate::sa::Sa;
 use crate::table::Table;
 
@@ -58,7 +57,7 @@ const _: () = assert!(size_of::<Option<(KeyV6, Arc<Sa>)>>() == 32);
 impl Sad {
     /// An empty database.
     pub fn new() -> Sad {
-        Sad { v4: Table::fetching(prefetch_count), v6: Table::fetching(prefetch_count) }
+        Sad { v4: Table::new(), v6: Table::new() }
     }
 
     /// The SA that a received packet names.

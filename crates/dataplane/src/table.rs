@@ -1,132 +1,134 @@
 //! A hash table whose versions share what they have in common.
 //!
-//! Control clones a table (one reference count), changes the clone, and publishes it while workers
-//! still read the old version. Only the shards that a change touches are copied, and only once per
-//! published version, however many changes fall into them. The array of shards is not copied for
-//! every change either: a version keeps the shards that differ from the array beside it, until they
-//! are too many or [`Table::settle`] puts them in, after which a look-up need not ask there.
+//! Control clones a table (one count), changes the clone, and publishes it while workers still read the
+//! old version. Only the shards that a change touches are copied, and only once per published version,
+//! however many changes fall into them. The array of shards is not copied for every change either: a
+//! version keeps the shards that differ from the array beside it, until they are too many or
+//! [`Table::settle`] puts them in, after which a look-up need not ask there.
 //!
-//! A copied reference is counted, which touches memory that no core had for a long time: of 100 000
-//! entries nearly every one is such a miss. So what is about to be copied is asked for in one go before.
-//!
-//! Entries lie in whole cache lines, as many in each as the table's type says, so that none is in two.
+//! To copy is to copy bits. Values are not counted for it, which of 100 000 entries would touch memory that
+//! no core had for a long time, for each of a shard: what a version takes out ends with the last version
+//! that had it (`lineage.rs`). A shard's entries lie in whole cache lines (`shard.rs`).
 //!
 //! The table is keyed against hash flooding, as its keys come from the wire. It keeps no order, and
 //! does not evict.
 
+#![allow(unsafe_code)]
+
+mod lineage;
+mod shard;
+
 use std::hash::{BuildHasher, Hash};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
+use wire::ethernet::MacAddr;
 
-use crate::cpu::{prefetch, prefetch_count};
+use self::lineage::Lineage;
+use self::shard::Shard;
 
-/// Entries per shard at which the number of shards doubles. Copying a shard of this size takes a
-/// microsecond or two; smaller ones spread the entries over more memory, which costs look-ups.
-const SHARD_ENTRIES_MAX: usize = 128;
+/// Entries per shard, in the mean, at which the number of shards doubles. A shard of policies is 3 KiB then,
+/// copied in a quarter of a microsecond; smaller ones make the array of shards larger, which is to stay
+/// where it is read quickly.
+const SHARD_ENTRIES_MAX: usize = 64;
 
 /// Shards that a version keeps beside the array. Sixteen bring the array's copying below that of
 /// the shard; a look-up compares sixteen numbers as long as they are there.
 const ASIDE_MAX: usize = 16;
 
-/// Slots of an empty shard.
-const SLOTS_MIN: usize = 2;
+/// What may be a value: it stays as it is while several versions have its bits.
+///
+/// # Safety
+/// Nothing in the value itself changes through a shared reference, and it claims no memory for itself
+/// alone, as a `Box` does; an `Arc` may lead to what changes.
+pub unsafe trait Steady: Clone {}
 
-type Slot<K, V> = Option<(K, V)>;
-
-/// So many neighbouring slots.
-#[derive(Clone)]
-#[repr(align(64))]
-struct Line<K, V, const N: usize>([Slot<K, V>; N]);
-
-/// The slots of a shard, a power of two, shared among versions.
-#[derive(Clone)]
-struct Slots<K, V, const N: usize>(Arc<[Line<K, V, N>]>);
-
-/// Each entry lies in the line of its hash, or in those behind it if there was no room (linear probing from
-/// a line's first slot). Half of the slots are free at least, so that nearly every search, also one for
-/// what is not there, ends within the one line that was asked for ahead of time, and reads nothing else.
-#[derive(Clone)]
-struct Shard<K, V, const N: usize> {
-    slots: Slots<K, V, N>,
-    len: usize,
-}
+// SAFETY: the count and what is counted lie elsewhere.
+unsafe impl<T: ?Sized> Steady for Arc<T> {}
+// SAFETY: these are but numbers.
+unsafe impl Steady for () {}
+// SAFETY: as above.
+unsafe impl Steady for u16 {}
+// SAFETY: as above.
+unsafe impl Steady for u32 {}
+// SAFETY: as above.
+unsafe impl Steady for MacAddr {}
+// SAFETY: two such beside each other.
+unsafe impl<A: Steady, B: Steady> Steady for (A, B) {}
 
 /// A copy-on-write hash table in shards. `N` entries lie in a cache line, or in as many lines as they
-/// take; a power of two.
-#[derive(Clone)]
+/// take.
+///
+/// *What all `unsafe` here relies on:* the shards of a version and the values in them end after the
+/// version. Only a version whose number a shard bears changes its lines, and it has one holder then.
 pub struct Table<K, V, const N: usize = 2> {
-    shards: Arc<Vec<Shard<K, V, N>>>,
+    shards: Arc<[Shard<K, V, N>]>,
     /// Shards that count instead of those in the array, by their index there.
     aside: Vec<(usize, Shard<K, V, N>)>,
     len: usize,
     hasher: RandomState,
-    /// Asks for what copying a value will touch.
-    fetch: fn(&V),
+    lineage: Lineage<Gone<K, V, N>>,
 }
 
-impl<K: Clone, V: Clone, const N: usize> Slots<K, V, N> {
-    /// Free slots; `count` is a power of two.
-    fn free(count: usize) -> Slots<K, V, N> {
-        const { assert!(N.is_power_of_two()) };
-        let free = || Line(std::array::from_fn(|_| None));
-        Slots((0..count.div_ceil(N)).map(|_| free()).collect())
-    }
-
-    #[inline]
-    fn len(&self) -> usize {
-        self.0.len() * N
-    }
-
-    #[inline]
-    fn get(&self, at: usize) -> Option<&Slot<K, V>> {
-        self.0.get(at / N).map(|line| &line.0[at % N])
-    }
-
-    /// For change, copied if another version shares them.
-    fn own(&mut self) -> Own<'_, K, V, N> {
-        Own(Arc::make_mut(&mut self.0))
-    }
-
-    fn entries(&self) -> impl Iterator<Item = &(K, V)> {
-        self.0.iter().flat_map(|line| line.0.iter().flatten())
-    }
+/// What a later version has not.
+enum Gone<K, V, const N: usize> {
+    Value(ManuallyDrop<V>),
+    Lines(Shard<K, V, N>),
+    /// All that the last version had: the array, and what counts instead.
+    All(Arc<[Shard<K, V, N>]>, Vec<(usize, Shard<K, V, N>)>),
 }
 
-/// Slots that may be changed.
-struct Own<'a, K, V, const N: usize>(&'a mut [Line<K, V, N>]);
-
-impl<K, V, const N: usize> Own<'_, K, V, N> {
-    fn at(&mut self, at: usize) -> &mut Slot<K, V> {
-        &mut self.0[at / N].0[at % N]
-    }
-
-    /// Puts an entry into the first free slot from its own on.
-    fn put(&mut self, hash: u64, entry: (K, V)) {
-        let mask = self.0.len() * N - 1;
-        let mut at = home::<N>(hash, mask);
-        while self.at(at).is_some() {
-            at = (at + 1) & mask;
+impl<K, V, const N: usize> Drop for Gone<K, V, N> {
+    fn drop(&mut self) {
+        match self {
+            // SAFETY: it was taken out of the last version that had it, and those before have ended.
+            Gone::Value(value) => unsafe { ManuallyDrop::drop(value) },
+            // SAFETY: as above.
+            Gone::Lines(shard) => unsafe { shard.end() },
+            Gone::All(shards, aside) => (0..shards.len()).for_each(|index| {
+                let shard = shard_at(shards, aside, index);
+                // SAFETY: every version has ended, and each value is in one of the last one's shards.
+                unsafe {
+                    shard.end_values();
+                    shard.end();
+                }
+            }),
         }
-        *self.at(at) = Some(entry);
     }
 }
 
-impl<K: Hash + Eq + Clone, V: Clone, const N: usize> Table<K, V, N> {
+impl<K, V, const N: usize> Clone for Table<K, V, N> {
+    fn clone(&self) -> Self {
+        Table {
+            shards: self.shards.clone(),
+            aside: self.aside.clone(),
+            len: self.len,
+            hasher: self.hasher.clone(),
+            lineage: self.lineage.join(),
+        }
+    }
+}
+
+impl<K, V, const N: usize> Drop for Table<K, V, N> {
+    fn drop(&mut self) {
+        if self.lineage.ends() {
+            let aside = std::mem::take(&mut self.aside);
+            self.lineage.leave(Gone::All(self.shards.clone(), aside));
+        }
+    }
+}
+
+impl<K: Hash + Eq + Copy, V: Steady, const N: usize> Table<K, V, N> {
     /// An empty table.
     pub fn new() -> Table<K, V, N> {
-        Table::fetching(|_| {})
-    }
-
-    /// An empty table of values whose copying touches memory elsewhere, and how to ask for that ahead
-    /// of time.
-    pub fn fetching(fetch: fn(&V)) -> Table<K, V, N> {
+        let lineage = Lineage::new();
         Table {
-            shards: Arc::new(vec![Shard::new()]),
+            shards: Arc::new([Shard::free(0, lineage.number())]),
             aside: Vec::new(),
             len: 0,
             hasher: RandomState::default(),
-            fetch,
+            lineage,
         }
     }
 
@@ -151,35 +153,32 @@ impl<K: Hash + Eq + Clone, V: Clone, const N: usize> Table<K, V, N> {
     #[inline]
     pub fn prefetch(&self, key: &K) -> u64 {
         let hash = self.hash(key);
-        self.prefetch_hashed(hash);
+        let shard = self.shard(shard_of(hash, self.shards.len()));
+        // SAFETY: it is one of this version's.
+        unsafe { shard.prefetch(hash) };
         hash
-    }
-
-    /// Asks for the memory that [`get_hashed`](Table::get_hashed) will read.
-    #[inline]
-    fn prefetch_hashed(&self, hash: u64) {
-        let slots = &self.shard(shard_of(hash, self.shards.len())).slots;
-        if let Some(slot) = slots.get(home::<N>(hash, slots.len() - 1)) {
-            prefetch(slot);
-        }
     }
 
     /// The value of a key whose hash [`prefetch`](Table::prefetch) of this very version returned.
     #[inline]
     pub fn get_hashed(&self, hash: u64, key: &K) -> Option<&V> {
-        self.shard(shard_of(hash, self.shards.len())).find(hash, key).map(|(_, value)| value)
+        // SAFETY: it is one of this version's, which nobody changes while it is borrowed.
+        unsafe { self.shard(shard_of(hash, self.shards.len())).find(hash, key) }
     }
 
     /// Sets the value of a key; the value it had before.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+        self.advance();
         let hash = self.hash(&key);
-        let hasher = self.hasher.clone();
-        let shard = self.shard_mut(hash);
-        if let Some(at) = shard.place(hash, &key) {
-            let replaced = shard.slots.own().at(at).replace((key, value));
-            return replaced.map(|(_, value)| value);
+        let is_new = self.get_hashed(hash, &key).is_none();
+        let shard = self.own(shard_of(hash, self.shards.len()), is_new);
+        if !is_new {
+            // SAFETY: the shard is this version's own, and what is taken out of it is retired.
+            let replaced = unsafe { shard.replace(hash, &key, value) };
+            return replaced.map(|value| self.retire(value));
         }
-        shard.insert_new(hash, (key, value), |key| hasher.hash_one(key));
+        // SAFETY: the shard is this version's own.
+        unsafe { shard.put(hash, key, ManuallyDrop::new(value)) };
         self.len += 1;
         if self.len > self.shards.len() * SHARD_ENTRIES_MAX {
             self.double();
@@ -191,26 +190,19 @@ impl<K: Hash + Eq + Clone, V: Clone, const N: usize> Table<K, V, N> {
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let hash = self.hash(key);
         self.get_hashed(hash, key)?;
-        let hasher = self.hasher.clone();
-        let removed = self.shard_mut(hash).remove(hash, key, |key| hasher.hash_one(key))?;
+        self.advance();
+        let (hash, hasher) = (self.hash(key), self.hasher.clone());
+        let shard = self.own(shard_of(hash, self.shards.len()), false);
+        // SAFETY: the shard is this version's own, and what is taken out of it is retired.
+        let removed = unsafe { shard.remove(hash, key, |key| hasher.hash_one(key)) }?;
         self.len -= 1;
-        Some(removed)
-    }
-
-    /// The value of a key for change in place, copying its shard if an older version shares it.
-    pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        let hash = self.hash(key);
-        self.get_hashed(hash, key)?;
-        let shard = self.shard_mut(hash);
-        let at = shard.place(hash, key)?;
-        let lines = Arc::make_mut(&mut shard.slots.0);
-        lines[at / N].0[at % N].as_mut().map(|(_, value)| value)
+        Some(self.retire(removed))
     }
 
     /// Every entry, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        let shards = (0..self.shards.len()).map(|index| self.shard(index));
-        shards.flat_map(|shard| shard.slots.entries()).map(|(key, value)| (key, value))
+        // SAFETY: they are this version's, which nobody changes while it is borrowed.
+        (0..self.shards.len()).flat_map(|index| unsafe { self.shard(index).entries() })
     }
 
     /// Puts what lies beside the array into it. Whether there was anything.
@@ -218,7 +210,7 @@ impl<K: Hash + Eq + Clone, V: Clone, const N: usize> Table<K, V, N> {
         if self.aside.is_empty() {
             return false;
         }
-        let shards = own_shards(&mut self.shards);
+        let shards = Arc::make_mut(&mut self.shards);
         for (index, shard) in self.aside.drain(..) {
             shards[index] = shard;
         }
@@ -231,248 +223,133 @@ impl<K: Hash + Eq + Clone, V: Clone, const N: usize> Table<K, V, N> {
     }
 
     #[inline]
-    fn shard(&self, index: usize) -> &Shard<K, V, N> {
-        if self.aside.is_empty() { &self.shards[index] } else { self.shard_aside(index) }
+    fn shard(&self, index: usize) -> Shard<K, V, N> {
+        shard_at(&self.shards, &self.aside, index)
     }
 
-    #[cold]
-    fn shard_aside(&self, index: usize) -> &Shard<K, V, N> {
-        let aside = self.aside.iter().find(|(place, _)| *place == index);
-        aside.map_or(&self.shards[index], |(_, shard)| shard)
-    }
-
-    fn shard_mut(&mut self, hash: u64) -> &mut Shard<K, V, N> {
-        let (index, fetch) = (shard_of(hash, self.shards.len()), self.fetch);
-        let shard = self.shard_at(index);
-        if Arc::get_mut(&mut shard.slots.0).is_none() {
-            shard.slots.entries().for_each(|(_, value)| fetch(value));
+    /// Makes this a version of its own: to be done before any change.
+    fn advance(&mut self) {
+        if self.lineage.advance().is_ok() {
+            return;
         }
-        shard
+        // Another holder has changed this version before: from here on there are two, with values each
+        // of their own. Nobody who publishes one version after the other comes here.
+        let lineage = Lineage::new();
+        let own = |index| {
+            let shard = self.shard(index);
+            // SAFETY: one of this version's; the copy is nobody else's, as its values are from here on.
+            unsafe {
+                let mut copy = shard.copy(lineage.number());
+                copy.clone_values();
+                copy
+            }
+        };
+        let shards = (0..self.shards.len()).map(own).collect();
+        let (len, hasher) = (self.len, self.hasher.clone());
+        *self = Table { shards, aside: Vec::new(), len, hasher, lineage };
     }
 
-    /// A shard for change, while the others stay shared.
-    fn shard_at(&mut self, index: usize) -> &mut Shard<K, V, N> {
+    /// A value that this version has no more. What is returned is the caller's own.
+    fn retire(&self, value: ManuallyDrop<V>) -> V {
+        let own = V::clone(&value);
+        self.lineage.retire(Gone::Value(value));
+        own
+    }
+
+    /// A shard for change, with lines of this version's own, and room for one more entry if that is
+    /// wanted. After [`advance`](Table::advance).
+    fn own(&mut self, index: usize, with_room: bool) -> &mut Shard<K, V, N> {
+        let (known, number) = (self.shard(index), self.lineage.number());
+        let grows = with_room && known.is_full();
+        if known.born == number && !grows {
+            return self.place(index);
+        }
+        // SAFETY: it is one of this version's, and the other is new; after this the one takes its place.
+        let own = unsafe {
+            if grows {
+                let mut wider = Shard::free(known.len() + 1 + known.len() / 8, number);
+                for (key, value) in known.entries() {
+                    wider.put_bits(self.hasher.hash_one(key), *key, value);
+                }
+                wider
+            } else {
+                known.copy(number)
+            }
+        };
+        *self.place(index) = own;
+        self.lineage.retire(Gone::Lines(known));
+        self.place(index)
+    }
+
+    /// Where a shard of this version is named, for change.
+    fn place(&mut self, index: usize) -> &mut Shard<K, V, N> {
         let known = self.aside.iter().position(|(place, _)| *place == index);
         let shared = Arc::get_mut(&mut self.shards).is_none();
         if known.is_none() && shared && self.aside.len() < ASIDE_MAX {
-            self.aside.push((index, self.shards[index].clone()));
+            self.aside.push((index, self.shards[index]));
         } else if known.is_none() {
             self.settle();
-            return &mut own_shards(&mut self.shards)[index];
+            return &mut Arc::make_mut(&mut self.shards)[index];
         }
         let place = known.unwrap_or(self.aside.len() - 1);
         &mut self.aside[place].1
     }
 
     fn double(&mut self) {
-        let count = self.shards.len() * 2;
-        let mut shards: Vec<Shard<K, V, N>> = (0..count).map(|_| Shard::new()).collect();
-        for (key, value) in self.iter() {
-            let hash = self.hasher.hash_one(key);
-            let shard = &mut shards[shard_of(hash, count)];
-            shard.insert_new(hash, (key.clone(), value.clone()), |key| self.hasher.hash_one(key));
+        let (count, number) = (self.shards.len() * 2, self.lineage.number());
+        let mut lens = vec![0; count];
+        for (key, _) in self.iter() {
+            lens[shard_of(self.hash(key), count)] += 1;
         }
-        self.shards = Arc::new(shards);
+        let mut shards: Vec<Shard<K, V, N>> =
+            lens.into_iter().map(|len| Shard::free(len + len / 8, number)).collect();
+        for index in 0..self.shards.len() {
+            let known = self.shard(index);
+            // SAFETY: one of this version's; the others are new, and take its place after this.
+            for (key, value) in unsafe { known.entries() } {
+                let hash = self.hash(key);
+                // SAFETY: as above.
+                unsafe { shards[shard_of(hash, count)].put_bits(hash, *key, value) };
+            }
+            self.lineage.retire(Gone::Lines(known));
+        }
+        self.shards = shards.into();
         self.aside.clear();
     }
 }
 
-/// The array of shards for change, copied if an older version shares it.
-fn own_shards<K: Clone, V: Clone, const N: usize>(
-    shards: &mut Arc<Vec<Shard<K, V, N>>>,
-) -> &mut Vec<Shard<K, V, N>> {
-    if Arc::get_mut(shards).is_none() {
-        shards.iter().for_each(|shard| prefetch_count(&shard.slots.0));
-    }
-    Arc::make_mut(shards)
-}
-
-impl<K: Eq + Clone, V: Clone, const N: usize> Shard<K, V, N> {
-    fn new() -> Shard<K, V, N> {
-        Shard { slots: Slots::free(SLOTS_MIN), len: 0 }
-    }
-
-    /// A key's entry.
-    #[inline]
-    fn find(&self, hash: u64, key: &K) -> Option<&(K, V)> {
-        let mask = self.slots.len() - 1;
-        let mut at = home::<N>(hash, mask);
-        // Ends at a free slot, of which there is always one.
-        while let Some(Some(entry)) = self.slots.get(at) {
-            if entry.0 == *key {
-                return Some(entry);
-            }
-            at = (at + 1) & mask;
-        }
-        None
-    }
-
-    /// Where a key is.
-    fn place(&self, hash: u64, key: &K) -> Option<usize> {
-        let mask = self.slots.len() - 1;
-        let mut at = home::<N>(hash, mask);
-        while let Some(Some((found, _))) = self.slots.get(at) {
-            if found == key {
-                return Some(at);
-            }
-            at = (at + 1) & mask;
-        }
-        None
-    }
-
-    /// Adds a key that is not there.
-    fn insert_new(&mut self, hash: u64, entry: (K, V), hash_of: impl Fn(&K) -> u64) {
-        if (self.len + 1) * 2 > self.slots.len() {
-            let mut wider = Slots::free(self.slots.len() * 2);
-            let mut own = wider.own();
-            for entry in self.slots.entries() {
-                own.put(hash_of(&entry.0), entry.clone());
-            }
-            self.slots = wider;
-        }
-        self.slots.own().put(hash, entry);
-        self.len += 1;
-    }
-
-    /// Removes a key, and moves up those behind it that would lie nearer to their own lines.
-    fn remove(&mut self, hash: u64, key: &K, hash_of: impl Fn(&K) -> u64) -> Option<V> {
-        let mut hole = self.place(hash, key)?;
-        let mask = self.slots.len() - 1;
-        let mut slots = self.slots.own();
-        let (_, removed) = slots.at(hole).take()?;
-        let mut at = hole;
-        loop {
-            at = (at + 1) & mask;
-            let Some((key, _)) = slots.at(at) else { break };
-            let from_home = at.wrapping_sub(home::<N>(hash_of(key), mask)) & mask;
-            if from_home >= at.wrapping_sub(hole) & mask {
-                *slots.at(hole) = slots.at(at).take();
-                hole = at;
-            }
-        }
-        self.len -= 1;
-        Some(removed)
-    }
-}
-
-impl<K: Hash + Eq + Clone, V: Clone, const N: usize> Default for Table<K, V, N> {
+impl<K: Hash + Eq + Copy, V: Steady, const N: usize> Default for Table<K, V, N> {
     fn default() -> Self {
         Table::new()
     }
 }
 
-/// The first slot of a hash's line; `mask` is the number of slots less one.
-#[inline]
-fn home<const N: usize>(hash: u64, mask: usize) -> usize {
-    hash as usize & mask & !(N - 1)
-}
-
-/// The shard of a hash. `count` is a power of two. Bits 32 and up choose the shard, because the
-/// lowest choose the slot in it.
+/// The shard of a hash. `count` is a power of two. Bits 32 and up choose the shard, because those below
+/// choose the line in it.
 #[inline]
 fn shard_of(hash: u64, count: usize) -> usize {
     (hash >> 32) as usize & (count - 1)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::HashMap;
-
-    #[derive(Clone, Debug)]
-    enum Step {
-        Insert(u16, u32),
-        Remove(u16),
-        Change(u16, u32),
-        Publish,
-        Settle,
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![
-            8 => (0..2000u16, any::<u32>()).prop_map(|(k, v)| Step::Insert(k, v)),
-            3 => (0..2000u16).prop_map(Step::Remove),
-            1 => (0..2000u16, any::<u32>()).prop_map(|(k, v)| Step::Change(k, v)),
-            1 => Just(Step::Publish),
-            1 => Just(Step::Settle),
-        ]
-    }
-
-    fn same(table: &Table<u16, u32>, twin: &HashMap<u16, u32>) {
-        assert_eq!(table.len(), twin.len());
-        assert_eq!(table.is_empty(), twin.is_empty());
-        assert_eq!(table.iter().map(|(k, v)| (*k, *v)).collect::<HashMap<_, _>>(), *twin);
-        for key in 0..2000 {
-            assert_eq!(table.get(&key), twin.get(&key));
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(24))]
-        #[test]
-        fn equals_a_plain_map_in_every_version(steps in prop::collection::vec(step(), 1..3000)) {
-            let mut table: Table<u16, u32> = Table::new();
-            let mut twin = HashMap::new();
-            let mut versions = Vec::new();
-            for step in steps {
-                match step {
-                    Step::Insert(k, v) => prop_assert_eq!(table.insert(k, v), twin.insert(k, v)),
-                    Step::Remove(k) => prop_assert_eq!(table.remove(&k), twin.remove(&k)),
-                    Step::Change(k, v) => {
-                        let ours = table.get_mut(&k).map(|value| *value = v);
-                        prop_assert_eq!(ours, twin.get_mut(&k).map(|value| *value = v));
-                    }
-                    Step::Publish if versions.len() < 4 => {
-                        versions.push((table.clone(), twin.clone()));
-                    }
-                    Step::Publish => {}
-                    Step::Settle => {
-                        table.settle();
-                        prop_assert!(!table.settle());
-                    }
-                }
-            }
-            same(&table, &twin);
-            for (table, twin) in &versions {
-                same(table, twin);
-            }
-        }
-    }
-
-    #[test]
-    fn one_change_copies_one_shard() {
-        let mut table: Table<u32, u32> = Table::new();
-        for key in 0..20_000u32 {
-            table.insert(key, key);
-        }
-        let before = table.clone();
-        table.insert(7, 8);
-        let copied = |table: &Table<u32, u32>| {
-            let differs = |index: &usize| {
-                !Arc::ptr_eq(&before.shard(*index).slots.0, &table.shard(*index).slots.0)
-            };
-            (0..before.shards.len()).filter(differs).count()
-        };
-        assert_eq!(copied(&table), 1);
-        assert!(Arc::ptr_eq(&before.shards, &table.shards), "the array is shared as well");
-        assert!(table.settle() && copied(&table) == 1);
-        assert!(table.shards.len() >= 64);
-        assert_eq!((before.get(&7), table.get(&7)), (Some(&7), Some(&8)));
-    }
-
-    #[test]
-    fn many_changes_of_as_many_versions_copy_the_array_now_and_then() {
-        let mut table: Table<u32, u32> = Table::new();
-        (0..20_000u32).for_each(|key| assert_eq!(table.insert(key, key), None));
-        let (mut arrays, mut last) = (0, table.clone());
-        for key in 0..1000 {
-            table.insert(key, 1);
-            arrays += usize::from(!Arc::ptr_eq(&table.shards, &last.shards));
-            last = table.clone();
-            assert!(table.aside.len() <= ASIDE_MAX);
-        }
-        // Of a thousand changes some meet a shard that lies aside already.
-        assert!((20..=1000 / ASIDE_MAX).contains(&arrays), "{arrays}");
-    }
+/// The shard of an index, of an array and those that count instead.
+#[inline]
+fn shard_at<K, V, const N: usize>(
+    shards: &[Shard<K, V, N>],
+    aside: &[(usize, Shard<K, V, N>)],
+    index: usize,
+) -> Shard<K, V, N> {
+    if aside.is_empty() { shards[index] } else { shard_aside(shards, aside, index) }
 }
+
+#[cold]
+fn shard_aside<K, V, const N: usize>(
+    shards: &[Shard<K, V, N>],
+    aside: &[(usize, Shard<K, V, N>)],
+    index: usize,
+) -> Shard<K, V, N> {
+    let aside = aside.iter().find(|(place, _)| *place == index);
+    aside.map_or(shards[index], |(_, shard)| *shard)
+}
+
+#[cfg(test)]
+mod tests;

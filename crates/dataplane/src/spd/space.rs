@@ -12,7 +12,6 @@ use std::sync::Arc;
 use wire::flow::Flow;
 
 use super::fields::{Address, Fields, Shape};
-use crate::cpu::prefetch_count;
 use crate::policy::{Policy, Rank};
 use crate::table::Table;
 
@@ -239,7 +238,7 @@ fn first_match<'a, A: Address>(
 
 impl<A: Address> Tuple<A> {
     fn new(mask: Fields<A>) -> Tuple<A> {
-        let (exact, compared) = (Table::fetching(prefetch_count), Table::new());
+        let (exact, compared) = (Table::new(), Table::new());
         Tuple { mask, best: (u32::MAX, u64::MAX), removals: 0, exact, compared }
     }
 
