@@ -384,12 +384,10 @@ impl Sa {
     /// Whether a hard limit is reached.
     #[inline]
     pub fn expired(&self) -> bool {
-        if !self.hot.counted {
-            return false;
-        }
         let limits = &self.config.limits;
         // Most SAs have no such limit; they need not read the counters.
-        *limits != HardLimits::NONE
+        self.hot.counted
+            && *limits != HardLimits::NONE
             && (self.words().packets() >= limits.packets || self.words().bytes() >= limits.bytes)
     }
 
@@ -403,9 +401,7 @@ impl Sa {
     /// wants to hear of.
     #[inline]
     pub(crate) fn limit_crossed(&self) -> Option<u64> {
-        if !self.hot.counted {
-            return None;
-        }
+        self.hot.counted.then_some(())?;
         let entry = self.words();
         self.alarm.as_ref()?.crossed(entry.packets(), entry.bytes())
     }
