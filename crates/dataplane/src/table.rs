@@ -66,6 +66,9 @@ pub struct Table<K, V, const N: usize = 2> {
     shards: Arc<[Shard<K, V, N>]>,
     /// Shards that count instead of those in the array, by their index there.
     aside: Vec<(usize, Shard<K, V, N>)>,
+    /// The array before this one, for its memory: what it names may have ended. A version that is not
+    /// changed any more has none.
+    spare: Arc<[Shard<K, V, N>]>,
     len: usize,
     hasher: RandomState,
     lineage: Lineage<Gone<K, V, N>>,
@@ -103,6 +106,7 @@ impl<K, V, const N: usize> Clone for Table<K, V, N> {
         Table {
             shards: self.shards.clone(),
             aside: self.aside.clone(),
+            spare: Arc::default(),
             len: self.len,
             hasher: self.hasher.clone(),
             lineage: self.lineage.join(),
@@ -126,6 +130,7 @@ impl<K: Hash + Eq + Copy, V: Steady, const N: usize> Table<K, V, N> {
         Table {
             shards: Arc::new([Shard::free(0, lineage.number())]),
             aside: Vec::new(),
+            spare: Arc::default(),
             len: 0,
             hasher: RandomState::default(),
             lineage,
@@ -210,10 +215,9 @@ impl<K: Hash + Eq + Copy, V: Steady, const N: usize> Table<K, V, N> {
         if self.aside.is_empty() {
             return false;
         }
-        let shards = Arc::make_mut(&mut self.shards);
-        for (index, shard) in self.aside.drain(..) {
-            shards[index] = shard;
-        }
+        let aside = std::mem::take(&mut self.aside);
+        let shards = self.own_array();
+        aside.into_iter().for_each(|(index, shard)| shards[index] = shard);
         true
     }
 
@@ -246,7 +250,8 @@ impl<K: Hash + Eq + Copy, V: Steady, const N: usize> Table<K, V, N> {
         };
         let shards = (0..self.shards.len()).map(own).collect();
         let (len, hasher) = (self.len, self.hasher.clone());
-        *self = Table { shards, aside: Vec::new(), len, hasher, lineage };
+        let (aside, spare) = (Vec::new(), Arc::default());
+        *self = Table { shards, aside, spare, len, hasher, lineage };
     }
 
     /// A value that this version has no more. What is returned is the caller's own.
@@ -289,10 +294,27 @@ impl<K: Hash + Eq + Copy, V: Steady, const N: usize> Table<K, V, N> {
             self.aside.push((index, self.shards[index]));
         } else if known.is_none() {
             self.settle();
-            return &mut Arc::make_mut(&mut self.shards)[index];
+            return &mut self.own_array()[index];
         }
         let place = known.unwrap_or(self.aside.len() - 1);
         &mut self.aside[place].1
+    }
+
+    /// The array for change. Where another version has it, it is copied, into the memory of the one before
+    /// if nobody has that any more: memory of its size that is asked for and given back all the time does
+    /// not come to lie where it was, so the heap grows.
+    fn own_array(&mut self) -> &mut [Shard<K, V, N>] {
+        if Arc::get_mut(&mut self.shards).is_none() {
+            let copy = match Arc::get_mut(&mut self.spare) {
+                Some(spare) if spare.len() == self.shards.len() => {
+                    spare.copy_from_slice(&self.shards);
+                    std::mem::take(&mut self.spare)
+                }
+                _ => Arc::from(&*self.shards),
+            };
+            self.spare = std::mem::replace(&mut self.shards, copy);
+        }
+        Arc::make_mut(&mut self.shards)
     }
 
     fn double(&mut self) {

@@ -23,6 +23,9 @@ struct Line<K, V, const N: usize>([Slot<K, V>; N]);
 type Slot<K, V> = Option<Entry<K, V>>;
 type Entry<K, V> = (K, ManuallyDrop<V>);
 
+/// Bytes of the word in front of a shard's lines, and what they are aligned to where they are asked for.
+const WORD: usize = size_of::<usize>();
+
 /// Where the lines of a shard are, and how many entries they have. A copy names the same lines.
 pub(super) struct Shard<K, V, const N: usize> {
     lines: NonNull<Line<K, V, N>>,
@@ -93,16 +96,30 @@ impl<K, V, const N: usize> Shard<K, V, N> {
         Shard { lines, count: count as u32, len: 0, born }
     }
 
+    /// What is asked for so that `count` lines lie in it, behind a word that says where it begins.
     fn layout(count: usize) -> Layout {
-        Layout::array::<Line<K, V, N>>(count).unwrap_or(Layout::new::<()>())
+        let lines = Layout::array::<Line<K, V, N>>(count).ok();
+        let bytes = lines.and_then(|lines| lines.size().checked_add(lines.align()));
+        let layout = bytes.and_then(|bytes| Layout::from_size_align(bytes, WORD).ok());
+        layout.unwrap_or_else(|| panic!("a shard of {count} lines"))
     }
 
+    /// Memory for lines. It is not asked for as aligned, which the C library answers with a piece of a
+    /// larger one: such pieces seldom fit where others were before, so the heap grows.
     fn allocate(count: usize) -> NonNull<Line<K, V, N>> {
         let layout = Self::layout(count);
-        assert!(layout.size() != 0, "a shard has a line at least");
         // SAFETY: the layout has a size.
-        let lines = unsafe { alloc(layout) };
-        NonNull::new(lines.cast()).unwrap_or_else(|| handle_alloc_error(layout))
+        let Some(start) = NonNull::new(unsafe { alloc(layout) }) else {
+            handle_alloc_error(layout)
+        };
+        // SAFETY: a word and `count` lines fit behind any word, as there is room for an alignment more,
+        // which is a multiple of a word's.
+        unsafe {
+            let after = start.add(WORD);
+            let lines = after.add(after.align_offset(align_of::<Line<K, V, N>>()));
+            lines.cast::<NonNull<u8>>().sub(1).write(start);
+            lines.cast()
+        }
     }
 
     /// Entries.
@@ -178,8 +195,12 @@ impl<K, V, const N: usize> Shard<K, V, N> {
     /// # Safety
     /// Nobody uses them any more, through this name or another.
     pub(super) unsafe fn end(self) {
-        // SAFETY: `allocate` made them with this layout, and the rest is as the caller says.
-        unsafe { dealloc(self.lines.as_ptr().cast(), Self::layout(self.count as usize)) };
+        // SAFETY: `allocate` made them with this layout and wrote the word in front, and the rest is as the
+        // caller says.
+        unsafe {
+            let start = self.lines.cast::<NonNull<u8>>().sub(1).read();
+            dealloc(start.as_ptr(), Self::layout(self.count as usize));
+        }
     }
 
     /// Ends every value.
