@@ -20,7 +20,7 @@ use crate::hold::{HOLD_PACKETS, Hold, Stay};
 use crate::policy::Policy;
 use crate::sa::Sa;
 use crate::sad;
-use crate::tunnel::Tunnel;
+use crate::tunnel::Slots;
 use crate::verdict::Verdict;
 use crate::view::View;
 
@@ -68,17 +68,17 @@ pub(crate) struct Slot<'v> {
     pub(crate) policy: Option<&'v Policy>,
     /// Its headers; of the inner packet once it is opened.
     pub(crate) flow: Flow,
-    /// The tunnel that its route leads into, while the SA is being looked for.
-    pub(crate) tunnel: Option<&'v Tunnel>,
     // The third line.
-    /// The tunnel's row that its route names, while the tunnel is being looked for.
+    /// The tunnel that its route leads into, while the SA is being looked for.
+    pub(crate) tunnel: Option<(u32, Slots)>,
+    /// The code of the route to its own destination, once that was looked up in this view.
     pub(crate) lead: Option<u32>,
     /// Its wait for an SA: with the verdict `NoSa` it begins or goes on, without one it just ended.
     pub(crate) stay: Option<Stay>,
 }
 
 const _: () = assert!(
-    offset_of!(Slot<'static>, policy) == LINE && offset_of!(Slot<'static>, lead) == 2 * LINE
+    offset_of!(Slot<'static>, policy) == LINE && offset_of!(Slot<'static>, tunnel) == 2 * LINE
 );
 
 /// The flow of a packet that is not parsed yet: addresses without unused bytes, so that it can be

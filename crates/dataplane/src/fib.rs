@@ -103,6 +103,12 @@ impl Fib {
         self.route_of(self.main.lookup(destination))
     }
 
+    /// The code of the route of an address in the main table.
+    #[inline]
+    pub(crate) fn code_at(&self, destination: IpAddr) -> u32 {
+        self.main.lookup(destination)
+    }
+
     /// The same in the table of a VRF; 0 is the main table.
     #[inline]
     pub fn lookup_in(&self, vrf: u32, destination: IpAddr) -> Option<Route> {
@@ -144,7 +150,7 @@ impl Fib {
         }
     }
 
-    /// The tunnel of a code that [`codes_of`](Fib::codes_of) gave.
+    /// The tunnel of a code that [`codes_of`](Fib::codes_of) or [`code_at`](Fib::code_at) gave.
     #[inline]
     pub(crate) fn tunnel_of(code: u32) -> Option<u32> {
         (code >= code::TUNNEL).then_some(code ^ code::TUNNEL)
@@ -233,7 +239,7 @@ impl Fib {
         old
     }
 
-    /// The route of a code that [`codes_of`](Fib::codes_of) gave.
+    /// The route of a code that [`codes_of`](Fib::codes_of) or [`code_at`](Fib::code_at) gave.
     #[inline]
     pub(crate) fn route_of(&self, code: u32) -> Option<Route> {
         match code {

@@ -107,7 +107,7 @@ impl Flows {
     /// returns what it wants to know.
     #[inline]
     pub(crate) fn ask(&self, side: &Side<'_>, flow: &Flow) -> u64 {
-        if is_worth_it(side, flow) { self.ask_cached(side, flow) } else { side.ask(flow) }
+        if is_worth_it(side, flow) { self.ask_cached(side, flow) } else { side.ask(0, flow) }
     }
 
     #[inline(never)]
@@ -134,7 +134,7 @@ impl Flows {
     pub(crate) fn lookup<'v>(&mut self, side: &Side<'v>, flow: &Flow, asked: u64) -> Lookup<'v> {
         match is_worth_it(side, flow) {
             true => self.lookup_cached(side, flow, asked as usize % LINES),
-            false => side.lookup(flow, asked),
+            false => side.lookup(0, flow, asked),
         }
     }
 

@@ -7,6 +7,10 @@
 //!
 //! What passes here is forwarded, or handed to this host; what goes out, and how, `choose` decides.
 
+#[cfg(test)]
+mod twin;
+mod way_back;
+
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -20,7 +24,6 @@ use crate::runs::{Run, Runs};
 use crate::sa::{Mode, Sa};
 use crate::selector::Selector;
 use crate::spd::{DefaultAction, Lookup, Side};
-use crate::tunnel::leads_back;
 use crate::verdict::Verdict;
 use crate::view::View;
 
@@ -29,21 +32,46 @@ use crate::view::View;
 /// 1. Its addresses. Which packets are of one run? For each run, ask for the memory in which its policy
 ///    is found.
 /// 2. By then it has come: the policy; ask for its memory.
-/// 3. Decide.
+/// 3. Decide; but of what came out of tunnels of route mode and no policy lets in
+/// 4. ask the routes, all of them together.
 pub(crate) fn inspect<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<'_>) {
-    let sides = [Direction::In, Direction::Forward].map(|direction| view.spd.side(direction));
+    let sides = Sides::of(view);
     for slots in batch.slots.chunks_mut(BATCH_PACKETS) {
         let mut runs = Runs::new();
         find_runs(slots, &mut runs, &sides, view, turn);
         for run in runs.iter_mut() {
-            run.found = find(run, slots, &sides, view, turn);
+            run.found = find(run, slots, &sides, turn);
             if let Lookup::Policy(policy) = run.found {
                 policy.prefetch();
             }
         }
+        let mut any_unwelcome = false;
         for run in runs.iter_mut() {
             inspect_run(run, slots, view, turn);
+            any_unwelcome |= run.unwelcome.is_some();
         }
+        if any_unwelcome {
+            way_back::decide(runs.iter_mut(), slots, view);
+        }
+    }
+}
+
+/// The policies of the two directions that packets take on their way in, outside of route mode and of its
+/// tunnels.
+struct Sides<'v>([[Side<'v>; 2]; 2]);
+
+impl<'v> Sides<'v> {
+    #[inline]
+    fn of(view: &'v View) -> Sides<'v> {
+        Sides([false, true].map(|of_tunnels| {
+            [Direction::In, Direction::Forward]
+                .map(|direction| view.spd.side_of(direction, of_tunnels))
+        }))
+    }
+
+    #[inline]
+    fn side(&self, if_id: u32, direction: Direction) -> &Side<'v> {
+        &self.0[usize::from(if_id != 0)][usize::from(direction == Direction::Forward)]
     }
 }
 
@@ -63,11 +91,17 @@ impl<'v> Way<'v> {
         Way { sa: slot.inbound, direction }
     }
 
+    /// The tunnel of route mode that it came through; 0 if none.
+    #[inline]
+    fn if_id(&self) -> u32 {
+        self.sa.map_or(0, |sa| sa.hot().if_id)
+    }
+
     /// Whether a packet that goes this way is only to be asked about together with itself.
     #[inline]
     fn is_single(&self) -> bool {
-        // Selectors of SAs and routes into tunnels look at more than the policies do.
-        self.sa.is_some_and(|sa| sa.hot().selective || sa.hot().if_id != 0)
+        // Selectors of SAs look at more than the policies do.
+        self.sa.is_some_and(|sa| sa.hot().selective)
     }
 
     #[inline]
@@ -77,22 +111,16 @@ impl<'v> Way<'v> {
     }
 }
 
-/// The policies of one of the two directions that packets take on their way in.
-#[inline]
-fn side<'a, 'v>(sides: &'a [Side<'v>; 2], direction: Direction) -> &'a Side<'v> {
-    &sides[usize::from(direction == Direction::Forward)]
-}
-
 /// The first pass.
 #[inline]
 fn find_runs<'v>(
     slots: &mut [Slot<'v>],
     runs: &mut Runs<'v>,
-    sides: &[Side<'v>; 2],
+    sides: &Sides<'v>,
     view: &'v View,
     turn: &Turn<'_>,
 ) {
-    let mut first: Option<(usize, Way<'v>)> = None;
+    let mut first: Option<(usize, Way<'v>, &Side<'v>)> = None;
     for at in 0..slots.len() {
         let slot = &mut slots[at];
         if slot.verdict.is_some() {
@@ -108,15 +136,22 @@ fn find_runs<'v>(
             continue;
         }
         let way = Way::of(slot, view);
-        let side = side(sides, way.direction);
-        let (flow, same) = (&slots[at].flow, |(other, known): (usize, Way<'_>)| {
-            known.same(&way) && side.same(&slots[other].flow, &slots[at].flow)
-        });
+        let (flow, same) =
+            (&slots[at].flow, |(other, known, side): (usize, Way<'_>, &Side<'_>)| {
+                known.same(&way) && side.same(&slots[other].flow, &slots[at].flow)
+            });
         if first.is_some_and(same) {
             runs.extend(at);
         } else {
-            runs.begin(at, way.direction, turn.flows.ask(side, flow));
-            first = Some((at, way));
+            let if_id = way.if_id();
+            let side = sides.side(if_id, way.direction);
+            // What is known of flows is known of those outside of route mode.
+            let asked = match if_id {
+                0 => turn.flows.ask(side, flow),
+                _ => side.ask(if_id, flow),
+            };
+            runs.begin(at, way.direction, asked);
+            first = Some((at, way, side));
         }
     }
 }
@@ -134,28 +169,36 @@ fn refuse(slot: &mut Slot<'_>, verdict: Verdict) {
 fn find<'v>(
     run: &Run<'v>,
     slots: &[Slot<'v>],
-    sides: &[Side<'v>; 2],
-    view: &'v View,
+    sides: &Sides<'v>,
     turn: &mut Turn<'_>,
 ) -> Lookup<'v> {
     let slot = run.first(slots);
-    match slot.inbound.map_or(0, |sa| sa.hot().if_id) {
-        0 => turn.flows.lookup(side(sides, run.direction), &slot.flow, run.asked),
-        if_id => view.spd.lookup_of(if_id, run.direction, &slot.flow),
+    let if_id = slot.inbound.map_or(0, |sa| sa.hot().if_id);
+    let side = sides.side(if_id, run.direction);
+    match if_id {
+        0 => turn.flows.lookup(side, &slot.flow, run.asked),
+        _ => side.lookup(if_id, &slot.flow, run.asked),
     }
 }
 
 /// The last pass.
 #[inline]
-fn inspect_run<'v>(run: &Run<'v>, slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) {
+fn inspect_run<'v>(run: &mut Run<'v>, slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) {
     let slot = run.first(slots);
     let flow = &slot.flow;
     let policy = match slot.inbound {
-        Some(sa) if sa.hot().if_id != 0 => inspect_routed(flow, sa, run.found, view),
         Some(sa) => inspect_opened(flow, sa, run.found),
         None => inspect_clear(flow, run.found),
     };
     match policy {
+        // A policy has room for one far end only. Where a tunnel's packets come from among those that
+        // their far ends tell apart, the routes say.
+        Err(verdict @ (Verdict::NoPolicy | Verdict::PolicyMismatch))
+            if slot.inbound.is_some_and(|sa| sa.hot().if_id != 0) =>
+        {
+            run.unwelcome = Some(verdict);
+            return;
+        }
         Err(verdict) => run.of(slots).for_each(|slot| refuse(slot, verdict)),
         Ok(Some(policy)) => run.count(policy, slots, turn),
         Ok(None) => {}
@@ -222,23 +265,6 @@ fn becomes_welcome(policy: &Policy, sa: &Sa) -> bool {
         sa.hot().welcomed_by.store(policy.id(), Relaxed);
     }
     welcome
-}
-
-/// A packet that came through the SA of a tunnel in route mode. Where no policy lets it pass, its source
-/// must be where a route leads into the same tunnel, among those that their far ends tell apart: that
-/// is what a policy would say there, which has room for one far end only.
-fn inspect_routed<'v>(
-    flow: &Flow,
-    sa: &Sa,
-    found: Lookup<'v>,
-    view: &View,
-) -> Result<Option<&'v Policy>, Verdict> {
-    match inspect_opened(flow, sa, found) {
-        Err(Verdict::NoPolicy | Verdict::PolicyMismatch) if leads_back(flow.src, sa, view) => {
-            Ok(None)
-        }
-        other => other,
-    }
 }
 
 /// A packet that came in clear; the policy that lets it pass, if it was not the default action.

@@ -272,7 +272,7 @@ impl PathBench {
                 continue;
             }
 
-            self.east.black.inject_all(&mut self.frames);
+            self.hand_over();
             let open = timed_turn(&mut self.east.worker);
             self.east.red.collect(&mut self.frames, BATCH_PACKETS);
             self.check(&self.east, Verdict::Opened)?;
@@ -295,7 +295,7 @@ impl PathBench {
             self.west.black.collect(&mut self.frames, BATCH_PACKETS);
             self.check(&self.west, Verdict::Sealed)?;
             if self.measured != Measured::Seal {
-                self.east.black.inject_all(&mut self.frames);
+                self.hand_over();
                 self.east.worker.turn_timed(&mut opening);
                 self.east.red.collect(&mut self.frames, BATCH_PACKETS);
                 self.check(&self.east, Verdict::Opened)?;
@@ -310,6 +310,14 @@ impl PathBench {
             };
             (stage, cycles as f64 / packets)
         }))
+    }
+
+    /// What the west sent, to the east.
+    fn hand_over(&mut self) {
+        if self.selection == Selection::P2mp {
+            self.frames.iter_mut().for_each(|frame| gateways::lead_to_hub(frame.bytes_mut()));
+        }
+        self.east.black.inject_all(&mut self.frames);
     }
 
     /// Writes the headers of the next batch; its bytes without link headers.

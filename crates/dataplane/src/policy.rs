@@ -177,7 +177,8 @@ pub struct Policy {
     config: PolicyConfig,
 }
 
-fn next_id() -> u64 {
+/// A number that was never given before, by which what welcomed an SA is known again.
+pub(crate) fn next_id() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Relaxed) + 1
 }

@@ -43,15 +43,18 @@ impl Ahead {
     /// Looks up the routes of the next packets, at most [`MANY`].
     fn look(&mut self, slots: &[Slot<'_>], view: &View) {
         let mut count = 0;
-        for slot in slots.iter().filter(|slot| slot.verdict.is_none()) {
+        let is_asked = |slot: &&Slot<'_>| slot.verdict.is_none() && known(slot).is_none();
+        for slot in slots.iter().filter(is_asked) {
             let destination = destination(slot);
             if count == 0 || self.destinations[count - 1] != destination {
                 self.destinations[count] = destination;
                 count += 1;
             }
         }
-        view.fib.codes_of(&self.destinations[..count], &mut self.codes);
         self.rest = 0..count;
+        if count != 0 {
+            view.fib.codes_of(&self.destinations[..count], &mut self.codes);
+        }
     }
 
     /// The route of a destination, which is asked for in the order of the packets.
@@ -91,6 +94,12 @@ fn destination(slot: &Slot<'_>) -> IpAddr {
     }
 }
 
+/// The code of a packet's route that was looked up already: `choose` asked whether it leads into a tunnel.
+#[inline]
+fn known(slot: &Slot<'_>) -> Option<u32> {
+    slot.lead.filter(|_| slot.outbound.is_none())
+}
+
 #[inline]
 fn route_one(
     slot: &mut Slot<'_>,
@@ -101,7 +110,10 @@ fn route_one(
 ) -> Result<(), Verdict> {
     let destination = destination(slot);
     if last.as_ref().is_none_or(|last| last.destination != destination) {
-        let route = ahead.route(destination, view);
+        let route = match known(slot) {
+            Some(code) => view.fib.route_of(code),
+            None => ahead.route(destination, view),
+        };
         look_up(slot, destination, route, view, turn, last)?;
     }
     let Some(last) = last else { return Err(Verdict::NoRoute) };

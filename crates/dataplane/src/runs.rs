@@ -8,6 +8,7 @@ use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::bundles::Bundle;
 use crate::policy::{Direction, Policy};
 use crate::spd::Lookup;
+use crate::verdict::Verdict;
 
 /// Some consecutive slots. Those in between that are decided belong to no run.
 #[derive(Clone, Copy)]
@@ -20,6 +21,8 @@ pub(crate) struct Run<'v> {
     pub(crate) asked: u64,
     /// What the policies say.
     pub(crate) found: Lookup<'v>,
+    /// What its packets die of if no route lets them in.
+    pub(crate) unwelcome: Option<Verdict>,
     /// The slot of the SA that they ask for.
     pub(crate) bundle: Option<&'v Bundle>,
 }
@@ -31,7 +34,17 @@ impl<'v> Run<'v> {
         &slots[self.first as usize]
     }
 
-    /// Its slots that nobody decided.
+    /// Its slots that nobody decided, and where they are.
+    #[inline]
+    pub(crate) fn undecided<'a>(
+        &self,
+        slots: &'a [Slot<'v>],
+    ) -> impl Iterator<Item = (usize, &'a Slot<'v>)> + use<'a, 'v> {
+        let slots = slots.iter().enumerate().take(self.end as usize).skip(self.first as usize);
+        slots.filter(|(_, slot)| slot.verdict.is_none())
+    }
+
+    /// The same for change.
     #[inline]
     pub(crate) fn of<'a>(
         &self,
@@ -66,7 +79,8 @@ impl<'v> Runs<'v> {
     #[inline]
     pub(crate) fn new() -> Runs<'v> {
         let (direction, found) = (Direction::Out, Lookup::PortsNeeded);
-        let none = Run { first: 0, end: 0, direction, asked: 0, found, bundle: None };
+        let none =
+            Run { first: 0, end: 0, direction, asked: 0, found, unwelcome: None, bundle: None };
         Runs { runs: [none; BATCH_PACKETS], len: 0 }
     }
 

@@ -74,7 +74,8 @@ pub(crate) struct Hot {
     pub(crate) replay: Replay,
     /// The expanded key.
     pub(crate) key: Arc<Key>,
-    /// The policy that was last found to ask for this SA, by [`Policy::id`](crate::policy::Policy).
+    /// The policy that was last found to ask for this SA, by [`Policy::id`](crate::policy::Policy), or the
+    /// row of its tunnel, by [`Tunnels::id`](crate::tunnel::Tunnels).
     pub(crate) welcomed_by: AtomicU64,
     pub(crate) salt: [u8; 4],
     pub(crate) flags: SaFlags,

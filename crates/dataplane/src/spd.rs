@@ -50,7 +50,8 @@ pub enum Lookup<'a> {
     PortsNeeded,
 }
 
-/// The policies of one direction outside of route mode, for the look-ups of a batch.
+/// The policies of one direction, outside of route mode or those of all its tunnels, for the look-ups of a
+/// batch. An `if_id` is 0 outside of route mode.
 #[derive(Clone, Copy)]
 pub(crate) struct Side<'a> {
     spd: &'a Spd,
@@ -82,8 +83,8 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Whether the policies say of one flow what they say of another: the two differ in nothing that any
-    /// of them looks at.
+    /// Whether the policies say of one flow what they say of another of the same tunnel: the two differ in
+    /// nothing that any of them looks at.
     #[inline]
     pub(crate) fn same(&self, one: &Flow, other: &Flow) -> bool {
         let is_v6 = one.is_ipv6();
@@ -100,22 +101,22 @@ impl<'a> Side<'a> {
     /// Asks for the memory that a look-up will mostly read, and returns what
     /// [`lookup`](Side::lookup) wants to know.
     #[inline]
-    pub(crate) fn ask(&self, flow: &Flow) -> u64 {
+    pub(crate) fn ask(&self, if_id: u32, flow: &Flow) -> u64 {
         match flow.src {
-            IpAddr::V4(_) => self.v4.ask(flow),
-            IpAddr::V6(_) => self.v6.ask(flow),
+            IpAddr::V4(_) => self.v4.ask(if_id, flow),
+            IpAddr::V6(_) => self.v6.ask(if_id, flow),
         }
     }
 
-    /// What [`Spd::lookup`] says of a flow which [`ask`](Side::ask) was told of.
+    /// What [`Spd::lookup_of`] says of a flow which [`ask`](Side::ask) was told of.
     #[inline]
-    pub(crate) fn lookup(&self, flow: &Flow, asked: u64) -> Lookup<'a> {
+    pub(crate) fn lookup(&self, if_id: u32, flow: &Flow, asked: u64) -> Lookup<'a> {
         if flow.fragment == Fragment::Later {
-            return self.spd.lookup(self.direction, flow);
+            return self.spd.lookup_of(if_id, self.direction, flow);
         }
         let found = match flow.src {
-            IpAddr::V4(_) => self.v4.best_asked(flow, asked),
-            IpAddr::V6(_) => self.v6.best_asked(flow, asked),
+            IpAddr::V4(_) => self.v4.best_asked(if_id, flow, asked),
+            IpAddr::V6(_) => self.v6.best_asked(if_id, flow, asked),
         };
         found.map_or(Lookup::Default(self.default), Lookup::Policy)
     }
@@ -228,11 +229,17 @@ impl Spd {
     /// The policies of a direction outside of route mode, for many look-ups.
     #[inline]
     pub(crate) fn side(&self, direction: Direction) -> Side<'_> {
+        self.side_of(direction, false)
+    }
+
+    /// The policies of a direction outside of route mode, or those of tunnels.
+    #[inline]
+    pub(crate) fn side_of(&self, direction: Direction, of_tunnels: bool) -> Side<'_> {
         Side {
             spd: self,
             direction,
-            v4: &self.v4[direction as usize][0].all,
-            v6: &self.v6[direction as usize][0].all,
+            v4: &self.v4[direction as usize][usize::from(of_tunnels)].all,
+            v6: &self.v6[direction as usize][usize::from(of_tunnels)].all,
             default: self.default_action(direction),
         }
     }

@@ -21,8 +21,8 @@ use crate::array::Array;
 use crate::batch::{Slot, Turn};
 use crate::bundles::{BUNDLES_MAX, Whose};
 use crate::choose::{carries, protect};
-use crate::fib::{Fib, MANY, Route};
-use crate::policy::{Action, Direction, Template};
+use crate::fib::{Fib, MANY};
+use crate::policy::{Action, Direction, Template, next_id};
 use crate::prefix::Family;
 use crate::sa::Sa;
 use crate::spd::{DefaultAction, Lookup};
@@ -49,11 +49,38 @@ pub struct Tunnel {
     pub slots: [Option<u32>; 2],
 }
 
+/// What a packet that leaves needs of a row, so that eight rows are a cache line: the slots by family.
+#[derive(Clone, Copy)]
+pub(crate) struct Slots([u32; 2]);
+
+/// No slot has this number ([`BUNDLES_MAX`]).
+const NO_SLOT: u32 = u32::MAX;
+
+impl Default for Slots {
+    fn default() -> Slots {
+        Slots([NO_SLOT; 2])
+    }
+}
+
+impl Slots {
+    /// The slot of the family of an inner packet's address.
+    #[inline]
+    fn of(self, destination: IpAddr) -> Option<u32> {
+        Some(self.0[Family::of(destination).index()]).filter(|slot| *slot != NO_SLOT)
+    }
+}
+
 /// A version of all tunnels. Cloning is cheap; versions share what did not change. It only grows: a
 /// tunnel without routes costs its row.
+///
+/// Of a row lies in one place what packets need that leave, in another what those need that came, and in
+/// a third its name, which few need: a packet should touch few lines of memory, and others the same.
 #[derive(Clone, Default)]
 pub struct Tunnels {
-    rows: Array<Tunnel>,
+    slots: Array<Slots>,
+    /// A number for each row that no other row of the process's life has, nor a policy.
+    ids: Array<u64>,
+    names: Array<TunnelName>,
     numbers: Table<TunnelName, u32>,
     /// The port of the host's device, by `if_id`.
     devices: Table<u32, u16>,
@@ -77,7 +104,9 @@ impl Tunnels {
             return Some(*number);
         }
         let number = u32::try_from(self.numbers.len()).ok().filter(|n| *n < BUNDLES_MAX)?;
-        self.rows.set(number, Tunnel { name, ..Tunnel::default() });
+        self.slots.set(number, Slots::default());
+        self.ids.set(number, next_id());
+        self.names.set(number, name);
         self.numbers.insert(name, number);
         Some(number)
     }
@@ -88,15 +117,32 @@ impl Tunnels {
     }
 
     /// A row.
+    pub fn row(&self, number: u32) -> Option<Tunnel> {
+        let slots = self.slots(number)?.0.map(|slot| Some(slot).filter(|slot| *slot != NO_SLOT));
+        Some(Tunnel { name: *self.names.get(number)?, slots })
+    }
+
+    /// The slots of a row.
     #[inline]
-    pub fn row(&self, number: u32) -> Option<&Tunnel> {
-        self.rows.get(number).filter(|row| row.name.if_id != 0)
+    pub(crate) fn slots(&self, number: u32) -> Option<&Slots> {
+        self.slots.get(number).filter(|_| self.has(number))
+    }
+
+    /// What tells a row from all others there ever were, and from all policies.
+    #[inline]
+    pub(crate) fn id(&self, number: u32) -> Option<&u64> {
+        self.ids.get(number).filter(|_| self.has(number))
+    }
+
+    #[inline]
+    fn has(&self, number: u32) -> bool {
+        (number as usize) < self.len()
     }
 
     /// Sets the slots of a row that exists.
     pub fn set_slots(&mut self, number: u32, slots: [Option<u32>; 2]) {
-        if let Some(&Tunnel { name, .. }) = self.row(number) {
-            self.rows.set(number, Tunnel { name, slots });
+        if self.has(number) {
+            self.slots.set(number, Slots(slots.map(|slot| slot.unwrap_or(NO_SLOT))));
         }
     }
 
@@ -116,19 +162,8 @@ impl Tunnels {
     }
 }
 
-/// Finds the row of the tunnel that the route of a packet leads into, if there are tunnels, and asks for
-/// its memory.
-#[inline]
-pub(crate) fn ask(slot: &mut Slot<'_>, view: &View) {
-    if !view.tunnels.is_empty()
-        && let Some(Route::Tunnel(number)) = view.fib.lookup(slot.flow.dst)
-    {
-        view.tunnels.rows.prefetch(number);
-        slot.lead = Some(number);
-    }
-}
-
-/// As [`ask`], for all packets that no policy has decided on, whose routes are looked up together.
+/// Looks up the routes of all packets that no policy has decided on, if there are tunnels, and asks for the
+/// memory of the rows that they lead to.
 pub(crate) fn ask_all(slots: &mut [Slot<'_>], view: &View) {
     if view.tunnels.is_empty() {
         return;
@@ -149,9 +184,9 @@ pub(crate) fn ask_all(slots: &mut [Slot<'_>], view: &View) {
         let mut at = 0;
         for slot in slots.iter_mut().filter(|slot| is_asked(slot)) {
             at += usize::from(destinations[at] != slot.flow.dst);
+            slot.lead = Some(codes[at]);
             if let Some(number) = Fib::tunnel_of(codes[at]) {
-                view.tunnels.rows.prefetch(number);
-                slot.lead = Some(number);
+                view.tunnels.slots.prefetch(number);
             }
         }
     }
@@ -164,19 +199,17 @@ pub(crate) fn find<'v>(slot: &mut Slot<'v>, view: &'v View) -> Result<(), Verdic
     if view.tunnels.is_empty() {
         return Ok(());
     }
-    if slot.lead.is_none() {
-        ask(slot, view);
-    }
-    let Some(number) = slot.lead else {
+    let code = *slot.lead.get_or_insert_with(|| view.fib.code_at(slot.flow.dst));
+    let Some(number) = Fib::tunnel_of(code) else {
         // The host chose the tunnels' device: what the device has no tunnel for is not for clear.
         let from_device = view.tunnel_devices.contains(&slot.ingress);
         return if from_device { Err(Verdict::NoTunnel) } else { Ok(()) };
     };
-    let tunnel = view.tunnels.row(number).ok_or(Verdict::NoTunnel)?;
-    if let Some(number) = tunnel.slots[Family::of(slot.flow.dst).index()] {
+    let slots = view.tunnels.slots(number).ok_or(Verdict::NoTunnel)?;
+    if let Some(number) = slots.of(slot.flow.dst) {
         view.bundles.prefetch(number);
     }
-    slot.tunnel = Some(tunnel);
+    slot.tunnel = Some((number, *slots));
     Ok(())
 }
 
@@ -184,11 +217,11 @@ pub(crate) fn find<'v>(slot: &mut Slot<'v>, view: &'v View) -> Result<(), Verdic
 #[inline]
 pub(crate) fn enter<'v>(
     slot: &mut Slot<'v>,
-    tunnel: &Tunnel,
+    (number, slots): (u32, Slots),
     view: &'v View,
     turn: &mut Turn<'_>,
 ) -> Result<(), Verdict> {
-    let bundle = tunnel.slots[Family::of(slot.flow.dst).index()];
+    let bundle = slots.of(slot.flow.dst);
     // Packets that wait leave first, and what waits is known by its policy.
     if turn.hold.len() == 0
         && let Some((sa, whose)) = bundle.and_then(|slot| view.bundles.choose(slot, turn.worker))
@@ -203,21 +236,21 @@ pub(crate) fn enter<'v>(
         slot.outbound = Some(sa);
         return Ok(());
     }
-    enter_by_policy(slot, tunnel, view, turn)
+    enter_by_policy(slot, number, bundle, view, turn)
 }
 
 /// The long way: the policies of the `if_id` are asked, as Linux's XFRM interfaces do for each packet.
 #[cold]
 fn enter_by_policy<'v>(
     slot: &mut Slot<'v>,
-    tunnel: &Tunnel,
+    number: u32,
+    bundle: Option<u32>,
     view: &'v View,
     turn: &mut Turn<'_>,
 ) -> Result<(), Verdict> {
-    let found = view.spd.lookup_of(tunnel.name.if_id, Direction::Out, &slot.flow);
-    let by_remote = tunnel.name.remote.is_some();
-    let bundle = tunnel.slots[Family::of(slot.flow.dst).index()];
-    match found {
+    let name = view.tunnels.names.get(number).ok_or(Verdict::NoTunnel)?;
+    let by_remote = name.remote.is_some();
+    match view.spd.lookup_of(name.if_id, Direction::Out, &slot.flow) {
         // Where the route chose among far ends, the policy still asks for an SA.
         Lookup::Policy(policy) => match policy.config().action {
             Action::Discard => Err(Verdict::OutPolicyBlock),
@@ -242,10 +275,8 @@ fn enter_by_policy<'v>(
     }
 }
 
-/// Whether the route to `source` leads into the tunnel that `sa` belongs to, among those of its
-/// `if_id` that far ends tell apart.
-pub(crate) fn leads_back(source: IpAddr, sa: &Sa, view: &View) -> bool {
-    let Some(Route::Tunnel(number)) = view.fib.lookup(source) else { return false };
+/// Whether `sa` belongs to the tunnel of a row, among those of its `if_id` that far ends tell apart.
+pub(crate) fn is_of(sa: &Sa, number: u32, view: &View) -> bool {
     let config = sa.config();
     view.tunnels.row(number).is_some_and(|tunnel| {
         tunnel.name == TunnelName { if_id: config.if_id, remote: Some(config.source) }

@@ -62,7 +62,7 @@ impl TunnelRows {
         mut take: impl FnMut(SlotKey, &mut View) -> io::Result<u32>,
     ) -> io::Result<bool> {
         let first = self.filled;
-        while let Some(&Tunnel { name: TunnelName { if_id, remote }, .. }) =
+        while let Some(Tunnel { name: TunnelName { if_id, remote }, .. }) =
             view.tunnels.row(self.filled)
         {
             let slots = match remote {

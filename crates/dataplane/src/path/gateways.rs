@@ -3,11 +3,12 @@
 //! Everything is fixed, so that runs are repeatable. Nothing here measures.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
 use std::sync::Arc;
 
 use crypto::Key;
 use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
-use wire::{Overlay, ipv4, protocol};
+use wire::{Overlay, checksum, ipv4, protocol};
 
 use super::{HEADERS_LEN, PathError, Selection};
 use crate::fib::{NextHop, Route};
@@ -123,8 +124,8 @@ struct Ends {
     if_id: u32,
 }
 
-/// In a point-to-multipoint group every tunnel has ends of its own on both sides: to the gateway that
-/// seals the destinations are many, and to the one that opens the sources are.
+/// In a point-to-multipoint group the gateway that seals has a far end for each tunnel. So has the one that
+/// opens, and one address of its own, to which the packets are led in between ([`lead_to_hub`]).
 fn ends(selection: Selection, tunnel: usize) -> Ends {
     let numbered = |first: Ipv4Addr| Ipv4Addr::from_bits(first.to_bits() + tunnel as u32).into();
     match selection {
@@ -140,8 +141,21 @@ fn ends(selection: Selection, tunnel: usize) -> Ends {
     }
 }
 
-fn sa(selection: Selection, tunnel: usize, key: &Arc<Key>) -> Result<Sa, PathError> {
-    let Ends { west, east, if_id } = ends(selection, tunnel);
+/// Gives a packet of a group's tunnel the address of the gateway that opens for its destination, as a hub
+/// has one address and not one for each far end.
+pub(super) fn lead_to_hub(frame: &mut [u8]) {
+    const CHECKSUM: Range<usize> = HEADER_LEN + 10..HEADER_LEN + 12;
+    const DESTINATION: Range<usize> = HEADER_LEN + 16..HEADER_LEN + 20;
+    // The worker's packets are longer.
+    if frame.len() >= HEADER_LEN + ipv4::HEADER_LEN {
+        frame[DESTINATION].copy_from_slice(&EAST.octets());
+        frame[CHECKSUM].fill(0);
+        let sum = checksum::of(&frame[HEADER_LEN..HEADER_LEN + ipv4::HEADER_LEN]);
+        frame[CHECKSUM].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+fn sa(Ends { west, east, if_id }: Ends, tunnel: usize, key: &Arc<Key>) -> Result<Sa, PathError> {
     let config = SaConfig {
         spi: spi(tunnel),
         mode: Mode::Tunnel,
@@ -216,7 +230,7 @@ pub(crate) fn west_view(selection: Selection, keys: &[Arc<Key>]) -> Result<View,
             view.fib.insert(host, via(BLACK, EAST.into()));
             continue;
         }
-        let sa = Arc::new(sa(selection, tunnel, key)?);
+        let sa = Arc::new(sa(ends(selection, tunnel), tunnel, key)?);
         sa.arm(&nonces)?;
         view.bundles.set(tunnel as u32, Some(sa));
         if matches!(selection, Selection::Policy | Selection::PolicyUncached) {
@@ -245,13 +259,11 @@ pub(crate) fn east_view(selection: Selection, keys: &[Arc<Key>]) -> Result<View,
     let mut view = base_view();
     view.local.insert(EAST.into());
     for (tunnel, key) in keys.iter().enumerate() {
-        view.sad.insert(Arc::new(sa(selection, tunnel, key)?));
-        let Ends { west, east, if_id } = ends(selection, tunnel);
+        let Ends { west, if_id, .. } = ends(selection, tunnel);
+        let ends = Ends { west, east: EAST.into(), if_id };
+        view.sad.insert(Arc::new(sa(ends, tunnel, key)?));
         if selection == Selection::P2mp {
-            // No policy: the routes say whose packets are welcome. Here are all far ends at once, so that
-            // the table of this host's own addresses is as large as that of the tunnels, which a hub's is
-            // not.
-            view.local.insert(east);
+            // No policy: the routes say whose packets are welcome.
             if let Some(row) = view.tunnels.join(TunnelName { if_id, remote: Some(west) }) {
                 view.fib.insert(Prefix::host(source(tunnel).into()), Route::Tunnel(row));
             }

@@ -99,29 +99,35 @@ impl<A: Address> Space<A> {
         found
     }
 
-    /// The best policy that matches a flow with ports, which [`ask`](Space::ask) was told of.
+    /// The best policy that matches a flow with ports in the tunnel of an `if_id`, which
+    /// [`ask`](Space::ask) was told of.
     #[inline]
-    pub(super) fn best_asked<'a>(&'a self, flow: &Flow, asked: u64) -> Option<&'a Policy> {
+    pub(super) fn best_asked<'a>(
+        &'a self,
+        if_id: u32,
+        flow: &Flow,
+        asked: u64,
+    ) -> Option<&'a Policy> {
         match &self.tuples[..] {
             [] => None,
             [tuple] if tuple.compared.is_empty() => {
-                let key = Fields::of(flow, 0).under(&tuple.mask);
+                let key = Fields::of(flow, if_id).under(&tuple.mask);
                 tuple.exact.get_hashed(asked, &key).map(|policy| &**policy)
             }
-            _ => self.best_of_many(flow),
+            _ => self.best_of_many(if_id, flow),
         }
     }
 
     #[inline(never)]
-    fn best_of_many<'a>(&'a self, flow: &Flow) -> Option<&'a Policy> {
-        self.best(&Fields::of(flow, 0), true, None).map(|found| found.policy)
+    fn best_of_many<'a>(&'a self, if_id: u32, flow: &Flow) -> Option<&'a Policy> {
+        self.best(&Fields::of(flow, if_id), true, None).map(|found| found.policy)
     }
 
     /// Asks for the memory that a look-up reads in the tuples it asks first; what
     /// [`best_asked`](Space::best_asked) wants to know.
     #[inline]
-    pub(super) fn ask(&self, flow: &Flow) -> u64 {
-        let key = |tuple: &Tuple<A>| Fields::of(flow, 0).under(&tuple.mask);
+    pub(super) fn ask(&self, if_id: u32, flow: &Flow) -> u64 {
+        let key = |tuple: &Tuple<A>| Fields::of(flow, if_id).under(&tuple.mask);
         match &self.tuples[..] {
             [] => 0,
             [only] => only.exact.prefetch(&key(only)),

@@ -192,18 +192,21 @@ proptest! {
             prop_assert_eq!(spd.iter().count(), spd.len());
             for pair in flows.windows(2) {
                 let (direction, one, other) = (pair[0].0, &pair[0].1, &pair[1].1);
-                if spd.side(direction).same(one, other) {
-                    let expected = twin.lookup(0, direction, one);
-                    prop_assert_eq!(twin.lookup(0, direction, other), expected);
+                for if_id in 0..3 {
+                    if spd.side_of(direction, if_id != 0).same(one, other) {
+                        let expected = twin.lookup(if_id, direction, one);
+                        prop_assert_eq!(twin.lookup(if_id, direction, other), expected);
+                    }
                 }
             }
             for (direction, flow) in &flows {
                 for if_id in 0..3 {
                     let expected = twin.lookup(if_id, *direction, flow);
-                    prop_assert_eq!(found(spd.lookup_of(if_id, *direction, flow)), expected);
+                    prop_assert_eq!(&found(spd.lookup_of(if_id, *direction, flow)), &expected);
+                    let side = spd.side_of(*direction, if_id != 0);
+                    let asked = side.ask(if_id, flow);
+                    prop_assert_eq!(found(side.lookup(if_id, flow, asked)), expected);
                 }
-                let (side, expected) = (spd.side(*direction), twin.lookup(0, *direction, flow));
-                prop_assert_eq!(found(side.lookup(flow, side.ask(flow))), expected);
             }
         }
     }

@@ -1,0 +1,87 @@
+//! What came through an SA of route mode and no policy lets in: does the route to its source lead into the
+//! tunnel that it came out of?
+//!
+//! The routes of all such packets are looked up together. That a tunnel is the SA's own is found out once and remembered in the SA (`welcomed_by`).
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::refuse;
+use crate::batch::{BATCH_PACKETS, Slot};
+use crate::cpu::prefetch;
+use crate::fib::{Fib, MANY};
+use crate::policy::Direction;
+use crate::punt::to_host;
+use crate::runs::Run;
+use crate::sa::Sa;
+use crate::tunnel::is_of;
+use crate::verdict::Verdict;
+use crate::view::View;
+
+const _: () = assert!(BATCH_PACKETS <= MANY, "their routes are looked up in one go");
+
+/// Decides on all packets of the runs that only routes can let in.
+#[inline(never)]
+pub(super) fn decide<'a, 'v: 'a>(
+    runs: impl Iterator<Item = &'a mut Run<'v>>,
+    slots: &mut [Slot<'v>],
+    view: &'v View,
+) {
+    // Where they come from; once, where packets from one follow each other.
+    let mut sources = [IpAddr::V4(Ipv4Addr::UNSPECIFIED); MANY];
+    let mut count = 0;
+    // Of each packet the slot, the number of its source, and its run's direction and verdict.
+    let mut packets = [(0, 0, Direction::Forward, Verdict::NoPolicy); BATCH_PACKETS];
+    let mut len = 0;
+    for run in runs {
+        let Some(verdict) = run.unwelcome else { continue };
+        for (at, slot) in run.undecided(slots) {
+            if count == 0 || sources[count - 1] != slot.flow.src {
+                sources[count] = slot.flow.src;
+                count += 1;
+            }
+            packets[len] = (at, count - 1, run.direction, verdict);
+            len += 1;
+        }
+    }
+    let mut codes = [0; MANY];
+    view.fib.codes_of(&sources[..count], &mut codes);
+    let mut rows: [Option<(u32, &u64)>; MANY] = [None; MANY];
+    for (code, row) in codes[..count].iter().zip(&mut rows) {
+        let number = Fib::tunnel_of(*code);
+        *row = number.and_then(|number| Some((number, view.tunnels.id(number)?)));
+        if let Some((_, id)) = row {
+            prefetch(*id);
+        }
+    }
+    for (at, source, direction, verdict) in packets.into_iter().take(len) {
+        let slot = &mut slots[at];
+        let leads_back = slot.inbound.is_some_and(|sa| {
+            rows[source].is_some_and(|(number, id)| is_known(sa, number, *id, view))
+        });
+        let end = match leads_back {
+            false => Err(verdict),
+            true if direction == Direction::In => to_host(slot, view),
+            true => Ok(()),
+        };
+        if let Err(verdict) = end {
+            refuse(slot, verdict);
+        }
+    }
+}
+
+/// Whether an SA belongs to the tunnel of a row. Neither of the two ever changes, so what was once found
+/// goes on being so.
+#[inline]
+fn is_known(sa: &Sa, number: u32, id: u64, view: &View) -> bool {
+    sa.hot().welcomed_by.load(Relaxed) == id || becomes_known(sa, number, id, view)
+}
+
+#[cold]
+fn becomes_known(sa: &Sa, number: u32, id: u64, view: &View) -> bool {
+    let is_of = is_of(sa, number, view);
+    if is_of {
+        sa.hot().welcomed_by.store(id, Relaxed);
+    }
+    is_of
+}
