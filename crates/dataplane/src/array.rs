@@ -3,7 +3,8 @@
 //! The sibling of [`crate::table`] for small numbers as keys: control clones it (one reference
 //! count), changes the clone and publishes it. A change copies sixteen elements and as many
 //! references for each level above, of which there are as many as the highest index has hexadecimal
-//! digits beyond the first.
+//! digits beyond the first. Wider arrays have fewer levels and copy more: they are for elements that
+//! are small and refer to nothing.
 //!
 //! It only grows. Elements that were never set have their default value.
 
@@ -11,29 +12,26 @@ use std::sync::Arc;
 
 use crate::cpu::prefetch;
 
-/// Elements of a leaf, and children of a branch.
-const WIDTH: usize = 1 << WIDTH_BITS;
-
-const WIDTH_BITS: u32 = 4;
-
 #[derive(Clone)]
-enum Node<T> {
+enum Node<T, const WIDTH: usize> {
     Empty,
-    Branch(Arc<[Node<T>; WIDTH]>),
+    Branch(Arc<[Node<T, WIDTH>; WIDTH]>),
     Leaf(Arc<[T; WIDTH]>),
 }
 
-/// A copy-on-write array.
+/// A copy-on-write array. `WIDTH`, a power of two, is how many elements a leaf has, and how many children a
+/// branch.
 #[derive(Clone)]
-pub struct Array<T> {
-    root: Node<T>,
+pub struct Array<T, const WIDTH: usize = 16> {
+    root: Node<T, WIDTH>,
     /// Branches between the root and any leaf, the root included.
     levels: u32,
 }
 
-impl<T: Clone + Default> Array<T> {
+impl<T: Clone + Default, const WIDTH: usize> Array<T, WIDTH> {
     /// An empty array.
-    pub fn new() -> Array<T> {
+    pub fn new() -> Array<T, WIDTH> {
+        const { assert!(WIDTH.is_power_of_two()) };
         Array { root: Node::Empty, levels: 0 }
     }
 
@@ -51,13 +49,13 @@ impl<T: Clone + Default> Array<T> {
         if !self.reaches(index) {
             return None;
         }
-        let mut shift = self.levels * WIDTH_BITS;
+        let mut shift = self.levels * WIDTH.ilog2();
         let mut node = &self.root;
         loop {
             match node {
                 Node::Branch(children) => {
                     node = &children[(index >> shift) as usize % WIDTH];
-                    shift -= WIDTH_BITS;
+                    shift -= WIDTH.ilog2();
                 }
                 Node::Leaf(elements) => return Some(&elements[index as usize % WIDTH]),
                 Node::Empty => return None,
@@ -82,17 +80,17 @@ impl<T: Clone + Default> Array<T> {
     /// Whether the tree is high enough for an index.
     #[inline]
     fn reaches(&self, index: u32) -> bool {
-        u64::from(index) >> ((self.levels + 1) * WIDTH_BITS) == 0
+        u64::from(index) >> ((self.levels + 1) * WIDTH.ilog2()) == 0
     }
 }
 
-impl<T: Clone + Default> Default for Array<T> {
+impl<T: Clone + Default, const WIDTH: usize> Default for Array<T, WIDTH> {
     fn default() -> Self {
         Array::new()
     }
 }
 
-impl<T: Clone + Default> Node<T> {
+impl<T: Clone + Default, const WIDTH: usize> Node<T, WIDTH> {
     fn set(&mut self, index: u32, levels: u32, value: T) {
         if matches!(self, Node::Empty) {
             *self = match levels {
@@ -102,7 +100,7 @@ impl<T: Clone + Default> Node<T> {
         }
         match self {
             Node::Branch(children) => {
-                let child = (index >> (levels * WIDTH_BITS)) as usize % WIDTH;
+                let child = (index >> (levels * WIDTH.ilog2())) as usize % WIDTH;
                 Arc::make_mut(children)[child].set(index, levels - 1, value);
             }
             Node::Leaf(elements) => Arc::make_mut(elements)[index as usize % WIDTH] = value,
@@ -124,24 +122,27 @@ mod tests {
             steps in prop::collection::vec((0..8u32, 0..16u32, any::<u16>()), 1..200)
         ) {
             let (mut array, mut twin) = (Array::<u16>::new(), HashMap::new());
+            let mut wide = Array::<u16, 512>::new();
             let mut versions = Vec::new();
             for (digits, offset, value) in steps {
                 // Indices of every height, dense at the start of each.
                 let index = ((1u64 << (4 * digits)) - 1) as u32 + offset;
                 array.set(index, value);
+                wide.set(index, value);
                 twin.insert(index, value);
                 if versions.len() < 4 {
-                    versions.push((array.clone(), twin.clone()));
+                    versions.push((array.clone(), wide.clone(), twin.clone()));
                 }
             }
-            versions.push((array, twin));
-            for (array, twin) in &versions {
+            versions.push((array, wide, twin));
+            for (array, wide, twin) in &versions {
                 for (index, value) in twin {
-                    prop_assert_eq!(array.get(*index), Some(value));
+                    prop_assert_eq!((array.get(*index), wide.get(*index)), (Some(value), Some(value)));
                 }
                 for index in [0, 1, 17, 300, 5000, 70_000, u32::MAX] {
                     let expected = twin.get(&index).copied().unwrap_or_default();
                     prop_assert_eq!(array.get(index).copied().unwrap_or_default(), expected);
+                    prop_assert_eq!(wide.get(index).copied().unwrap_or_default(), expected);
                 }
             }
         }
@@ -149,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_last_index_of_all_is_one() {
-        let mut array = Array::new();
+        let mut array: Array<u8> = Array::new();
         array.set(u32::MAX, 7);
         assert_eq!((array.get(u32::MAX), array.get(0)), (Some(&7), None));
         array.set(0, 8);

@@ -20,7 +20,7 @@ use crate::hold::{HOLD_PACKETS, Hold, Stay};
 use crate::policy::Policy;
 use crate::sa::Sa;
 use crate::sad;
-use crate::tunnel::Slots;
+use crate::tunnel::Entrance;
 use crate::verdict::Verdict;
 use crate::view::View;
 
@@ -70,7 +70,7 @@ pub(crate) struct Slot<'v> {
     pub(crate) flow: Flow,
     // The third line.
     /// The tunnel that its route leads into, while the SA is being looked for.
-    pub(crate) tunnel: Option<(u32, Slots)>,
+    pub(crate) tunnel: Option<Entrance<'v>>,
     /// The code of the route to its own destination, once that was looked up in this view.
     pub(crate) lead: Option<u32>,
     /// Its wait for an SA: with the verdict `NoSa` it begins or goes on, without one it just ended.

@@ -103,12 +103,6 @@ impl Bundles {
         self.slots.get(slot)
     }
 
-    /// Asks for the memory in which a slot is.
-    #[inline]
-    pub fn prefetch(&self, slot: u32) {
-        self.slots.prefetch(slot);
-    }
-
     /// The SA for all workers in a slot.
     #[inline]
     pub fn get(&self, slot: u32) -> Option<&Arc<Sa>> {

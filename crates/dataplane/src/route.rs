@@ -97,7 +97,7 @@ fn destination(slot: &Slot<'_>) -> IpAddr {
 /// The code of a packet's route that was looked up already: `choose` asked whether it leads into a tunnel.
 #[inline]
 fn known(slot: &Slot<'_>) -> Option<u32> {
-    slot.lead.filter(|_| slot.outbound.is_none())
+    if slot.outbound.is_none() { slot.lead } else { None }
 }
 
 #[inline]
