@@ -9,6 +9,7 @@
 //! bundle points to it and [`Sa::arm`] gave it IVs. Soft lifetimes, rekeying and timers are
 //! control's business; the hard limits in packets and bytes are enforced here, to the packet.
 
+mod numbers;
 mod settings;
 
 use std::io;
@@ -29,6 +30,7 @@ use crate::replay::{Replay, WINDOW_MAX};
 use crate::seat;
 use crate::verdict::Verdict;
 
+pub(crate) use numbers::Numbers;
 pub use settings::{HardLimits, Mode, SaConfig, SaError, SaFlags, SaStats};
 
 /// Why an SA gives no number to seal with.
@@ -106,30 +108,6 @@ pub struct Sa {
 }
 
 const _: () = assert!(size_of::<Hot>() == 2 * LINE && std::mem::offset_of!(Hot, outer) == LINE);
-
-/// Sequence numbers that were taken together, and their IVs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Numbers {
-    /// The first of them.
-    first: u64,
-    count: u32,
-    /// What goes in front of the lower half of each number to make its IV.
-    block: u64,
-}
-
-impl Numbers {
-    /// None.
-    pub(crate) const NONE: Numbers = Numbers { first: 0, count: 0, block: 0 };
-
-    /// The next sequence number and its IV.
-    #[inline]
-    pub(crate) fn next(&mut self) -> Option<(u64, u64)> {
-        self.count = self.count.checked_sub(1)?;
-        let sequence = self.first;
-        self.first = sequence.wrapping_add(1);
-        Some((sequence, self.block | sequence & u64::from(u32::MAX)))
-    }
-}
 
 impl Sa {
     /// A new SA in memory, which ends with the process.
