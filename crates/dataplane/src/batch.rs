@@ -15,6 +15,7 @@ use crate::counters::Counters;
 use crate::cpu::LINE;
 use crate::crew::COMMIT_CHUNKS;
 use crate::event::EventSink;
+use crate::fib::Lead;
 use crate::flows::Flows;
 use crate::hold::{HOLD_PACKETS, Hold, Stay};
 use crate::policy::Policy;
@@ -68,11 +69,11 @@ pub(crate) struct Slot<'v> {
     pub(crate) policy: Option<&'v Policy>,
     /// Its headers; of the inner packet once it is opened.
     pub(crate) flow: Flow,
+    /// The route to its own destination, once that was looked up in this view.
+    pub(crate) lead: Lead,
     // The third line.
     /// The tunnel that its route leads into, while the SA is being looked for.
     pub(crate) tunnel: Option<Entrance<'v>>,
-    /// The code of the route to its own destination, once that was looked up in this view.
-    pub(crate) lead: Option<u32>,
     /// Its wait for an SA: with the verdict `NoSa` it begins or goes on, without one it just ended.
     pub(crate) stay: Option<Stay>,
 }
@@ -201,7 +202,7 @@ impl<'v> Batch<'v> {
             flow: UNPARSED,
             policy: None,
             tunnel: None,
-            lead: None,
+            lead: Lead::UNKNOWN,
             stay: None,
         }));
     }

@@ -62,6 +62,27 @@ mod code {
     pub(super) const TUNNEL: u32 = 1 << 31;
 }
 
+/// The code of a route that was looked up, if it was. A whole word, as packets' slots have room for.
+#[derive(Clone, Copy)]
+pub(crate) struct Lead(u64);
+
+impl Lead {
+    /// Not looked up yet.
+    pub(crate) const UNKNOWN: Lead = Lead(u64::MAX);
+
+    /// A code that was found.
+    #[inline]
+    pub(crate) fn to(code: u32) -> Lead {
+        Lead(code.into())
+    }
+
+    /// The code, if it is known.
+    #[inline]
+    pub(crate) fn code(self) -> Option<u32> {
+        u32::try_from(self.0).ok()
+    }
+}
+
 /// Next hops in one piece of memory, copied together: 5 KiB. A thousand of them are four pieces, which a
 /// look-up finds in one step.
 const HOPS: usize = 256;

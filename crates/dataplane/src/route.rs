@@ -97,7 +97,7 @@ fn destination(slot: &Slot<'_>) -> IpAddr {
 /// The code of a packet's route that was looked up already: `choose` asked whether it leads into a tunnel.
 #[inline]
 fn known(slot: &Slot<'_>) -> Option<u32> {
-    if slot.outbound.is_none() { slot.lead } else { None }
+    if slot.outbound.is_none() { slot.lead.code() } else { None }
 }
 
 #[inline]

@@ -22,7 +22,7 @@ use crate::batch::{Slot, Turn};
 use crate::bundles::{BUNDLES_MAX, Bundle, Whose};
 use crate::choose::{carries, protect};
 use crate::cpu::prefetch;
-use crate::fib::{Fib, MANY};
+use crate::fib::{Fib, Lead, MANY};
 use crate::policy::{Action, Direction, Template, next_id};
 use crate::prefix::Family;
 use crate::sa::Sa;
@@ -200,7 +200,7 @@ pub(crate) fn ask_all(slots: &mut [Slot<'_>], view: &View) {
         let mut at = 0;
         for slot in slots.iter_mut().filter(|slot| is_asked(slot)) {
             at += usize::from(destinations[at] != slot.flow.dst);
-            slot.lead = Some(codes[at]);
+            slot.lead = Lead::to(codes[at]);
             if let Some(number) = Fib::tunnel_of(codes[at]) {
                 view.tunnels.slots.prefetch(number);
             }
@@ -215,7 +215,8 @@ pub(crate) fn find<'v>(slot: &mut Slot<'v>, view: &'v View) -> Result<(), Verdic
     if view.tunnels.is_empty() {
         return Ok(());
     }
-    let code = *slot.lead.get_or_insert_with(|| view.fib.code_at(slot.flow.dst));
+    let code = slot.lead.code().unwrap_or_else(|| view.fib.code_at(slot.flow.dst));
+    slot.lead = Lead::to(code);
     let Some(number) = Fib::tunnel_of(code) else {
         // The host chose the tunnels' device: what the device has no tunnel for is not for clear.
         let from_device = view.tunnel_devices.contains(&slot.ingress);
