@@ -97,20 +97,17 @@ impl Supported {
 }
 
 impl Supported {
-    /// AAD in registers, read in the words that ESP writes: SPI and sequence number as one, or the SPI, then
-    /// an extended sequence number. See [`nonce_block`].
+    /// AAD in registers.
     #[inline]
     fn aad(self, schedule: &Schedule, aad: &[u8]) -> Aad {
-        let last = if let Ok(both) = <[u8; 8]>::try_from(aad) {
-            u128::from(u64::from_be_bytes(both)) << 64
-        } else if let Ok(extended) = <&[u8; 12]>::try_from(aad) {
-            let (spi, sequence) = extended.split_first_chunk::<4>().expect("twelve bytes");
-            let sequence = sequence.first_chunk::<8>().expect("eight bytes");
-            let (spi, sequence) = (u32::from_be_bytes(*spi), u64::from_be_bytes(*sequence));
-            u128::from(spi) << 96 | u128::from(sequence) << 32
-        } else {
+        let word = |at: usize| {
+            u128::from(u32::from_be_bytes([aad[at], aad[at + 1], aad[at + 2], aad[at + 3]]))
+        };
+        let last = match aad.len() {
+            8 => word(0) << 96 | word(4) << 64,
+            12 => word(0) << 96 | word(4) << 64 | word(8) << 32,
             // SAFETY: `supported` has found every instruction that is used.
-            unsafe { packet::hash_long_aad(schedule, aad) }
+            _ => unsafe { packet::hash_long_aad(schedule, aad) },
         };
         Aad { last, bits: aad.len() as u64 * 8 }
     }

@@ -198,8 +198,10 @@ pub fn gcm_nonce(salt: [u8; GCM_SALT_LEN], iv: [u8; GCM_IV_LEN]) -> [u8; GCM_NON
 /// Associated data with a 32-bit sequence number: the ESP header itself (RFC 4106 §5).
 #[inline]
 pub fn aad(spi: u32, sequence: u32) -> [u8; 8] {
-    // One word, as the cipher reads it.
-    (u64::from(spi) << 32 | u64::from(sequence)).to_be_bytes()
+    let mut aad = [0; 8];
+    aad[..4].copy_from_slice(&spi.to_be_bytes());
+    aad[4..].copy_from_slice(&sequence.to_be_bytes());
+    aad
 }
 
 /// Associated data with an extended sequence number, all 64 bits of it, although only the lower
