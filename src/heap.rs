@@ -1,4 +1,5 @@
-//! The heap in huge pages.
+//! The heap: blocks of whole cache lines from [`xsk::heap`], all others from the C library, and both in huge
+//! pages.
 //!
 //! A packet of one of 50 000 tunnels reads a dozen lines that lie anywhere in 300 MB; with pages of 4 KiB
 //! the processor must look up nearly each of their addresses as well. The C library asks for huge pages
@@ -15,6 +16,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use xsk::heap::Lines;
+
+/// All of the program's memory.
+#[global_allocator]
+static HEAP: Lines = Lines::new();
+
 /// What the GNU C library reads before anything of a program runs.
 const TUNABLES: &str = "GLIBC_TUNABLES";
 
@@ -28,7 +35,11 @@ const WHO: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// called before there are threads or descriptors.
 pub fn in_huge_pages() {
     let who = fs::read_to_string(WHO).unwrap_or_default();
-    let Some(tunables) = tunables(env::var_os(TUNABLES).as_deref(), &who) else { return };
+    let set = env::var_os(TUNABLES);
+    if are_asked_for(set.as_deref()) {
+        HEAP.ask_for_huge_pages();
+    }
+    let Some(tunables) = tunables(set.as_deref(), &who) else { return };
     // Not `/proc/self/exe`, which would name the process `exe`. A binary that was replaced is not there
     // any more under its name, and another must not be started for it.
     let Ok(binary) = env::current_exe() else { return };
@@ -40,6 +51,13 @@ pub fn in_huge_pages() {
     again.arg0(arguments.next().unwrap_or_default()).args(arguments).env(TUNABLES, tunables);
     // It returns only if that failed: small pages do as well, more slowly.
     let _ = again.exec();
+}
+
+/// Whether the C library asks for huge pages.
+fn are_asked_for(set: Option<&OsStr>) -> bool {
+    let wanted = format!("{SETTING}=1");
+    let mut settings = set.unwrap_or_default().as_bytes().split(|byte| *byte == b':');
+    settings.any(|setting| setting == wanted.as_bytes())
 }
 
 /// The tunables to start again with; `None` to go on as it is.
@@ -68,6 +86,10 @@ mod tests {
         let madvise = "always [madvise] never\n";
         let asked = |set: &str, who| tunables(Some(OsStr::new(set)), who);
         assert_eq!(tunables(None, madvise).unwrap(), "glibc.malloc.hugetlb=1");
+        assert!(are_asked_for(Some(OsStr::new("glibc.malloc.hugetlb=1"))));
+        for other in [None, Some(OsStr::new("glibc.malloc.hugetlb=0"))] {
+            assert!(!are_asked_for(other));
+        }
         let beside = asked("glibc.malloc.arena_max=1", madvise).unwrap();
         assert_eq!(beside, "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1");
         assert_eq!(tunables(Some(&beside), madvise), None, "once");

@@ -24,6 +24,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/xsk/src/ring/sides.rs",
     "crates/xsk/src/umem.rs",
     "crates/xsk/src/frame.rs",
+    "crates/xsk/src/heap.rs",
     "crates/xsk/src/region.rs",
     "crates/crypto/src/ipsec_mb.rs",
     "crates/dataplane/src/chunk.rs",

@@ -96,10 +96,8 @@ fn accept_one(
 
 /// Tells control if the packet came from elsewhere than the SA says.
 fn note_move(slot: &Slot<'_>, sa: &Sa, turn: &mut Turn<'_>) {
-    let config = sa.config();
-    let moved =
-        |udp: &UdpEncapsulation| udp.moved(config.source, slot.flow.src, slot.flow.src_port);
-    if config.encapsulation.as_ref().is_some_and(moved) {
+    let moved = |udp: UdpEncapsulation| udp.moved(sa.source(), slot.flow.src, slot.flow.src_port);
+    if sa.encapsulation().is_some_and(moved) {
         turn.events.mapping_changed(sa, &slot.flow, turn.now_ns, turn.counters);
     }
 }

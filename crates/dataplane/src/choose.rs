@@ -154,9 +154,9 @@ fn choose_one<'v>(
 ) -> Result<(), Verdict> {
     slot.policy = policy;
     if let Some(policy) = policy
-        && let Action::Protect { template, bundle } = &policy.config().action
+        && let Action::Protect { template, bundle } = policy.action()
     {
-        protect(slot, policy, template, *bundle, view, turn)?;
+        protect(slot, policy, &template, bundle, view, turn)?;
         policy.count(turn.seat, 1, slot.frame.len() as u64, turn.now_ns);
         // What no policy sealed may still have a route into a tunnel.
         if slot.outbound.is_none() {
@@ -204,7 +204,7 @@ pub(crate) fn protect<'v>(
 /// Whether the SA's own selector admits the packet.
 #[inline]
 pub(crate) fn carries(sa: &Sa, slot: &Slot<'_>) -> bool {
-    !sa.hot().selective || sa.config().selector.is_none_or(|selector| selector.matches(&slot.flow))
+    !sa.hot().selective || sa.selector().is_none_or(|selector| selector.matches(&slot.flow))
 }
 
 /// RFC 9611 §3: a packet leaves by the SA for all while its worker has none of its own, and one is

@@ -70,7 +70,7 @@ fn encrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<()> {
 /// §8.1) unless their socket allows it (RFC 6935), which those of IKE daemons do not.
 fn fill_udp_checksum(slot: &mut Slot<'_>, sa: &Sa, esp_at: usize) -> Option<()> {
     let ends = match sa.hot().mode {
-        Mode::Tunnel => (sa.config().source, sa.config().destination),
+        Mode::Tunnel => (sa.source(), sa.destination()),
         Mode::Transport => (slot.flow.src, slot.flow.dst),
     };
     let (IpAddr::V6(source), IpAddr::V6(destination)) = ends else { return Some(()) };

@@ -196,7 +196,7 @@ fn stamp_v4(
 /// The UDP header. RFC 3948 §2.1 wants no checksum, and over IPv4 there is none; over IPv6 `encrypt` puts
 /// it in, as it covers what is encrypted.
 fn put_udp(frame: &mut Frame, sa: &Sa) -> Option<()> {
-    let encapsulation = sa.config().encapsulation?;
+    let encapsulation = sa.encapsulation()?;
     let len = u16::try_from(udp::HEADER_LEN + frame.len()).ok()?;
     let (source, destination) = (encapsulation.source_port, encapsulation.destination_port);
     let header = udp::Header::new(source, destination, len);

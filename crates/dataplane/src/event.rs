@@ -128,7 +128,7 @@ impl EventSink {
         counters: &Counters,
     ) {
         if policy.may_ask(now_ns, REPEAT_NS) {
-            let event = Event::SaNeeded { policy: policy.config().index, flow: *flow, cpu: None };
+            let event = Event::SaNeeded { policy: policy.index(), flow: *flow, cpu: None };
             self.send(event, counters);
         }
     }
@@ -143,7 +143,7 @@ impl EventSink {
         now_ns: u64,
         counters: &Counters,
     ) {
-        let index = policy.config().index;
+        let index = policy.index();
         // Indexes of one direction are eight apart.
         let asked_ns = &mut self.own_asked_ns[index as usize / 8 % OWN_RECENT];
         if *asked_ns == 0 || now_ns.saturating_sub(*asked_ns) >= OWN_REPEAT_NS {
@@ -168,10 +168,9 @@ impl EventSink {
         counters: &Counters,
     ) {
         if sa.may_announce(now_ns, REPEAT_NS) {
-            let config = sa.config();
             let event = Event::MappingChanged {
-                spi: config.spi,
-                destination: config.destination,
+                spi: sa.spi(),
+                destination: sa.destination(),
                 source: flow.src,
                 source_port: flow.src_port,
             };

@@ -354,7 +354,7 @@ mod tests {
         // Before all others, and in one direction only.
         spd.insert(policy(7, 24, false, Direction::Out, 0));
         same(&mut flows, &spd);
-        spd.remove(policy(7, 24, false, Direction::Out, 0).config());
+        spd.remove(&policy(7, 24, false, Direction::Out, 0).config());
         // Its number goes to another.
         spd.insert(policy(8, 26, false, Direction::Forward, 0));
         same(&mut flows, &spd);

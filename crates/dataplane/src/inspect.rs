@@ -219,7 +219,7 @@ fn inspect_opened<'v>(
     found: Lookup<'v>,
 ) -> Result<Option<&'v Policy>, Verdict> {
     if sa.hot().selective
-        && let Some(selector) = &sa.config().selector
+        && let Some(selector) = sa.selector()
     {
         check_selector(flow, selector)?;
     }
@@ -259,7 +259,7 @@ fn is_welcome(policy: &Policy, sa: &Sa) -> bool {
 
 #[cold]
 fn becomes_welcome(policy: &Policy, sa: &Sa) -> bool {
-    let Action::Protect { template, .. } = &policy.config().action else { return false };
+    let Action::Protect { template, .. } = policy.action() else { return false };
     let welcome = template.accepts(sa) || sa.hot().mode == Mode::Transport && template.optional;
     if welcome {
         sa.hot().welcomed_by.store(policy.id(), Relaxed);

@@ -94,9 +94,9 @@ pub(crate) struct Words {
 /// One SA's entry. Dropping it gives the place back, so nobody may use its words longer.
 pub struct Entry {
     words: Words,
-    place: Place,
-    lasts: bool,
     ledger: Ledger,
+    cell: u32,
+    lasts: bool,
 }
 
 /// All entries. Clones are the same ledger.
@@ -116,8 +116,10 @@ struct State {
     in_use: usize,
 }
 
+type Cells = &'static [AtomicU64];
+
 struct Chunk {
-    words: &'static [AtomicU64],
+    words: Cells,
     /// What it is divided into; `None` until its first entry.
     class: Option<usize>,
     /// Entries found by [`Ledger::find`], one bit per cell.
@@ -159,13 +161,13 @@ impl Ledger {
             state.grow(class)?;
         }
         let cell = state.free[class].pop().ok_or(io::ErrorKind::OutOfMemory)?;
-        let place = Place { cell, tag: state.next_tag };
+        let tag = state.next_tag;
         state.next_tag += 1;
         state.in_use += 1;
         let (words, lasts) = (state.words(cell, class), state.region.is_some());
         drop(state);
-        let entry = self.entry(words, place, lasts, window).ok_or(io::ErrorKind::OutOfMemory)?;
-        entry.words.head[word::TAG].store(place.tag, Relaxed);
+        let entry = self.entry(words, cell, lasts, window).ok_or(io::ErrorKind::OutOfMemory)?;
+        entry.words.head[word::TAG].store(tag, Relaxed);
         Ok(entry)
     }
 
@@ -193,7 +195,7 @@ impl Ledger {
         }
         state.in_use += 1;
         drop(state);
-        self.entry(words, place, true, window)
+        self.entry(words, place.cell, true, window)
     }
 
     /// Zeroes and frees everything that was not found. Once, before the first [`Ledger::take`].
@@ -231,17 +233,11 @@ impl Ledger {
         self.lock().in_use
     }
 
-    fn entry(
-        &self,
-        words: &'static [AtomicU64],
-        place: Place,
-        lasts: bool,
-        window: u32,
-    ) -> Option<Entry> {
+    fn entry(&self, words: Cells, cell: u32, lasts: bool, window: u32) -> Option<Entry> {
         let (head, rest) = words.split_first_chunk::<HEAD_WORDS>()?;
         let room = if class_of(window) == 0 { &words[word::RING..HEAD_WORDS] } else { rest };
         let ring = room.get(..ring_words(window))?;
-        Some(Entry { words: Words { head, ring }, place, lasts, ledger: self.clone() })
+        Some(Entry { words: Words { head, ring }, ledger: self.clone(), cell, lasts })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -326,7 +322,11 @@ impl Entry {
 
     /// Where it is, for the next process; `None` if it ends with this one.
     pub fn place(&self) -> Option<Place> {
-        self.lasts.then_some(self.place)
+        self.lasts.then(|| self.at())
+    }
+
+    fn at(&self) -> Place {
+        Place { cell: self.cell, tag: self.words.head[word::TAG].load(Relaxed) }
     }
 
     /// Its words.
@@ -438,13 +438,13 @@ impl Drop for Entry {
     fn drop(&mut self) {
         let mut state = self.ledger.lock();
         state.in_use -= 1;
-        state.returned.push(self.place.cell);
+        state.returned.push(self.cell);
     }
 }
 
 impl std::fmt::Debug for Entry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Entry({:?})", self.place)
+        write!(f, "Entry({:?})", self.at())
     }
 }
 

@@ -3,117 +3,16 @@
 //! XFRM's three kinds, in RFC 4301's words: an `allow` with a template is *protect*, an `allow`
 //! without is *bypass*, a `block` is *discard*.
 
-use std::net::IpAddr;
+mod settings;
+
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::counters::{UsageSnapshot, bump};
 use crate::cpu::{LINE, prefetch};
-use crate::sa::{Mode, Sa};
-use crate::selector::Selector;
+use crate::sa::Mode;
 
-/// Where a policy applies, numbered as `XFRM_POLICY_*`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// Traffic for this host.
-    In = 0,
-    /// Traffic that leaves, the host's own or forwarded.
-    Out = 1,
-    /// Traffic that is forwarded, as it comes in.
-    Forward = 2,
-}
-
-impl Direction {
-    /// All three, in the order of their numbers.
-    pub const ALL: [Direction; 3] = [Direction::In, Direction::Out, Direction::Forward];
-}
-
-/// The SA that a protect policy asks for: ESP between two ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Template {
-    /// Tunnel or transport. In transport mode the two ends are the packet's own, and those below
-    /// say nothing, as in Linux.
-    pub mode: Mode,
-    /// Outer source; unspecified matches any.
-    pub source: IpAddr,
-    /// Outer destination; unspecified matches any.
-    pub destination: IpAddr,
-    /// The SA's SPI; 0 matches any.
-    pub spi: u32,
-    /// The SA's reqid; 0 matches any.
-    pub reqid: u32,
-    /// `level use`: without an SA, traffic passes in clear.
-    pub optional: bool,
-}
-
-impl Template {
-    /// Whether a packet that came through `sa` is what the template asks for.
-    pub fn accepts(&self, sa: &Sa) -> bool {
-        let config = sa.config();
-        let same_ends = self.mode == Mode::Transport
-            || (self.source.is_unspecified() || self.source == config.source)
-                && (self.destination.is_unspecified() || self.destination == config.destination);
-        self.mode == config.mode
-            && (self.reqid == 0 || self.reqid == config.reqid)
-            && (self.spi == 0 || self.spi == config.spi)
-            && same_ends
-    }
-}
-
-/// What a policy does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Forward in clear.
-    Bypass,
-    /// Drop.
-    Discard,
-    /// Require the template's SA. Outbound, the SA is in the slot of
-    /// [`View::bundles`](crate::view::View::bundles) that `bundle` names; inbound it is not used.
-    Protect {
-        /// The SA that is asked for.
-        template: Template,
-        /// The slot of the outbound SA.
-        bundle: Option<u32>,
-    },
-}
-
-/// Everything control says about a policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PolicyConfig {
-    /// The kernel's index of the policy, unique among all directions.
-    pub index: u32,
-    /// Where it applies.
-    pub direction: Direction,
-    /// The tunnel whose packets it is for, as XFRM's interfaces name them; 0 for all that no tunnel
-    /// of route mode concerns.
-    pub if_id: u32,
-    /// What it selects.
-    pub selector: Selector,
-    /// The lowest value wins.
-    pub priority: u32,
-    /// Among equal priorities the lowest value wins. Control numbers policies as they are added,
-    /// and a policy keeps its position when it is updated.
-    pub position: u64,
-    /// What is done.
-    pub action: Action,
-    /// `XFRM_POLICY_CPU_ACQUIRE`: a worker that has no SA of its own asks for one (RFC 9611).
-    pub own_sas: bool,
-}
-
-impl PolicyConfig {
-    /// A policy that lets its flows pass in clear, preferred to all others that select them.
-    pub fn bypass(index: u32, direction: Direction, selector: Selector) -> PolicyConfig {
-        PolicyConfig {
-            index,
-            direction,
-            if_id: 0,
-            selector,
-            priority: 0,
-            position: 0,
-            action: Action::Bypass,
-            own_sas: false,
-        }
-    }
-}
+use settings::Details;
+pub use settings::{Action, Direction, PolicyConfig, Template};
 
 /// What to do, without the details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,9 +23,8 @@ pub(crate) enum Kind {
 }
 
 /// What a packet needs of the policy that decides it, and no more: one line, in which the settings that
-/// decide lie beside the counters of the one worker that mostly uses them. `config` repeats the settings
-/// for people.
-#[repr(C, align(64))]
+/// decide lie beside the counters of the one worker that mostly uses them.
+#[repr(C)]
 #[derive(Debug)]
 struct Hot {
     id: u64,
@@ -149,6 +47,7 @@ struct Hot {
     /// A protect policy's template is content with clear.
     optional: bool,
     own_sas: bool,
+    direction: Direction,
     /// The database's number for it, given when it was added last; 0 before.
     number: AtomicU32,
 }
@@ -158,15 +57,17 @@ const _: () = assert!(size_of::<Hot>() == LINE);
 /// No slot has this number ([`BUNDLES_MAX`](crate::bundles::BUNDLES_MAX)).
 const NO_BUNDLE: u32 = u32::MAX;
 
-/// A policy in force.
+/// A policy in force, in two lines when it is counted (`Arc`).
 ///
 /// Most policies are one worker's. The first to count claims the counters of the hot line, and adds to
-/// them without an atomic operation; all others share the counters behind it, and leave the line alone.
+/// them without an atomic operation; all others share the counters before it, and leave the line alone.
 /// What is read is their sum.
+///
+/// Nothing here says that it begins with a line, as then its reference counts would take a line of their
+/// own; the heap says so where it matters ([`xsk::heap`]).
 #[derive(Debug)]
 #[repr(C)]
 pub struct Policy {
-    hot: Hot,
     /// Counted by all other workers.
     packets: AtomicU64,
     bytes: AtomicU64,
@@ -174,8 +75,12 @@ pub struct Policy {
     first_use_ns: AtomicU64,
     /// When control was last asked for this policy's SA.
     asked_ns: AtomicU64,
-    config: PolicyConfig,
+    details: Box<Details>,
+    hot: Hot,
 }
+
+/// Two reference counts and what is before the hot line are one line.
+const _: () = assert!(2 * size_of::<usize>() + std::mem::offset_of!(Policy, hot) == LINE);
 
 /// A number that was never given before, by which what welcomed an SA is known again.
 pub(crate) fn next_id() -> u64 {
@@ -209,17 +114,18 @@ impl Policy {
             transport: template.is_some_and(|template| template.mode == Mode::Transport),
             optional: template.is_some_and(|template| template.optional),
             own_sas: config.own_sas,
+            direction: config.direction,
             number: AtomicU32::new(0),
         };
         let zero = || AtomicU64::new(0);
         Policy {
-            hot,
             packets: zero(),
             bytes: zero(),
             last_use_ns: zero(),
             first_use_ns: zero(),
             asked_ns: zero(),
-            config,
+            details: Box::new(Details::of(&config)),
+            hot,
         }
     }
 
@@ -283,10 +189,23 @@ impl Policy {
         prefetch(&self.hot);
     }
 
+    /// What is done.
+    pub fn action(&self) -> Action {
+        self.details.action(&self.hot)
+    }
+
     /// The settings.
-    #[inline]
-    pub fn config(&self) -> &PolicyConfig {
-        &self.config
+    pub fn config(&self) -> PolicyConfig {
+        PolicyConfig {
+            index: self.hot.index,
+            direction: self.hot.direction,
+            if_id: self.details.if_id(),
+            selector: self.details.selector(),
+            priority: self.hot.priority,
+            position: self.hot.position,
+            action: self.action(),
+            own_sas: self.hot.own_sas,
+        }
     }
 
     /// Packets and bytes of inner packets that the policy decided, and when.
@@ -302,12 +221,7 @@ impl Policy {
 
     /// Whether an SA may ever be found for it. One that asks for what is not carried has no slot.
     pub(crate) fn can_have_sa(&self) -> bool {
-        match self.config.action {
-            Action::Protect { template, bundle } => {
-                bundle.is_some() || template.mode == Mode::Transport
-            }
-            Action::Bypass | Action::Discard => false,
-        }
+        self.hot.kind == Kind::Protect && (self.hot.bundle != NO_BUNDLE || self.hot.transport)
     }
 
     #[inline]
@@ -367,11 +281,58 @@ impl Policy {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
-    use crate::prefix::Family;
+    use crate::prefix::{Family, Prefix};
+    use crate::selector::{PortMatch, Selector};
 
     fn policy() -> Policy {
         Policy::new(PolicyConfig::bypass(8, Direction::Out, Selector::any(Family::V4)))
+    }
+
+    #[test]
+    fn settings_come_back_as_they_were() {
+        let ends = [[192, 0, 2, 1].into(), [0; 4].into(), "2001:db8::1".parse::<IpAddr>().unwrap()];
+        let template = |source, destination| Template {
+            mode: Mode::Transport,
+            source,
+            destination,
+            spi: 0x101,
+            reqid: 7,
+            optional: true,
+        };
+        let narrow = Selector {
+            protocol: 17,
+            source_port: PortMatch { port: 0x1200, mask: 0xff00 },
+            destination_port: PortMatch::exactly(53),
+            source: Prefix::new([10, 1, 0, 0].into(), 16).unwrap(),
+            ..Selector::any(Family::V4)
+        };
+        let protect = |at: [usize; 2], bundle| {
+            let template = template(ends[at[0]], ends[at[1]]);
+            Action::Protect { template, bundle }
+        };
+        let actions = [
+            Action::Bypass,
+            Action::Discard,
+            protect([0, 1], None),
+            protect([1, 0], Some(9)),
+            protect([2, 2], Some(9)),
+        ];
+        for selector in [narrow, Selector::any(Family::V4), Selector::any(Family::V6)] {
+            for (action, if_id) in actions.into_iter().flat_map(|one| [(one, 0), (one, 5)]) {
+                let config = PolicyConfig {
+                    if_id,
+                    priority: 3,
+                    position: 1 << 40,
+                    action,
+                    own_sas: true,
+                    ..PolicyConfig::bypass(8, Direction::Forward, selector)
+                };
+                assert_eq!(Policy::new(config.clone()).config(), config);
+            }
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 mod numbers;
 mod settings;
+mod successor;
 
 use std::io;
 use std::net::IpAddr;
@@ -24,10 +25,12 @@ use crate::alarm::Alarm;
 use crate::batch::Turn;
 use crate::claim::{self, Access};
 use crate::cpu::{LINE, prefetch, prefetch_all, prefetch_end};
+use crate::encapsulation::UdpEncapsulation;
 use crate::ledger::{Entry, ErrorKind, Ledger, Place, Words};
 use crate::nonce::{BlockCopy, IvSource, NonceSpace};
 use crate::replay::{Replay, WINDOW_MAX};
 use crate::seat;
+use crate::selector::Selector;
 use crate::verdict::Verdict;
 
 pub(crate) use numbers::Numbers;
@@ -68,8 +71,7 @@ impl Runtime {
     }
 }
 
-/// What most packets need of an SA and no more: one line to open and two to seal. `config` repeats
-/// some of it for people.
+/// What most packets need of an SA and no more: one line to open and two to seal.
 #[repr(C, align(64))]
 pub(crate) struct Hot {
     /// The replay window, and with it the entry's words.
@@ -98,14 +100,25 @@ pub(crate) struct Hot {
     pub(crate) spi: u32,
 }
 
+/// What hardly any SA has.
+struct Rare {
+    selector: Option<Selector>,
+    limits: HardLimits,
+    alarm: Option<Alarm>,
+}
+
 /// A security association.
 #[repr(C)]
 pub struct Sa {
     hot: Hot,
     runtime: Arc<Runtime>,
-    config: SaConfig,
-    alarm: Option<Box<Alarm>>,
+    rare: Option<Box<Rare>>,
+    reqid: u32,
+    encapsulation: Option<UdpEncapsulation>,
 }
+
+/// 100 000 of them are kept: what is not in the hot lines is to be in one more.
+const _: () = assert!(size_of::<Sa>() == 3 * LINE);
 
 const _: () = assert!(size_of::<Hot>() == 2 * LINE && std::mem::offset_of!(Hot, outer) == LINE);
 
@@ -137,51 +150,15 @@ impl Sa {
         Sa::assemble(config, Arc::new(Runtime::new(entry)))
     }
 
-    /// A replacement with other settings that goes on with this one's numbers, window and counters.
-    pub fn with_changes(&self, change: impl FnOnce(&mut SaConfig)) -> Result<Sa, SaError> {
-        let mut config = self.config.clone();
-        change(&mut config);
-        let same = config.spi == self.config.spi
-            && Arc::ptr_eq(&config.key, &self.config.key)
-            && config.salt == self.config.salt
-            && config.extended_sequence == self.config.extended_sequence
-            && config.replay_window == self.config.replay_window;
-        if !same {
-            return Err(SaError::Immutable);
-        }
-        Sa::assemble(config, self.runtime.clone())
-    }
-
-    /// The same SA where its ends have moved to: with the addresses, ports and settings of `config`,
-    /// it goes on with this one's numbers, window and counters. What `config` says was sent or
-    /// received is added to them; nothing is taken back.
-    ///
-    /// # Errors
-    /// [`SaError::Immutable`] if it is another SA: SPI, salt, sequence mode and window must be
-    /// the same. The caller vouches for the key.
-    pub fn moved(&self, config: SaConfig) -> Result<Sa, SaError> {
-        let (sent, received) = (config.sent, config.received);
-        let bitmap = config.received_bitmap.clone().unwrap_or_default();
-        let moved = self.with_changes(|current| {
-            let key = current.key.clone();
-            *current = SaConfig { key, ..config };
-        })?;
-        moved.share();
-        moved.words().sent().fetch_max(sent, Relaxed);
-        moved.hot.replay.unite(received, &bitmap);
-        Ok(moved)
-    }
-
-    /// This new SA, going on with the counters of the one whose place it takes.
-    pub fn counting_on(self, old: &Sa) -> Sa {
-        self.words().count_on(old.words());
-        self
-    }
-
     /// This SA with an alarm, of which a replacement with changes knows nothing.
     pub fn with_alarm(mut self, alarm: Option<Alarm>) -> Sa {
-        self.hot.counted = alarm.is_some() || self.config.limits != HardLimits::NONE;
-        Sa { alarm: alarm.map(Box::new), ..self }
+        if alarm.is_some() || self.rare.is_some() {
+            let none = || Box::new(Rare { selector: None, limits: HardLimits::NONE, alarm: None });
+            let rare = self.rare.get_or_insert_with(none);
+            rare.alarm = alarm;
+            self.hot.counted = rare.is_counted();
+        }
+        self
     }
 
     fn assemble(config: SaConfig, runtime: Arc<Runtime>) -> Result<Sa, SaError> {
@@ -202,14 +179,15 @@ impl Sa {
             return Err(SaError::Window(config.replay_window));
         }
         let words = runtime.entry.words();
+        let rare = Rare { selector: config.selector, limits: config.limits, alarm: None };
         let hot = Hot {
             replay: Replay::resumed(words, config.replay_window, config.extended_sequence),
-            key: config.key.clone(),
+            key: config.key,
             welcomed_by: AtomicU64::new(0),
             salt: config.salt,
             flags: config.flags,
             mode: config.mode,
-            counted: config.limits != HardLimits::NONE,
+            counted: rare.is_counted(),
             selective: config.selector.is_some(),
             encapsulated: config.encapsulation.is_some(),
             if_id: config.if_id,
@@ -217,18 +195,14 @@ impl Sa {
             block: BlockCopy::empty(),
             spi: config.spi,
         };
-        Ok(Sa { hot, runtime, config, alarm: None })
+        let (reqid, encapsulation) = (config.reqid, config.encapsulation);
+        let rare = (hot.counted || hot.selective).then(|| Box::new(rare));
+        Ok(Sa { hot, runtime, rare, reqid, encapsulation })
     }
 
     /// Gives the SA initialization vectors, so that it may seal. Once per runtime; again is free.
     pub fn arm(&self, space: &Arc<NonceSpace>) -> io::Result<()> {
         self.runtime.ivs.arm(space, self.words().sent().load(Relaxed))
-    }
-
-    /// The settings.
-    #[inline]
-    pub fn config(&self) -> &SaConfig {
-        &self.config
     }
 
     /// What most packets need.
@@ -237,9 +211,18 @@ impl Sa {
         &self.hot
     }
 
+    /// The near end, of the family of the outer header.
+    #[inline]
+    pub fn source(&self) -> IpAddr {
+        match &self.hot.outer {
+            OuterTemplate::V4(template) => template.source().into(),
+            OuterTemplate::V6(template) => template.source().into(),
+        }
+    }
+
     /// The far end, of the family of the outer header.
     #[inline]
-    pub(crate) fn destination(&self) -> IpAddr {
+    pub fn destination(&self) -> IpAddr {
         match &self.hot.outer {
             OuterTemplate::V4(template) => template.destination().into(),
             OuterTemplate::V6(template) => template.destination().into(),
@@ -363,7 +346,7 @@ impl Sa {
     /// Whether a hard limit is reached.
     #[inline]
     pub fn expired(&self) -> bool {
-        let limits = &self.config.limits;
+        let Some(Rare { limits, .. }) = self.rare.as_deref() else { return false };
         // Most SAs have no such limit; they need not read the counters.
         self.hot.counted
             && *limits != HardLimits::NONE
@@ -382,7 +365,7 @@ impl Sa {
     pub(crate) fn limit_crossed(&self) -> Option<u64> {
         self.hot.counted.then_some(())?;
         let entry = self.words();
-        self.alarm.as_ref()?.crossed(entry.packets(), entry.bytes())
+        self.rare.as_ref()?.alarm.as_ref()?.crossed(entry.packets(), entry.bytes())
     }
 
     /// Counts a packet of this SA that died.
@@ -412,6 +395,13 @@ impl Sa {
     }
 }
 
+impl Rare {
+    /// Whether packets are to be counted one by one.
+    fn is_counted(&self) -> bool {
+        self.alarm.is_some() || self.limits != HardLimits::NONE
+    }
+}
+
 /// Sets a new entry's window to what the settings say was received.
 fn begin_window(config: &SaConfig, words: Words) {
     let (window, extended, top) = (config.replay_window, config.extended_sequence, config.received);
@@ -423,7 +413,7 @@ fn begin_window(config: &SaConfig, words: Words) {
 
 impl std::fmt::Debug for Sa {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let SaConfig { spi, source, destination, .. } = &self.config;
+        let (spi, source, destination) = (self.spi(), self.source(), self.destination());
         write!(f, "Sa({spi:#010x} {source} -> {destination})")
     }
 }
@@ -479,7 +469,7 @@ mod tests {
         let refused: Vec<u32> = (1..8).filter(|n| new.replay().check(*n).is_err()).collect();
         assert_eq!(refused, [3, 4, 5]);
         assert!(new.same_runtime(&old));
-        assert_eq!(new.config().source, IpAddr::from([192, 0, 2, 9]));
+        assert_eq!(new.source(), IpAddr::from([192, 0, 2, 9]));
         // Numbers from elsewhere count where they are higher.
         assert_eq!(old.moved(SaConfig { sent: 99, ..elsewhere.clone() }).unwrap().stats().sent, 99);
         for other in [

@@ -94,7 +94,7 @@ impl Sad {
 
     /// Adds an SA, or replaces the one with its SPI and destination, which is returned.
     pub fn insert(&mut self, sa: Arc<Sa>) -> Option<Arc<Sa>> {
-        match Key::new(sa.config().spi, sa.config().destination) {
+        match Key::new(sa.spi(), sa.destination()) {
             Key::V4(key) => self.v4.insert(key, sa),
             Key::V6(key) => self.v6.insert(key, sa),
         }

@@ -263,8 +263,8 @@ impl Spd {
     /// Adds a policy, or replaces the one with its direction, `if_id`, selector and index, which is
     /// returned.
     pub fn insert(&mut self, policy: Arc<Policy>) -> Option<Arc<Policy>> {
-        let replaced = self.remove(policy.config());
-        let config = policy.config().clone();
+        let replaced = self.remove(&policy.config());
+        let config = policy.config();
         let (at, of_tunnel) = (config.direction as usize, usize::from(config.if_id != 0));
         self.numbers.take(policy.clone());
         match config.selector.family() {

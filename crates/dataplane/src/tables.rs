@@ -199,7 +199,7 @@ impl PolicyBench {
             spd.insert(policy.clone());
             list.push(policy);
         }
-        let probe = |n: usize| flow(list[n * 7919 % policies.max(1)].config(), &mut random);
+        let probe = |n: usize| flow(&list[n * 7919 % policies.max(1)].config(), &mut random);
         let probes = (0..PROBES.min(policies)).map(probe).collect();
         list.sort_by_key(|policy| policy.rank());
         PolicyBench { spd, list, probes, flows: Flows::new() }

@@ -279,7 +279,7 @@ fn enter_by_policy<'v>(
     let by_remote = name.remote.is_some();
     match view.spd.lookup_of(name.if_id, Direction::Out, &slot.flow) {
         // Where the route chose among far ends, the policy still asks for an SA.
-        Lookup::Policy(policy) => match policy.config().action {
+        Lookup::Policy(policy) => match policy.action() {
             Action::Discard => Err(Verdict::OutPolicyBlock),
             Action::Protect { template, bundle: wanted } => {
                 let template = Template { optional: false, ..template };
@@ -304,9 +304,8 @@ fn enter_by_policy<'v>(
 
 /// Whether `sa` belongs to the tunnel of a row, among those of its `if_id` that far ends tell apart.
 pub(crate) fn is_of(sa: &Sa, number: u32, view: &View) -> bool {
-    let config = sa.config();
     view.tunnels.row(number).is_some_and(|tunnel| {
-        tunnel.name == TunnelName { if_id: config.if_id, remote: Some(config.source) }
+        tunnel.name == TunnelName { if_id: sa.if_id(), remote: Some(sa.source()) }
     })
 }
 

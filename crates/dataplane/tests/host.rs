@@ -140,7 +140,7 @@ fn in_transport_mode(site: Site, v6: bool) -> (Gateway, SaConfig) {
     view.host = Some(HOST);
     let out = Arc::new(Sa::new(config(site.peer())).unwrap());
     out.arm(&nonces()).unwrap();
-    let SaConfig { source, destination, reqid, .. } = *out.config();
+    let SaConfig { source, destination, reqid, .. } = out.config();
     view.bundles.set(5, Some(out));
     view.transport.insert(Ends { source, destination, reqid, spi: 0 }, 5);
     view.sad = Default::default();

@@ -385,6 +385,12 @@ impl Template {
         Template { header, sum: Sum::ZERO.bytes(header.as_bytes()) }
     }
 
+    /// The address that packets come from.
+    #[inline]
+    pub fn source(&self) -> Ipv4Addr {
+        self.header.source()
+    }
+
     /// The address that packets go to.
     #[inline]
     pub fn destination(&self) -> Ipv4Addr {

@@ -147,6 +147,12 @@ pub struct Template {
 }
 
 impl Template {
+    /// The address that packets come from.
+    #[inline]
+    pub fn source(&self) -> Ipv6Addr {
+        self.header.source()
+    }
+
     /// The address that packets go to.
     #[inline]
     pub fn destination(&self) -> Ipv6Addr {

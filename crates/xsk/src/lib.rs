@@ -14,6 +14,8 @@ pub mod depot;
 mod error;
 #[allow(unsafe_code)]
 pub mod frame;
+#[allow(unsafe_code)]
+pub mod heap;
 pub mod memory;
 pub mod pcap;
 pub mod port;

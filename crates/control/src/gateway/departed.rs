@@ -107,11 +107,11 @@ fn is_same(old: &SaRecord, new: &SaRecord) -> bool {
 
 /// `old` as `new` says it is now; numbers only go up.
 pub fn moved(old: &Sa, new: &Sa) -> Result<Sa, SaError> {
-    match old.moved(new.config().clone()) {
+    match old.moved(new.config()) {
         // Another window or sequence mode cannot go on with the old one's: what that one may have
         // received counts as received.
         Err(SaError::Immutable) => {
-            let (stats, config) = (old.stats(), new.config().clone());
+            let (stats, config) = (old.stats(), new.config());
             Sa::new(SaConfig {
                 sent: config.sent.max(stats.sent),
                 received: config.received.max(stats.received),

@@ -68,8 +68,7 @@ impl EncapsulationPorts {
 }
 
 fn end_of(sa: &Sa) -> Option<End> {
-    let config = sa.config();
-    config.encapsulation.map(|udp| (config.destination, udp.destination_port))
+    sa.encapsulation().map(|udp| (sa.destination(), udp.destination_port))
 }
 
 #[cfg(test)]

@@ -39,8 +39,8 @@ const NEWS_KEPT: usize = 16 << 10;
 /// A direction and what must not pass in clear in it.
 pub type Held = (Direction, Selector);
 
-/// A [`Held`] in few bytes: 20 of them for IPv4.
-type HeldKey = Short<22>;
+/// A [`Held`] in few bytes: 12 of them for IPv4, if it is for all ports.
+type HeldKey = Short<14>;
 const HELD_BYTES_MAX: usize = 12 + 2 * 16;
 
 /// The log of what is held.
@@ -189,10 +189,11 @@ fn is_forwarded_otherwise(all: &HashMap<HeldKey, u32>, (direction, selector): He
 fn key_of((direction, selector): Held) -> HeldKey {
     let Selector { source, destination, protocol, source_port, destination_port } = selector;
     let mut bytes = Vec::with_capacity(HELD_BYTES_MAX);
-    let is_ipv4 = u8::from(source.address().is_ipv4());
-    bytes.extend_from_slice(&[direction as u8 | is_ipv4 << 7, source.len(), destination.len()]);
-    bytes.push(protocol);
-    for port in [source_port, destination_port] {
+    let (is_ipv4, ports) = (source.address().is_ipv4(), [source_port, destination_port]);
+    let some_ports = ports != [PortMatch::ANY; 2];
+    let what = direction as u8 | u8::from(is_ipv4) << 7 | u8::from(some_ports) << 6;
+    bytes.extend_from_slice(&[what, source.len(), destination.len(), protocol]);
+    for port in ports.iter().filter(|_| some_ports) {
         bytes.extend_from_slice(&port.port.to_ne_bytes());
         bytes.extend_from_slice(&port.mask.to_ne_bytes());
     }
@@ -203,13 +204,16 @@ fn key_of((direction, selector): Held) -> HeldKey {
 
 /// What a key was made of; `None` for no key.
 fn held_of(key: &HeldKey) -> Option<Held> {
-    let (&[what, source_len, destination_len, protocol], rest) =
+    let (&[what, source_len, destination_len, protocol], mut rest) =
         key.bytes().split_first_chunk::<4>()?;
-    let (ports, mut rest) = rest.split_first_chunk::<8>()?;
+    let mut ports = [0; 8];
+    if what >> 6 & 1 != 0 {
+        (ports, rest) = rest.split_first_chunk::<8>().map(|(ports, rest)| (*ports, rest))?;
+    }
     let word = |at: usize| u16::from_ne_bytes([ports[at], ports[at + 1]]);
     let source = take_address(&mut rest, what >> 7 != 0)?;
     let destination = take_address(&mut rest, what >> 7 != 0)?;
-    let direction = Direction::ALL.into_iter().find(|one| *one as u8 == what & 0x7f)?;
+    let direction = Direction::ALL.into_iter().find(|one| *one as u8 == what & 0x3f)?;
     let selector = Selector {
         source: Prefix::new(source, source_len)?,
         destination: Prefix::new(destination, destination_len)?,

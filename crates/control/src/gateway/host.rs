@@ -137,7 +137,7 @@ impl Host {
             match change {
                 Change::PolicyInstalled(record) => match tables.policy_of(record.id) {
                     Some(InstalledPolicy { policy: Some(policy), .. }) => {
-                        self.model.install(record.id, policy.config());
+                        self.model.install(record.id, &policy.config());
                     }
                     _ => self.model.remove(record.id),
                 },
@@ -150,7 +150,7 @@ impl Host {
 
     /// Follows all policies that are there already.
     pub fn follow_all(&mut self, tables: &Tables) {
-        tables.configs().for_each(|(id, policy)| self.model.install(id, policy));
+        tables.configs().for_each(|(id, policy)| self.model.install(id, &policy));
         self.write();
     }
 

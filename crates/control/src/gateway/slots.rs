@@ -50,10 +50,9 @@ impl SlotKey {
 
     /// Every slot that an SA fits.
     fn fitted_by(sa: &Sa) -> [SlotKey; 2] {
-        let config = sa.config();
-        let (source, destination, reqid) = (config.source, config.destination, config.reqid);
-        let (mode, if_id) = (config.mode, config.if_id);
-        [0, config.spi].map(|spi| SlotKey { if_id, mode, source, destination, reqid, spi })
+        let (source, destination, reqid) = (sa.source(), sa.destination(), sa.reqid());
+        let (mode, if_id) = (sa.mode(), sa.if_id());
+        [0, sa.spi()].map(|spi| SlotKey { if_id, mode, source, destination, reqid, spi })
     }
 
     /// Any SA of an `if_id` to a far end. No template asks for that: the source of one that an SA fits
@@ -108,7 +107,7 @@ impl Offer<'_> {
     fn candidate(&self) -> Candidate {
         let Offer { id, sa, worker, dying } = *self;
         let worker = worker.unwrap_or(SHARED);
-        Candidate { worker, is_fresh: !dying, id, spi: sa.config().spi }
+        Candidate { worker, is_fresh: !dying, id, spi: sa.spi() }
     }
 }
 
@@ -138,9 +137,8 @@ impl Slots {
 
     /// The slot by far end that an SA fits, if routes may name it.
     fn far_end(&self, sa: &Sa) -> Option<SlotKey> {
-        let config = sa.config();
-        let by_route = config.mode == Mode::Tunnel && self.shared.contains(&config.if_id);
-        by_route.then(|| SlotKey::to_far_end(config.if_id, config.destination))
+        let by_route = sa.mode() == Mode::Tunnel && self.shared.contains(&sa.if_id());
+        by_route.then(|| SlotKey::to_far_end(sa.if_id(), sa.destination()))
     }
 
     /// An SA is there, or is there with other properties after [`withdraw`](Slots::withdraw). The

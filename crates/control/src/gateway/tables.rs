@@ -151,7 +151,7 @@ impl Tables {
     }
 
     /// Every policy that packets can meet, as the data plane has it.
-    pub fn configs(&self) -> impl Iterator<Item = (PolicyId, &PolicyConfig)> {
+    pub fn configs(&self) -> impl Iterator<Item = (PolicyId, PolicyConfig)> {
         self.policies()
             .filter_map(|(id, installed)| Some((id, installed.policy.as_ref()?.config())))
     }
@@ -251,10 +251,9 @@ impl Tables {
 
     /// Takes an SA out of the SAD, if it is the one that is found there.
     fn unlist(&self, sa: &Sa, view: &mut View) {
-        let config = sa.config();
-        let listed = view.sad.get(config.spi, config.destination);
+        let listed = view.sad.get(sa.spi(), sa.destination());
         if listed.is_some_and(|listed| listed.same_runtime(sa)) {
-            view.sad.remove(config.spi, config.destination);
+            view.sad.remove(sa.spi(), sa.destination());
         }
     }
 
@@ -336,7 +335,7 @@ impl Tables {
         let policy = translate::policy(record, wanted, number).map(|c| Arc::new(Policy::new(c)));
         if let Some(policy) = &policy {
             view.spd.insert(policy.clone());
-            self.tunnels.install(policy.config(), view);
+            self.tunnels.install(&policy.config(), view);
         }
         let added_ns = self.clock.now_ns();
         self.policies.insert(record.id.0, InstalledPolicy { policy, added_ns });
@@ -352,12 +351,12 @@ impl Tables {
         let Some(gone) = self.policies.remove(id.0) else { return Ok(()) };
         let Some(policy) = &gone.policy else { return Ok(()) };
         let config = policy.config();
-        view.spd.remove(config);
-        self.tunnels.remove(config, view);
+        view.spd.remove(&config);
+        self.tunnels.remove(&config, view);
         if let Action::Protect { template, bundle: Some(_) } = &config.action {
             self.slots.leave(SlotKey::of(template, config.if_id), view);
         }
-        held(config).map_or(Ok(()), |held| self.release(held, view))
+        held(&config).map_or(Ok(()), |held| self.release(held, view))
     }
 
     /// What was held need not be any more, neither by this run nor for an earlier one.

@@ -267,7 +267,7 @@ pub fn counters(sa: &Sa, clock: &Clock) -> SaCounters {
         last_used: clock.unix_seconds(stats.usage.last_use_ns).unwrap_or(0),
         output_sequence: stats.sent,
         input_sequence: stats.received,
-        received: since_newest(&stats.replay_bitmap, sa.config().replay_window, stats.received),
+        received: since_newest(&stats.replay_bitmap, sa.replay().window(), stats.received),
         stats: Stats {
             replay_window: saturated(stats.replay_old),
             replay: saturated(stats.replayed),

@@ -5,10 +5,13 @@
 
 use hashbrown::HashTable;
 
+/// Half of a hash, and the name in halves: together they would take a quarter more.
+type Entry = [u32; 3];
+
 /// Names by the hashes of their keys.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    names: HashTable<(u32, u64)>,
+    names: HashTable<Entry>,
 }
 
 /// A hash for the table, which looks at the lowest and the highest bits, of the half that is kept.
@@ -20,17 +23,22 @@ fn half(hash: u64) -> u32 {
     (hash >> 32) as u32
 }
 
+fn entry(half: u32, name: u64) -> Entry {
+    [half, (name >> 32) as u32, name as u32]
+}
+
 impl Index {
     /// Adds a name, which must not be there.
     pub(super) fn insert(&mut self, hash: u64, name: u64) {
         let half = half(hash);
-        self.names.insert_unique(spread(half), (half, name), |entry| spread(entry.0));
+        self.names.insert_unique(spread(half), entry(half, name), |entry| spread(entry[0]));
     }
 
     /// Removes a name.
     pub(super) fn remove(&mut self, hash: u64, name: u64) {
         let half = half(hash);
-        if let Ok(found) = self.names.find_entry(spread(half), |entry| *entry == (half, name)) {
+        if let Ok(found) = self.names.find_entry(spread(half), |found| *found == entry(half, name))
+        {
             found.remove();
         }
     }
@@ -39,7 +47,8 @@ impl Index {
     pub(super) fn named(&self, hash: u64) -> impl Iterator<Item = u64> {
         let half = half(hash);
         let found = self.names.iter_hash(spread(half));
-        found.filter(move |entry| entry.0 == half).map(|entry| entry.1)
+        let name = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        found.filter(move |entry| entry[0] == half).map(move |entry| name(entry[1], entry[2]))
     }
 
     /// Names in it.
@@ -58,6 +67,9 @@ mod tests {
         let mut index = Index::default();
         let hash = |key: u64| key.wrapping_mul(0xd134_2543_de82_ef95);
         (0..5000).for_each(|name| index.insert(hash(name % 1000), name));
+        index.insert(hash(70_000), u64::MAX - 1);
+        assert!(index.named(hash(70_000)).eq([u64::MAX - 1]));
+        index.remove(hash(70_000), u64::MAX - 1);
         for key in 0..1000 {
             let mut found: Vec<u64> = index.named(hash(key)).collect();
             found.sort_unstable();

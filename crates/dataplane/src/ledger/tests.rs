@@ -43,7 +43,7 @@ fn an_entry_is_found_again_as_it_was_left_and_what_is_not_found_is_zeroed() {
     let ledger = open(&path, 1 << 48);
     let entries: Vec<Entry> = windows.map(|window| ledger.take(window).unwrap()).into();
     entries.iter().enumerate().for_each(|(n, entry)| fill(entry, 1 + n as u64));
-    let places: Vec<Place> = entries.iter().map(|entry| entry.place).collect();
+    let places: Vec<Place> = entries.iter().map(|entry| entry.at()).collect();
     kill(entries);
 
     // The last one's record was lost, and so were those of the classes of 1024 and 2048.
@@ -57,11 +57,11 @@ fn an_entry_is_found_again_as_it_was_left_and_what_is_not_found_is_zeroed() {
     ledger.sweep();
     assert_eq!(ledger.in_use(), found.len());
 
-    let mut cells: HashSet<u32> = found.iter().map(|(_, entry)| entry.place.cell).collect();
+    let mut cells: HashSet<u32> = found.iter().map(|(_, entry)| entry.at().cell).collect();
     for window in windows {
         let entry = ledger.take(window).unwrap();
-        assert!(holds(&entry, 0) && cells.insert(entry.place.cell));
-        assert!(!places.contains(&entry.place), "no tag is used twice");
+        assert!(holds(&entry, 0) && cells.insert(entry.at().cell));
+        assert!(!places.contains(&entry.at()), "no tag is used twice");
         kill([entry]);
     }
     let size = std::fs::metadata(&path).unwrap().len();
@@ -74,11 +74,11 @@ fn a_record_of_an_entry_that_has_gone_finds_nothing() {
     let path = directory.path().join("ledger");
     let ledger = open(&path, 7);
     let entry = ledger.take(64).unwrap();
-    let place = entry.place;
+    let place = entry.at();
     drop(entry);
     ledger.reclaim();
     let successor = ledger.take(64).unwrap();
-    assert_eq!(successor.place.cell, place.cell);
+    assert_eq!(successor.at().cell, place.cell);
     kill([successor]);
 
     let ledger = open(&path, 100);
@@ -105,10 +105,10 @@ fn what_is_given_back_waits_until_the_record_of_it_is_gone() {
     let ledger = open(&path, 1);
     let entry = ledger.take(64).unwrap();
     fill(&entry, 9);
-    let place = entry.place;
+    let place = entry.at();
     drop(entry);
     let other = ledger.take(64).unwrap();
-    assert_ne!(other.place.cell, place.cell);
+    assert_ne!(other.at().cell, place.cell);
     kill([other]);
     // Killed before the record says that it is gone: it is there.
     let found = open(&path, 1 << 48).find(place, 64).unwrap();
@@ -150,7 +150,7 @@ proptest! {
                     let entry = ledger.take(window).unwrap();
                     fill(&entry, u64::from(choice) + 1);
                     let value = (window, u64::from(choice) + 1, entry);
-                    prop_assert!(twin.insert(value.2.place, value).is_none());
+                    prop_assert!(twin.insert(value.2.at(), value).is_none());
                 }
                 2 => {
                     let chosen = twin.keys().nth(usize::from(choice) % twin.len().max(1)).copied();

@@ -2,9 +2,11 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crypto::Key;
 
+use super::Sa;
 use crate::counters::UsageSnapshot;
 use crate::encapsulation::UdpEncapsulation;
 use crate::replay::WINDOW_MAX;
@@ -131,4 +133,78 @@ pub struct SaStats {
     pub replay_old: u64,
     /// Authentic packets that died of something else: padding, inner header, selector, policy.
     pub other_errors: u64,
+}
+
+impl Sa {
+    /// Everything that control could say to make the SA as it is now.
+    pub fn config(&self) -> SaConfig {
+        let (words, replay) = (self.words(), &self.hot.replay);
+        SaConfig {
+            sent: words.sent().load(Relaxed),
+            received: replay.top(),
+            received_bitmap: Some(replay.bitmap().into()),
+            added_ns: words.added_ns(),
+            ..self.settings()
+        }
+    }
+
+    /// The same as if nothing had been sent or received.
+    pub(super) fn settings(&self) -> SaConfig {
+        SaConfig {
+            spi: self.spi(),
+            mode: self.mode(),
+            source: self.source(),
+            destination: self.destination(),
+            reqid: self.reqid,
+            if_id: self.if_id(),
+            key: self.hot.key.clone(),
+            salt: self.hot.salt,
+            extended_sequence: self.hot.replay.is_extended(),
+            replay_window: self.hot.replay.window(),
+            selector: self.selector().copied(),
+            flags: self.hot.flags,
+            encapsulation: self.encapsulation,
+            limits: self.rare.as_ref().map_or(HardLimits::NONE, |rare| rare.limits),
+            sent: 0,
+            received: 0,
+            received_bitmap: None,
+            added_ns: 0,
+        }
+    }
+
+    /// The SPI.
+    #[inline]
+    pub fn spi(&self) -> u32 {
+        self.hot.spi
+    }
+
+    /// Tunnel or transport.
+    #[inline]
+    pub fn mode(&self) -> Mode {
+        self.hot.mode
+    }
+
+    /// The number that ties it to policies.
+    #[inline]
+    pub fn reqid(&self) -> u32 {
+        self.reqid
+    }
+
+    /// Its tunnel of route mode.
+    #[inline]
+    pub fn if_id(&self) -> u32 {
+        self.hot.if_id
+    }
+
+    /// What it may carry; `None` if everything.
+    #[inline]
+    pub fn selector(&self) -> Option<&Selector> {
+        self.rare.as_ref()?.selector.as_ref()
+    }
+
+    /// The UDP ports around its ESP.
+    #[inline]
+    pub fn encapsulation(&self) -> Option<UdpEncapsulation> {
+        self.encapsulation
+    }
 }

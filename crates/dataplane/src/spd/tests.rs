@@ -166,19 +166,17 @@ proptest! {
             let n = n as u32;
             // One change in four removes the policy added a few steps ago, if it is still there.
             if what == 0 && let Some(old) = twin.remove(n.saturating_sub(priority * 3 + 1)) {
-                let config = old.config();
-                let removed = spd.remove(config);
+                let removed = spd.remove(&old.config());
                 prop_assert!(removed.is_some_and(|removed| Arc::ptr_eq(&removed, &old)));
             } else if what == 1 && let Some(old) = twin.remove(n / 2) {
                 // An update: the same index, selector and position, another priority.
-                let config = old.config().clone();
-                let new = Arc::new(Policy::new(PolicyConfig { priority, ..config }));
+                let new = Arc::new(Policy::new(PolicyConfig { priority, ..old.config() }));
                 twin.0.push(new.clone());
                 let replaced = spd.insert(new);
                 prop_assert!(replaced.is_some_and(|replaced| Arc::ptr_eq(&replaced, &old)));
             } else {
                 let new = policy(n, dir, selector, priority, u64::from(n));
-                let new = Arc::new(Policy::new(PolicyConfig { if_id, ..new.config().clone() }));
+                let new = Arc::new(Policy::new(PolicyConfig { if_id, ..new.config() }));
                 twin.0.push(new.clone());
                 prop_assert!(spd.insert(new).is_none());
             }
@@ -234,7 +232,7 @@ fn many_policies_of_one_shape_are_one_table_and_go_quickly() {
     assert_eq!(spd.tables(Direction::Out, Family::V4), 1);
     // Oldest first: each removal takes the best of the table.
     for n in 0..50_000 {
-        assert!(spd.remove(policy(n, Direction::Out, selector(n), 0, 0).config()).is_some());
+        assert!(spd.remove(&policy(n, Direction::Out, selector(n), 0, 0).config()).is_some());
     }
     assert!(spd.is_empty());
     assert_eq!(spd.tables(Direction::Out, Family::V4), 0);
@@ -273,8 +271,8 @@ fn flows_are_the_same_if_no_policy_looks_at_where_they_differ() {
     spd.insert(policy(2, Direction::Out, port, 1, 1));
     assert!(!same(&spd, near));
     // What was looked at once may go on being so, but not when all are gone.
-    assert!(spd.remove(policy(2, Direction::Out, port, 1, 1).config()).is_some());
-    assert!(spd.remove(policy(1, Direction::Out, between, 1, 1).config()).is_some());
+    assert!(spd.remove(&policy(2, Direction::Out, port, 1, 1).config()).is_some());
+    assert!(spd.remove(&policy(1, Direction::Out, between, 1, 1).config()).is_some());
     assert!(same(&spd, near) && same(&spd, far));
 }
 
@@ -315,7 +313,7 @@ fn many_shapes_are_few_tables_and_answer_as_the_linear_search() {
     assert!(shapes.len() > 1500 && tables < 64, "{} shapes in {tables} tables", shapes.len());
     for n in 0..400 {
         // Into a policy's selector, so that something is found.
-        let config = twin.0[random(4000) as usize].config().clone();
+        let config = twin.0[random(4000) as usize].config();
         let flow = Flow {
             src: config.selector.source.address(),
             dst: config.selector.destination.address(),
@@ -333,7 +331,7 @@ fn many_shapes_are_few_tables_and_answer_as_the_linear_search() {
         assert_eq!(found(spd.lookup(Direction::Out, &flow)), expected);
     }
     for policy in &twin.0 {
-        assert!(spd.remove(policy.config()).is_some_and(|removed| Arc::ptr_eq(&removed, policy)));
+        assert!(spd.remove(&policy.config()).is_some_and(|removed| Arc::ptr_eq(&removed, policy)));
     }
     assert!(spd.is_empty() && spd.tables(Direction::Out, Family::V4) == 0);
 }

@@ -118,10 +118,10 @@ impl Model {
     }
 
     /// The host's addresses are these now, and the policies these.
-    pub fn set_locals<'a>(
+    pub fn set_locals(
         &mut self,
         addresses: impl Iterator<Item = IpAddr>,
-        policies: impl Iterator<Item = (PolicyId, &'a PolicyConfig)>,
+        policies: impl Iterator<Item = (PolicyId, PolicyConfig)>,
     ) {
         let fresh: BTreeSet<IpAddr> = addresses.filter(|address| may_send_afar(*address)).collect();
         if fresh.iter().eq(self.locals.keys()) {
@@ -134,7 +134,7 @@ impl Model {
         self.news = news;
         self.locals = fresh.into_iter().map(|address| (address, 0)).collect();
         for (id, policy) in policies {
-            self.install(id, policy);
+            self.install(id, &policy);
         }
     }
 
@@ -235,7 +235,7 @@ mod tests {
     fn only_policies_that_a_local_address_can_meet_make_routes() {
         let mut model = Model::default();
         let site = policy("10.1.0.0/16", "10.2.0.0/16", 5);
-        let policies = || [(PolicyId(1), &site)].into_iter();
+        let policies = || [(PolicyId(1), site.clone())].into_iter();
         model.set_locals(locals(&["192.0.2.1", "127.0.0.1", "fe80::1"]), [].into_iter());
         let far = prefix("10.2.0.0/16");
         model.install(PolicyId(1), &site);

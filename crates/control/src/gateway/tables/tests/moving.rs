@@ -33,7 +33,7 @@ impl Fixture {
     }
 
     fn listed(&self, spi: u32, to: IpAddr) -> Option<(u16, u16)> {
-        let udp = self.view.sad.get(spi, to)?.config().encapsulation?;
+        let udp = self.view.sad.get(spi, to)?.encapsulation()?;
         Some((udp.source_port, udp.destination_port))
     }
 

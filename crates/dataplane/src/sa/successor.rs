@@ -1,0 +1,49 @@
+//! What takes an SA's place: the same SA with other settings, at another place, or with other numbers.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Sa, SaConfig, SaError};
+
+impl Sa {
+    /// A replacement with other settings that goes on with this one's numbers, window and counters.
+    pub fn with_changes(&self, change: impl FnOnce(&mut SaConfig)) -> Result<Sa, SaError> {
+        let mut config = self.settings();
+        change(&mut config);
+        let same = config.spi == self.spi()
+            && Arc::ptr_eq(&config.key, &self.hot.key)
+            && config.salt == self.hot.salt
+            && config.extended_sequence == self.hot.replay.is_extended()
+            && config.replay_window == self.hot.replay.window();
+        if !same {
+            return Err(SaError::Immutable);
+        }
+        Sa::assemble(config, self.runtime.clone())
+    }
+
+    /// The same SA where its ends have moved to: with the addresses, ports and settings of `config`,
+    /// it goes on with this one's numbers, window and counters. What `config` says was sent or
+    /// received is added to them; nothing is taken back.
+    ///
+    /// # Errors
+    /// [`SaError::Immutable`] if it is another SA: SPI, salt, sequence mode and window must be
+    /// the same. The caller vouches for the key.
+    pub fn moved(&self, config: SaConfig) -> Result<Sa, SaError> {
+        let (sent, received) = (config.sent, config.received);
+        let bitmap = config.received_bitmap.clone().unwrap_or_default();
+        let moved = self.with_changes(|current| {
+            let key = current.key.clone();
+            *current = SaConfig { key, ..config };
+        })?;
+        moved.share();
+        moved.words().sent().fetch_max(sent, Relaxed);
+        moved.hot.replay.unite(received, &bitmap);
+        Ok(moved)
+    }
+
+    /// This new SA, going on with the counters of the one whose place it takes.
+    pub fn counting_on(self, old: &Sa) -> Sa {
+        self.words().count_on(old.words());
+        self
+    }
+}
