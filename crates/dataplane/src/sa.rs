@@ -346,10 +346,15 @@ impl Sa {
     /// Whether a hard limit is reached.
     #[inline]
     pub fn expired(&self) -> bool {
+        // Most SAs have no such limit: for them nothing behind the hot lines is read, which no packet asks for
+        // ahead of time.
+        self.hot.counted && self.limit_reached()
+    }
+
+    #[cold]
+    fn limit_reached(&self) -> bool {
         let Some(Rare { limits, .. }) = self.rare.as_deref() else { return false };
-        // Most SAs have no such limit; they need not read the counters.
-        self.hot.counted
-            && *limits != HardLimits::NONE
+        *limits != HardLimits::NONE
             && (self.words().packets() >= limits.packets || self.words().bytes() >= limits.bytes)
     }
 
