@@ -1,7 +1,8 @@
 //! What came through an SA of route mode and no policy lets in: does the route to its source lead into the
 //! tunnel that it came out of?
 //!
-//! The routes of all such packets are looked up together. That a tunnel is the SA's own is found out once and remembered in the SA (`welcomed_by`).
+//! The routes of all such packets are looked up together. That a tunnel is the SA's own is found out once
+//! and remembered in the SA (`welcomed_by`).
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::Ordering::Relaxed;
