@@ -62,15 +62,23 @@ impl Guard {
     /// had protected. That stays in the log until this run's policies protect it.
     pub fn open(directory: &Path, mut backstop: Backstop) -> io::Result<(Guard, Vec<Held>)> {
         let path = directory.join(FILE);
-        let left = match fs::read_to_string(&path) {
-            Ok(text) => replay(&text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(error),
         };
-        // With nothing held there is nothing to keep, and an old log may go.
-        let file = match left.is_empty() {
-            true => remove(&path).map(|()| None)?,
-            false => Some(write_anew(&path, left.iter())?),
+        let left = replay(&text);
+        let mut lines = text.lines().count();
+        // With nothing held there is nothing to keep, and an old log may go. One that is good goes on:
+        // putting a new file in its place makes some file systems (ext4) wait for their disk, and
+        // packets wait for this start.
+        let file = if left.is_empty() {
+            remove(&path).map(|()| None)?
+        } else if text.ends_with('\n') && is_short(lines, left.len()) {
+            Some(append(&path)?)
+        } else {
+            lines = left.len();
+            Some(write_anew(&path, left.iter())?)
         };
         let mut held = HashMap::default();
         for one in &left {
@@ -82,8 +90,7 @@ impl Guard {
             held.insert(key_of(*one), 0);
         }
         backstop.flush()?;
-        let (lines, news) = (left.len(), String::new());
-        Ok((Guard { path, file, lines, news, held, backstop }, left))
+        Ok((Guard { path, file, lines, news: String::new(), held, backstop }, left))
     }
 
     /// A policy that protects or blocks was installed. What it holds is held from the next
@@ -132,7 +139,7 @@ impl Guard {
     pub fn flush(&mut self) -> io::Result<()> {
         if !self.news.is_empty() {
             match &mut self.file {
-                Some(file) if self.lines <= 4 * self.held.len() + SLACK_LINES => {
+                Some(file) if is_short(self.lines, self.held.len()) => {
                     file.write_all(self.news.as_bytes())?;
                 }
                 // What is held now has the changes in it already.
@@ -239,7 +246,16 @@ fn write_anew<'a>(path: &Path, held: impl Iterator<Item = &'a Held>) -> io::Resu
     let text: String = held.map(|held| line('+', *held)).collect();
     file.write_all(text.as_bytes())?;
     fs::rename(&fresh, path)?;
+    append(path)
+}
+
+fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).open(path)
+}
+
+/// Whether a log of so many lines need not be written anew for what is held.
+fn is_short(lines: usize, held: usize) -> bool {
+    lines <= 4 * held + SLACK_LINES
 }
 
 /// What a log says is held. Lines that make no sense (a crash may cut the last one) are skipped.
@@ -376,6 +392,36 @@ mod tests {
         assert!(lines <= SLACK_LINES + 4, "{lines} lines");
         drop(guard);
         assert_eq!(open(directory.path()).unwrap().1, [one]);
+    }
+
+    #[test]
+    fn a_good_log_goes_on_and_one_that_was_cut_is_written_anew() {
+        use std::os::unix::fs::MetadataExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE);
+        let file = || fs::metadata(&path).unwrap().ino();
+        let one = held(Direction::Out, "16.0.0.0/8", "48.0.0.0/24");
+        let two = held(Direction::Out, "16.0.0.0/8", "48.0.1.0/24");
+        let (mut guard, _) = open(directory.path()).unwrap();
+        guard.protect(one).unwrap();
+        guard.flush().unwrap();
+        drop(guard);
+        let first = file();
+        let (mut guard, left) = open(directory.path()).unwrap();
+        assert_eq!((left, file()), (vec![one], first));
+        guard.protect(two).unwrap();
+        guard.flush().unwrap();
+        drop(guard);
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().count(), 2);
+
+        fs::write(&path, &text[..text.len() - 5]).unwrap();
+        let (mut guard, left) = open(directory.path()).unwrap();
+        assert_eq!(left, [one], "what was cut makes no sense, and nothing is written behind it");
+        guard.protect(two).unwrap();
+        guard.flush().unwrap();
+        drop(guard);
+        assert_eq!(open(directory.path()).unwrap().1, [one, two]);
     }
 
     #[test]
