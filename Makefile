@@ -1,5 +1,5 @@
 # Peregrine. `make demo` shows it at work, `make test` proves it; both install what they need.
-.PHONY: demo test kills interop bench record counts tidy build setup golden
+.PHONY: demo test workers kills interop bench record counts tidy build setup golden
 
 # Everything the demonstration writes goes here.
 OUT ?= demo
@@ -15,6 +15,11 @@ test: setup-test
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	cargo test --workspace --quiet --no-run
 	cargo test --workspace
+
+# The same tests, where the number of workers is not theirs to choose on two that share their queues.
+workers: setup-test
+	cargo test --workspace --quiet --no-run
+	PEREGRINE_TEST_CORES=0,1 cargo test --package peregrine
 
 # Every peer that is not Peregrine: kernels booted in QEMU, and the daemons inside. The results are
 # printed as a table, and written to target/interop/results.json.

@@ -26,11 +26,12 @@ use crate::view::View;
 pub(crate) fn classify<'v>(batch: &mut Batch<'v>, view: &'v View) {
     let Batch { slots, named, .. } = batch;
     named.clear();
+    let mut known = None;
     for (index, slot) in slots.iter_mut().enumerate() {
         if slot.verdict.is_some() || slot.is_hosts(view) {
             continue;
         }
-        match name_one(slot, view) {
+        match name_one(slot, view, &mut known) {
             Ok(None) => {}
             Ok(Some(key)) => {
                 // Packets of one SA often come together.
@@ -62,10 +63,19 @@ pub(crate) fn classify<'v>(batch: &mut Batch<'v>, view: &'v View) {
     }
 }
 
-/// What the SA of a packet is called; `None` for one that is not for this host.
-fn name_one(slot: &mut Slot<'_>, view: &View) -> Result<Option<sad::Key>, Verdict> {
-    if !is_local(slot.flow.dst, view) {
-        return Ok(None);
+/// What the SA of a packet is called; `None` for one that is not for this host. Most are for the address
+/// that the one before was for, which is `known` to be this host's.
+#[inline]
+fn name_one(
+    slot: &mut Slot<'_>,
+    view: &View,
+    known: &mut Option<IpAddr>,
+) -> Result<Option<sad::Key>, Verdict> {
+    if *known != Some(slot.flow.dst) {
+        if !is_local(slot.flow.dst, view) {
+            return Ok(None);
+        }
+        *known = Some(slot.flow.dst);
     }
     let header_len = usize::from(slot.flow.header_len);
     let payload = slot.frame.bytes().get(header_len..).unwrap_or(&[]);
