@@ -6,6 +6,8 @@ mod gateway;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use gateway::PEREGRINE;
 use lab::topology::{Namespace, Veth};
@@ -24,6 +26,12 @@ impl Machine {
         let peer = Namespace::new("cfgp").expect("a namespace");
         for name in ["red0", "black0"] {
             Veth::new((&namespace, name), (&peer, name), 1).expect("a veth pair");
+        }
+        // A link is up some time after it was set up, and its state is looked at.
+        let end = Instant::now() + Duration::from_secs(10);
+        while namespace.ip("link show").expect("ip link").matches("state UP").count() != 2 {
+            assert!(Instant::now() < end, "the links stay without a carrier");
+            thread::sleep(Duration::from_millis(10));
         }
         Machine { namespace, _peer: peer, directory: tempfile::tempdir().expect("a directory") }
     }

@@ -105,9 +105,16 @@ fn find_tunnels<'v>(run: &Run<'v>, slots: &mut [Slot<'v>], view: &'v View) {
     if view.tunnels.is_empty() {
         return;
     }
+    let mut last = None;
     for slot in run.of(slots) {
-        if let Err(verdict) = tunnel::find(slot, view) {
-            slot.decide(verdict);
+        // Packets to one tunnel often come together.
+        let to = (slot.lead.code(), slot.flow.is_ipv6());
+        match last {
+            Some((known, tunnel)) if known == to => slot.tunnel = Some(tunnel),
+            _ => match tunnel::find(slot, view) {
+                Ok(()) => last = slot.tunnel.filter(|_| to.0.is_some()).map(|tunnel| (to, tunnel)),
+                Err(verdict) => slot.decide(verdict),
+            },
         }
     }
 }

@@ -171,6 +171,12 @@ impl Fib {
         }
     }
 
+    /// The same, all of them of IPv4.
+    #[inline]
+    pub(crate) fn codes_of_v4(&self, destinations: &[u32], codes: &mut [u32; MANY]) {
+        self.main.v4.lookup_many(destinations, codes);
+    }
+
     /// The tunnel of a code that [`codes_of`](Fib::codes_of) or [`code_at`](Fib::code_at) gave.
     #[inline]
     pub(crate) fn tunnel_of(code: u32) -> Option<u32> {

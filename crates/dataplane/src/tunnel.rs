@@ -184,27 +184,66 @@ pub(crate) fn ask_all(slots: &mut [Slot<'_>], view: &View) {
     if view.tunnels.is_empty() {
         return;
     }
-    let is_asked = |slot: &Slot<'_>| slot.verdict.is_none() && slot.policy.is_none();
     for slots in slots.chunks_mut(MANY) {
-        // Each once, where packets to one follow each other.
-        let mut destinations = [IpAddr::V4(Ipv4Addr::UNSPECIFIED); MANY];
-        let mut count = 0;
-        for slot in slots.iter().filter(|slot| is_asked(slot)) {
-            if count == 0 || destinations[count - 1] != slot.flow.dst {
-                destinations[count] = slot.flow.dst;
-                count += 1;
-            }
+        if !ask_v4(slots, view) {
+            ask_mixed(slots, view);
         }
-        let mut codes = [0; MANY];
-        view.fib.codes_of(&destinations[..count], &mut codes);
-        let mut at = 0;
-        for slot in slots.iter_mut().filter(|slot| is_asked(slot)) {
-            at += usize::from(destinations[at] != slot.flow.dst);
-            slot.lead = Lead::to(codes[at]);
-            if let Some(number) = Fib::tunnel_of(codes[at]) {
-                view.tunnels.slots.prefetch(number);
-            }
+    }
+}
+
+/// Whether a packet's route is asked for here.
+#[inline]
+fn is_asked(slot: &Slot<'_>) -> bool {
+    slot.verdict.is_none() && slot.policy.is_none()
+}
+
+/// Takes note of the route of a packet.
+#[inline]
+fn lead_to(slot: &mut Slot<'_>, code: u32, view: &View) {
+    slot.lead = Lead::to(code);
+    if let Some(number) = Fib::tunnel_of(code) {
+        view.tunnels.slots.prefetch(number);
+    }
+}
+
+/// The routes of packets that are all of IPv4; whether they are.
+fn ask_v4(slots: &mut [Slot<'_>], view: &View) -> bool {
+    // Each once, where packets to one follow each other.
+    let mut destinations = [0; MANY];
+    let mut count = 0;
+    for slot in slots.iter().filter(|slot| is_asked(slot)) {
+        let IpAddr::V4(destination) = slot.flow.dst else { return false };
+        let destination = destination.to_bits();
+        if count == 0 || destinations[count - 1] != destination {
+            destinations[count] = destination;
+            count += 1;
         }
+    }
+    let mut codes = [0; MANY];
+    view.fib.codes_of_v4(&destinations[..count], &mut codes);
+    let mut at = 0;
+    for slot in slots.iter_mut().filter(|slot| is_asked(slot)) {
+        if let IpAddr::V4(destination) = slot.flow.dst {
+            at += usize::from(destinations[at] != destination.to_bits());
+        }
+        lead_to(slot, codes[at], view);
+    }
+    true
+}
+
+/// The routes of packets of which some are of IPv6.
+#[inline(never)]
+fn ask_mixed(slots: &mut [Slot<'_>], view: &View) {
+    let mut destinations = [IpAddr::V4(Ipv4Addr::UNSPECIFIED); MANY];
+    let mut count = 0;
+    for slot in slots.iter().filter(|slot| is_asked(slot)) {
+        destinations[count] = slot.flow.dst;
+        count += 1;
+    }
+    let mut codes = [0; MANY];
+    view.fib.codes_of(&destinations[..count], &mut codes);
+    for (slot, code) in slots.iter_mut().filter(|slot| is_asked(slot)).zip(codes) {
+        lead_to(slot, code, view);
     }
 }
 
