@@ -13,6 +13,7 @@ mod group;
 mod host;
 mod machine;
 mod probe;
+mod vrf;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -24,6 +25,7 @@ pub use error::ConfigError;
 pub use group::{GroupConfig, TunnelConfig, if_id_of, next_hop_of};
 pub use host::HostConfig;
 pub use machine::{Capability, Interface, Machine};
+pub use vrf::{TableConfig, VrfConfig};
 
 /// The largest configuration file read, in bytes: room for 50 000 tunnels with several routes each. A
 /// file beyond this limit is certainly not a configuration.
@@ -123,6 +125,10 @@ pub struct PortConfig {
     /// How the XDP program is attached.
     #[serde(default)]
     pub mode: Mode,
+    /// The VRF by which packets that come in here are forwarded; the kernel's when absent, of which the
+    /// interface is a part, else the main table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<VrfConfig>,
 }
 
 impl PortConfig {
@@ -262,6 +268,7 @@ impl Config {
         let ports = self.ports.iter().map(|port| port.interface.as_str());
         let taken: Vec<&str> = ports.chain([host.as_str()]).collect();
         group::validate(&self.groups, &taken)?;
+        self.validate_vrfs()?;
         self.validate_memory()
     }
 

@@ -33,6 +33,7 @@ mod tables;
 mod translate;
 mod tunnels;
 mod upgrade;
+mod vrfs;
 mod workers;
 
 use std::io;
@@ -55,7 +56,6 @@ use self::attention::Attention;
 use self::backstop::Backstop;
 use self::facts::Rates;
 use self::forwarding::Forwarding;
-use self::groups::Groups;
 use self::guard::Guard;
 use self::lasting::{Lasting, Recalled, claim_epochs};
 use self::launch::{Launch, listen, time_start};
@@ -184,7 +184,7 @@ impl Gateway {
         let feed = RouteFeed::open()?;
         let clock = Clock::start();
         let mut ports = Ports::load(&config, feed.kernel())?;
-        let mut network = Network::new(ports.ifindexes().collect(), Groups::new(&config));
+        let mut network = Network::of(&config, ports.ifindexes().collect());
         let mut view = View::default();
         network.fill(feed.kernel(), &mut view);
         ports.follow_addresses(feed.kernel())?;
@@ -417,6 +417,7 @@ impl Gateway {
             host: self.forwarding.host.as_ref(),
             kernel: self.feed.kernel(),
             network: &self.network,
+            vrfs: &self.forwarding.view().vrfs,
             ports: &self.forwarding.ports,
             workers: &self.workers,
             rates: &mut self.rates,

@@ -105,6 +105,15 @@ impl Slot<'_> {
         self.inbound.is_some() || self.stay.is_some_and(|stay| stay.opened)
     }
 
+    /// The tunnel of route mode that the packet came through; 0 if none.
+    #[inline]
+    pub(crate) fn came_by_tunnel(&self) -> u32 {
+        match self.inbound {
+            Some(sa) => sa.hot().if_id,
+            None => self.stay.map_or(0, |stay| stay.if_id),
+        }
+    }
+
     /// Whether the host itself sent the packet.
     #[inline]
     pub(crate) fn is_hosts(&self, view: &View) -> bool {

@@ -48,6 +48,8 @@ pub enum Route {
     Unreachable,
     /// Drop; ICMP would say administratively prohibited.
     Prohibit,
+    /// Leaves by a port or tunnel of another VRF.
+    OutOfVrf,
 }
 
 /// What a trie holds for a route. Next hops are numbered in [`Hops`], from `VIA` on.
@@ -57,6 +59,7 @@ mod code {
     pub(super) const BLACKHOLE: u32 = 3;
     pub(super) const UNREACHABLE: u32 = 4;
     pub(super) const PROHIBIT: u32 = 5;
+    pub(super) const OUT_OF_VRF: u32 = 6;
     pub(super) const VIA: u32 = 16;
     /// And the number of the tunnel.
     pub(super) const TUNNEL: u32 = 1 << 31;
@@ -124,16 +127,16 @@ impl Fib {
         self.route_of(self.main.lookup(destination))
     }
 
-    /// The code of the route of an address in the main table.
-    #[inline]
-    pub(crate) fn code_at(&self, destination: IpAddr) -> u32 {
-        self.main.lookup(destination)
-    }
-
     /// The same in the table of a VRF; 0 is the main table.
     #[inline]
     pub fn lookup_in(&self, vrf: u32, destination: IpAddr) -> Option<Route> {
-        self.route_of(self.routes(vrf)?.lookup(destination))
+        self.route_of(self.code_in(vrf, destination))
+    }
+
+    /// The code of the route of an address in the table of a VRF, which need not be there.
+    #[inline]
+    pub(crate) fn code_in(&self, vrf: u32, destination: IpAddr) -> u32 {
+        self.routes(vrf).map_or(0, |routes| routes.lookup(destination))
     }
 
     /// The routes of many destinations in the main table, each as [`lookup`](Fib::lookup) finds it, given
@@ -177,7 +180,7 @@ impl Fib {
         self.main.v4.lookup_many(destinations, codes);
     }
 
-    /// The tunnel of a code that [`codes_of`](Fib::codes_of) or [`code_at`](Fib::code_at) gave.
+    /// The tunnel of a code that [`codes_of`](Fib::codes_of) or [`code_in`](Fib::code_in) gave.
     #[inline]
     pub(crate) fn tunnel_of(code: u32) -> Option<u32> {
         (code >= code::TUNNEL).then_some(code ^ code::TUNNEL)
@@ -228,7 +231,12 @@ impl Fib {
 
     /// The route of exactly this prefix in the main table.
     pub fn get(&self, prefix: Prefix) -> Option<Route> {
-        self.route_of(self.main.get(prefix))
+        self.get_in(0, prefix)
+    }
+
+    /// The same in the table of a VRF.
+    pub fn get_in(&self, vrf: u32, prefix: Prefix) -> Option<Route> {
+        self.route_of(self.routes(vrf)?.get(prefix))
     }
 
     /// Every route of the main table, in no order.
@@ -266,7 +274,7 @@ impl Fib {
         old
     }
 
-    /// The route of a code that [`codes_of`](Fib::codes_of) or [`code_at`](Fib::code_at) gave.
+    /// The route of a code that [`codes_of`](Fib::codes_of) or [`code_in`](Fib::code_in) gave.
     #[inline]
     pub(crate) fn route_of(&self, code: u32) -> Option<Route> {
         match code {
@@ -277,6 +285,7 @@ impl Fib {
             code::BLACKHOLE => Some(Route::Blackhole),
             code::UNREACHABLE => Some(Route::Unreachable),
             code::PROHIBIT => Some(Route::Prohibit),
+            code::OUT_OF_VRF => Some(Route::OutOfVrf),
             _ => Some(Route::NotAPort),
         }
     }
@@ -291,6 +300,7 @@ impl Fib {
             Route::Blackhole => code::BLACKHOLE,
             Route::Unreachable => code::UNREACHABLE,
             Route::Prohibit => code::PROHIBIT,
+            Route::OutOfVrf => code::OUT_OF_VRF,
         }
     }
 

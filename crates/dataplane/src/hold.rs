@@ -54,6 +54,8 @@ const ASK_AGAIN_NS: u64 = REPEAT_NS;
 pub(crate) struct Stay {
     /// The policy whose SA is missing.
     pub(crate) policy: u32,
+    /// The tunnel of route mode that the packet came through; 0 if none.
+    pub(crate) if_id: u32,
     /// When it was missed first.
     since_ns: u64,
     /// The packet came through another tunnel.
@@ -200,7 +202,13 @@ impl Stay {
     pub(crate) fn begin(slot: &Slot<'_>, policy: u32, now_ns: u64) -> Stay {
         match slot.stay {
             Some(stay) => Stay { policy, brief: false, ..stay },
-            None => Stay { policy, since_ns: now_ns, opened: slot.inbound.is_some(), brief: false },
+            None => Stay {
+                policy,
+                if_id: slot.came_by_tunnel(),
+                since_ns: now_ns,
+                opened: slot.inbound.is_some(),
+                brief: false,
+            },
         }
     }
 

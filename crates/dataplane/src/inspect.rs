@@ -26,6 +26,7 @@ use crate::selector::Selector;
 use crate::spd::{DefaultAction, Lookup, Side};
 use crate::verdict::Verdict;
 use crate::view::View;
+use crate::vrfs::refuse_unknown;
 
 /// Checks every packet against the policies of the direction it takes.
 ///
@@ -35,6 +36,9 @@ use crate::view::View;
 /// 3. Decide; but of what came out of tunnels of route mode and no policy lets in
 /// 4. ask the routes, all of them together.
 pub(crate) fn inspect<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<'_>) {
+    if view.vrfs.in_use() {
+        refuse_unknown(batch, view);
+    }
     let sides = Sides::of(view);
     for slots in batch.slots.chunks_mut(BATCH_PACKETS) {
         let mut runs = Runs::new();

@@ -79,4 +79,5 @@ pub mod transport;
 pub mod tunnel;
 pub mod verdict;
 pub mod view;
+pub mod vrfs;
 pub mod worker;

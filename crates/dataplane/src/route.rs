@@ -14,10 +14,12 @@ use crate::fib::{MANY, NextHop, Route};
 use crate::punt::punt;
 use crate::verdict::Verdict;
 use crate::view::View;
+use crate::vrfs::{MAIN, UNKNOWN};
 
 /// Where the packet before left. Packets of one tunnel leave as one did, and most others by the same
 /// router, so little has to be looked up again. It ends with the batch, and so cannot be out of date.
 struct Last {
+    vrf: u32,
     destination: IpAddr,
     hop: NextHop,
     mtu: usize,
@@ -41,9 +43,11 @@ impl Ahead {
     };
 
     /// Looks up the routes of the next packets, at most [`MANY`].
-    fn look(&mut self, slots: &[Slot<'_>], view: &View) {
+    fn look<const VRFS: bool>(&mut self, slots: &[Slot<'_>], view: &View) {
         let mut count = 0;
-        let is_asked = |slot: &&Slot<'_>| slot.verdict.is_none() && known(slot).is_none();
+        let is_asked = |slot: &&Slot<'_>| {
+            slot.verdict.is_none() && known(slot).is_none() && vrf_of::<VRFS>(slot, view) == MAIN
+        };
         for slot in slots.iter().filter(is_asked) {
             let destination = destination(slot);
             if count == 0 || self.destinations[count - 1] != destination {
@@ -58,7 +62,10 @@ impl Ahead {
     }
 
     /// The route of a destination, which is asked for in the order of the packets.
-    fn route(&mut self, destination: IpAddr, view: &View) -> Option<Route> {
+    fn route(&mut self, vrf: u32, destination: IpAddr, view: &View) -> Option<Route> {
+        if vrf != MAIN {
+            return view.fib.lookup_in(vrf, destination);
+        }
         match self.rest.find(|at| self.destinations[*at] == destination) {
             Some(at) => view.fib.route_of(self.codes[at]),
             None => view.fib.lookup(destination),
@@ -68,15 +75,30 @@ impl Ahead {
 
 /// Routes every packet.
 pub(crate) fn route(batch: &mut Batch<'_>, view: &View, turn: &mut Turn<'_>) {
+    // Who has no VRF is not to pay for them.
+    match view.vrfs.in_use() {
+        false => route_all::<false>(batch, view, turn),
+        true => route_all::<true>(batch, view, turn),
+    }
+}
+
+/// The table in which a packet's destination is looked up.
+#[inline(always)]
+fn vrf_of<const VRFS: bool>(slot: &Slot<'_>, view: &View) -> u32 {
+    if VRFS { view.vrf_out_of(slot) } else { MAIN }
+}
+
+#[inline(always)]
+fn route_all<const VRFS: bool>(batch: &mut Batch<'_>, view: &View, turn: &mut Turn<'_>) {
     let mut last = None;
     let mut ahead = Ahead::NOTHING;
     let is_large = view.fib.is_large();
     for slots in batch.slots.chunks_mut(MANY) {
         if is_large {
-            ahead.look(slots, view);
+            ahead.look::<VRFS>(slots, view);
         }
         for slot in slots.iter_mut().filter(|slot| slot.verdict.is_none()) {
-            let verdict = match route_one(slot, view, turn, &mut last, &mut ahead) {
+            let verdict = match route_one::<VRFS>(slot, view, turn, &mut last, &mut ahead) {
                 Ok(()) => success(slot, view),
                 Err(verdict) => verdict,
             };
@@ -101,20 +123,20 @@ fn known(slot: &Slot<'_>) -> Option<u32> {
 }
 
 #[inline]
-fn route_one(
+fn route_one<const VRFS: bool>(
     slot: &mut Slot<'_>,
     view: &View,
     turn: &mut Turn<'_>,
     last: &mut Option<Last>,
     ahead: &mut Ahead,
 ) -> Result<(), Verdict> {
-    let destination = destination(slot);
-    if last.as_ref().is_none_or(|last| last.destination != destination) {
+    let to = (vrf_of::<VRFS>(slot, view), destination(slot));
+    if last.as_ref().is_none_or(|last| last.destination != to.1 || (VRFS && last.vrf != to.0)) {
         let route = match known(slot) {
             Some(code) => view.fib.route_of(code),
-            None => ahead.route(destination, view),
+            None => ahead.route(to.0, to.1, view),
         };
-        look_up(slot, destination, route, view, turn, last)?;
+        look_up(slot, to, route, view, turn, last)?;
     }
     let Some(last) = last else { return Err(Verdict::NoRoute) };
     if slot.frame.len() > last.mtu {
@@ -128,7 +150,7 @@ fn route_one(
 
 fn look_up(
     slot: &Slot<'_>,
-    destination: IpAddr,
+    (vrf, destination): (u32, IpAddr),
     route: Option<Route>,
     view: &View,
     turn: &mut Turn<'_>,
@@ -137,6 +159,7 @@ fn look_up(
     let hop = match route {
         Some(Route::Via(hop)) => hop,
         Some(other) => return Err(refused(other, slot)),
+        None if vrf == UNKNOWN => return Err(Verdict::VrfUnknown),
         None => return Err(Verdict::NoRoute),
     };
     if let Some(last) = last
@@ -144,7 +167,7 @@ fn look_up(
         && hop.gateway.is_some()
         && last.destination.is_ipv4() == destination.is_ipv4()
     {
-        last.destination = destination;
+        (last.vrf, last.destination) = (vrf, destination);
         return Ok(());
     }
     let port = view.ports.get(usize::from(hop.port)).ok_or(Verdict::RouteNotAPort)?;
@@ -160,7 +183,7 @@ fn look_up(
     let mut header = [0; HEADER_LEN];
     let written = Header::new(mac, port.mac, ethertype).emit(&mut header);
     written.map_err(|_| Verdict::NoRoom)?;
-    *last = Some(Last { destination, hop, mtu, header });
+    *last = Some(Last { vrf, destination, hop, mtu, header });
     Ok(())
 }
 
@@ -187,6 +210,7 @@ fn refused(route: Route, slot: &Slot<'_>) -> Verdict {
         Route::Blackhole => Verdict::RouteBlackhole,
         Route::Unreachable => Verdict::RouteUnreachable,
         Route::Prohibit => Verdict::RouteProhibit,
+        Route::OutOfVrf => Verdict::RouteOutOfVrf,
     }
 }
 

@@ -184,6 +184,9 @@ pub(crate) fn ask_all(slots: &mut [Slot<'_>], view: &View) {
     if view.tunnels.is_empty() {
         return;
     }
+    if view.vrfs.in_use() {
+        return ask_each(slots, view);
+    }
     for slots in slots.chunks_mut(MANY) {
         if !ask_v4(slots, view) {
             ask_mixed(slots, view);
@@ -247,6 +250,14 @@ fn ask_mixed(slots: &mut [Slot<'_>], view: &View) {
     }
 }
 
+/// The same one by one, each in the table of its VRF.
+fn ask_each(slots: &mut [Slot<'_>], view: &View) {
+    for slot in slots.iter_mut().filter(|slot| is_asked(slot)) {
+        let code = view.fib.code_in(view.vrf_of(slot), slot.flow.dst);
+        lead_to(slot, code, view);
+    }
+}
+
 /// Finds the tunnel that the route of a packet leads into which no policy protects, and asks for the
 /// memory of the slot in which its SA is.
 #[inline]
@@ -254,7 +265,8 @@ pub(crate) fn find<'v>(slot: &mut Slot<'v>, view: &'v View) -> Result<(), Verdic
     if view.tunnels.is_empty() {
         return Ok(());
     }
-    let code = slot.lead.code().unwrap_or_else(|| view.fib.code_at(slot.flow.dst));
+    let code = slot.lead.code();
+    let code = code.unwrap_or_else(|| view.fib.code_in(view.vrf_of(slot), slot.flow.dst));
     slot.lead = Lead::to(code);
     let Some(number) = Fib::tunnel_of(code) else {
         // The host chose the tunnels' device: what the device has no tunnel for is not for clear.

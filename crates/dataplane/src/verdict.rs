@@ -189,6 +189,10 @@ verdicts! {
     RouteProhibit "route_prohibit" Dropped None;
     /// The route leaves by an interface that is not a port of the gateway.
     RouteNotAPort "route_not_a_port" Dropped None;
+    /// The route leaves by a port or a tunnel of another VRF.
+    RouteOutOfVrf "route_out_of_vrf" Dropped None;
+    /// The VRF that its port or its tunnel is led to is not there.
+    VrfUnknown "vrf_unknown" Dropped None;
     /// Led into a tunnel that does not exist, or that no policy says how to enter.
     NoTunnel "no_tunnel" Dropped Some("XfrmOutNoStates");
     /// The tunnel's far end is an address of this host.

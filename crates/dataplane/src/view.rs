@@ -18,6 +18,7 @@ use crate::sad::Sad;
 use crate::spd::Spd;
 use crate::transport::TransportSlots;
 use crate::tunnel::Tunnels;
+use crate::vrfs::Vrfs;
 
 /// One interface that the gateway forwards through.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +52,8 @@ pub struct View {
     pub tunnels: Tunnels,
     /// Routes.
     pub fib: Fib,
+    /// The VRFs of ports and tunnels.
+    pub vrfs: Vrfs,
     /// Link-layer addresses.
     pub neighbours: Neighbours,
     /// Somebody listens for ACQUIRE, so that a missing SA may come.

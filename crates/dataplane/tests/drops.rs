@@ -18,6 +18,7 @@ use dataplane::selector::{PortMatch, Selector};
 use dataplane::spd::DefaultAction;
 use dataplane::tunnel::TunnelName;
 use dataplane::verdict::{Outcome, Verdict};
+use dataplane::vrfs::{MAIN, PortVrf, UNKNOWN, Vrfs};
 use fixture::*;
 use wire::protocol;
 
@@ -258,6 +259,13 @@ const CASES: &[Case] = &[
     (Verdict::RouteBlackhole, || drop_by_route(Route::Blackhole)),
     (Verdict::RouteUnreachable, || drop_by_route(Route::Unreachable)),
     (Verdict::RouteProhibit, || drop_by_route(Route::Prohibit)),
+    (Verdict::RouteOutOfVrf, || drop_by_route(Route::OutOfVrf)),
+    (Verdict::VrfUnknown, || {
+        let mut west = west();
+        let unknown = PortVrf { inner: UNKNOWN, outer: UNKNOWN };
+        west.change(|view| view.vrfs = Vrfs::new(vec![unknown; 2], MAIN));
+        west.drop(RED, &clear().frame(RED))
+    }),
     (Verdict::NoTunnel, || {
         let mut west = west();
         west.change(|view| {

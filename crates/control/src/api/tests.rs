@@ -93,6 +93,7 @@ impl Facts for Fixed {
             link_up: true,
             xdp_mode: "native".into(),
             zero_copy: false,
+            vrf: None,
             queues: 2,
             rx_packets: 1,
             rx_bytes: 64,

@@ -318,6 +318,9 @@ pub struct Port {
     pub zero_copy: bool,
     /// Receive queues served.
     pub queues: u32,
+    /// The VRF that it is led to; absent for the main table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<String>,
     /// Packets received.
     pub rx_packets: u64,
     /// Bytes received, without the frame check sequence.

@@ -23,6 +23,27 @@ pub enum ConfigError {
         /// What is right, or what is wrong.
         reason: String,
     },
+    /// A `vrf` says something impossible.
+    #[error("{place}: {reason}")]
+    Vrf {
+        /// What is led there.
+        place: String,
+        /// What is wrong, and what is right.
+        reason: String,
+    },
+    /// A VRF device that is not there.
+    #[error(
+        "{place}: there is no VRF device {vrf:?}; VRF devices here: {present} (make it with `ip link \
+         add {vrf} type vrf table NUMBER`, or name the table itself: vrf = {{ table = NUMBER }})"
+    )]
+    UnknownVrf {
+        /// What is led there.
+        place: String,
+        /// The device.
+        vrf: String,
+        /// Those that are.
+        present: String,
+    },
     /// An error inside a file, so that the sentence names the file.
     #[error("{}: {error}", path.display())]
     InFile {

@@ -7,7 +7,7 @@ use dataplane::prefix::{Family, Prefix};
 use dataplane::tunnel::TunnelName;
 use serde::{Deserialize, Serialize};
 
-use super::ConfigError;
+use super::{ConfigError, VrfConfig};
 
 /// The most groups: each costs a device, and a port on every worker.
 const GROUPS_MAX: usize = 64;
@@ -27,6 +27,13 @@ pub struct GroupConfig {
     /// The device's MTU; when absent, what fits into a tunnel on the port with the smallest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
+    /// The VRF of the packets inside the tunnels; when absent the kernel's, of which the device is a part,
+    /// else the main table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<VrfConfig>,
+    /// The VRF in which the tunnels' far ends are; the main table when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outer_vrf: Option<VrfConfig>,
     /// Names and routes of tunnels. A tunnel that needs neither need not be here.
     #[serde(rename = "tunnel", default, skip_serializing_if = "Vec::is_empty")]
     pub tunnels: Vec<TunnelConfig>,
@@ -143,7 +150,8 @@ pub(super) fn validate(groups: &[GroupConfig], taken: &[&str]) -> Result<(), Con
         {
             return refuse(&group.device, format!("another group has the if_id {if_id}"));
         }
-        if let Some((twice, _)) = group.routes().find(|(prefix, _)| !routes.insert(*prefix)) {
+        let mut again = |prefix| !routes.insert((group.vrf.clone(), prefix));
+        if let Some((twice, _)) = group.routes().find(|(prefix, _)| again(*prefix)) {
             return refuse(&group.device, format!("{twice} is routed into two tunnels"));
         }
     }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Config, ConfigError, PortConfig};
+use super::{Config, ConfigError, PortConfig, VrfConfig};
 
 /// What a frame spends before the packet: the kernel's XDP_PACKET_HEADROOM, which is also the room
 /// that encapsulation uses.
@@ -106,7 +106,21 @@ impl Config {
         for port in &self.ports {
             self.check_port(port, machine)?;
         }
+        self.check_vrfs(machine)?;
         self.check_memory(machine)
+    }
+
+    fn check_vrfs(&self, machine: &Machine) -> Result<(), ConfigError> {
+        let devices = || machine.interfaces.iter().filter(|i| i.kind.as_deref() == Some("vrf"));
+        for (place, led) in self.vrfs() {
+            if let VrfConfig::Device(vrf) = led
+                && !devices().any(|device| device.name == *vrf)
+            {
+                let present = list(devices().map(|device| device.name.as_str()));
+                return Err(ConfigError::UnknownVrf { place: place(), vrf: vrf.clone(), present });
+            }
+        }
+        Ok(())
     }
 
     fn check_cores(&self, machine: &Machine) -> Result<(), ConfigError> {

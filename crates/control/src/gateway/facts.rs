@@ -8,6 +8,7 @@ use dataplane::clock::Clock;
 use dataplane::policy::Direction;
 use dataplane::sa::Mode;
 use dataplane::verdict::{Outcome, Verdict};
+use dataplane::vrfs::Vrfs;
 use xsk::CounterKind;
 
 use super::host::{Host, HostSummary};
@@ -23,7 +24,7 @@ use crate::api::{
 };
 use crate::config::Config;
 use crate::journal::Health;
-use crate::route_feed::{Kernel, Route as KernelRoute};
+use crate::route_feed::{Kernel, Route as KernelRoute, Table};
 use crate::xfrm::{PolicyId, SaId, Server};
 
 /// What was counted at the last question, for rates.
@@ -54,6 +55,8 @@ pub struct View<'a> {
     pub kernel: &'a Kernel,
     /// Which interface is which port.
     pub network: &'a Network,
+    /// Where ports lead.
+    pub vrfs: &'a Vrfs,
     /// The programs.
     pub ports: &'a Ports,
     /// The workers.
@@ -170,6 +173,7 @@ impl View<'_> {
 
     fn one_port(&self, program: &PortProgram, counters: &xsk::PortCounters) -> Port {
         let link = self.kernel.link(program.ifindex);
+        let port = self.network.port(program.ifindex);
         let loss = |name: &str, count: u64, description: &str| Loss {
             name: name.to_owned(),
             count,
@@ -186,6 +190,7 @@ impl View<'_> {
             xdp_mode: program.mode.to_owned(),
             zero_copy: program.zero_copy,
             queues: program.queues,
+            vrf: port.and_then(|port| self.network.vrf_name(port, self.vrfs, self.kernel)),
             rx_packets: counters.rx_packets,
             rx_bytes: counters.rx_bytes,
             tx_packets: counters.tx_packets,
@@ -221,7 +226,7 @@ impl View<'_> {
         let port = hop.and_then(|hop| self.network.port(hop.ifindex));
         Route {
             prefix: route.prefix.to_string(),
-            table: route.table.name().to_owned(),
+            table: route.table.name(),
             kind: route.kind.name().to_owned(),
             metric: route.metric,
             gateway: hop.and_then(|hop| hop.gateway),
@@ -324,7 +329,11 @@ impl Facts for View<'_> {
 
     fn routes(&mut self) -> Vec<Route> {
         let mut routes = self.kernel.selected_routes();
-        routes.sort_by_key(|route| route.prefix);
+        let vrfs = self.network.vrf_tables().flat_map(|table| self.kernel.routes_in(table));
+        routes.extend(vrfs);
+        routes.sort_by_key(|route| {
+            (matches!(route.table, Table::Other(_)), route.table, route.prefix)
+        });
         routes.into_iter().map(|route| self.one_route(route)).collect()
     }
 

@@ -1,9 +1,9 @@
 //! The devices of groups of tunnels, and the routes into tunnels that the configuration gives.
 //!
-//! Such a route is written to the kernel's main table, by the group's device and the tunnel's next hop,
-//! and comes back by `route_feed` as one that somebody typed would: so the host's own packets follow it
-//! as well as those that are forwarded, and `ip route` shows it. Beside each stands a blackhole of a
-//! higher metric, for the time without the device.
+//! Such a route is written to the kernel's main table, or that of the group's VRF, by the group's device
+//! and the tunnel's next hop, and comes back by `route_feed` as one that somebody typed would: so the
+//! host's own packets follow it as well as those that are forwarded, and `ip route` shows it. Beside each
+//! stands a blackhole of a higher metric, for the time without the device.
 //!
 //! Devices and routes outlive a gateway that is killed, so that the host's packets die there and do not
 //! leave in clear. A clean stop removes them. What routes mean `groups` knows.
@@ -16,11 +16,10 @@ use dataplane::prefix::Prefix;
 use super::host::codec::{OUR_PROTOCOL, Route, Way};
 use super::host::rtnetlink::Writer;
 use super::host::{METRIC_HELD, mtu_of, settle_device};
+use super::vrfs::tables_of_groups;
 use crate::config::{Config, next_hop_of};
 use crate::route_feed::{Kernel, Table};
 
-/// The kernel's main table.
-const MAIN: u32 = 254;
 /// The metric of our routes: what somebody types has 0 and goes before, what routing daemons learn has
 /// more or the same prefix seldom.
 const METRIC: u32 = 50;
@@ -35,7 +34,8 @@ struct Device {
 pub struct GroupDevices {
     writer: Writer,
     devices: Vec<Device>,
-    held: Vec<Prefix>,
+    /// Tables and prefixes of our routes.
+    held: Vec<(u32, Prefix)>,
 }
 
 impl GroupDevices {
@@ -49,23 +49,29 @@ impl GroupDevices {
         kernel: &Kernel,
     ) -> io::Result<Option<GroupDevices>> {
         let mut writer = Writer::open()?;
-        let mut held: HashSet<Prefix> =
-            config.groups.iter().flat_map(|g| g.routes()).map(|r| r.0).collect();
-        remove_left(&mut writer, kernel, &held)?;
+        let tables = tables_of_groups(config, kernel);
+        let groups = || config.groups.iter().zip(&tables);
+        // A VRF device that is gone by now: its routes have no table to be in.
+        let routed = groups().filter_map(|(group, table)| Some((group, (*table)?)));
+        let mut held: HashSet<(u32, Prefix)> = routed
+            .flat_map(|(group, table)| group.routes().map(move |route| (table, route.0)))
+            .collect();
+        remove_left(&mut writer, kernel, &held, &tables)?;
         if config.groups.is_empty() {
             return Ok(None);
         }
         let mut devices = Vec::new();
-        for group in &config.groups {
+        for (group, table) in groups() {
             settle_device(&group.device)?;
             let index = writer.index_of(&group.device)?;
             let mtu = mtu_of(group.mtu, ports, kernel);
             writer.set_link(index, mtu)?;
             devices.push(Device { index, mtu, configured_mtu: group.mtu });
+            let Some(table) = *table else { continue };
             for (prefix, name) in group.routes() {
                 let way = Way::Gateway(index, next_hop_of(name, prefix.family()));
-                writer.add_route(MAIN, &our_route(prefix, way))?;
-                writer.add_route(MAIN, &our_route(prefix, Way::Blackhole))?;
+                writer.add_route(table, &our_route(prefix, way))?;
+                writer.add_route(table, &our_route(prefix, Way::Blackhole))?;
             }
         }
         writer.flush()?;
@@ -88,21 +94,27 @@ impl GroupDevices {
 
     /// Gives everything back.
     pub fn end(mut self) -> io::Result<()> {
-        for prefix in self.held {
-            self.writer.delete_route(MAIN, &our_route(prefix, Way::Blackhole))?;
+        for (table, prefix) in self.held {
+            self.writer.delete_route(table, &our_route(prefix, Way::Blackhole))?;
         }
         self.writer.flush()?;
         self.devices.iter().try_for_each(|device| self.writer.delete_link(device.index))
     }
 }
 
-/// Removes routes of an earlier run that the configuration does not have any more.
-fn remove_left(writer: &mut Writer, kernel: &Kernel, held: &HashSet<Prefix>) -> io::Result<()> {
+/// Removes routes of an earlier run that the configuration does not have any more, from the main table and
+/// those of its VRFs. Other tables have other owners.
+fn remove_left(
+    writer: &mut Writer,
+    kernel: &Kernel,
+    held: &HashSet<(u32, Prefix)>,
+    tables: &[Option<u32>],
+) -> io::Result<()> {
     let ours = |route: &&crate::route_feed::Route| {
-        route.table == Table::Main
+        (route.table == Table::Main || tables.contains(&Some(route.table.number())))
             && route.protocol == OUR_PROTOCOL
             && matches!(route.metric, METRIC | METRIC_HELD)
-            && !held.contains(&route.prefix)
+            && !held.contains(&(route.table.number(), route.prefix))
     };
     for route in kernel.routes().filter(ours) {
         let way = match route.first_hop() {
@@ -111,7 +123,7 @@ fn remove_left(writer: &mut Writer, kernel: &Kernel, held: &HashSet<Prefix>) -> 
         };
         let gone =
             Route { prefix: route.prefix, metric: route.metric, way, protocol: OUR_PROTOCOL };
-        writer.delete_route(MAIN, &gone)?;
+        writer.delete_route(route.table.number(), &gone)?;
     }
     writer.flush()
 }

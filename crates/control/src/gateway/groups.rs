@@ -18,6 +18,8 @@ use crate::route_feed::Link;
 struct Group {
     device: String,
     if_id: Option<u32>,
+    /// Those of its tunnels, where each has its own and the configuration names them.
+    listed: Vec<u32>,
     next_hops: HashMap<IpAddr, TunnelName>,
 }
 
@@ -49,6 +51,7 @@ impl Groups {
         let group = |group: &GroupConfig| Group {
             device: group.device.clone(),
             if_id: group.if_id,
+            listed: group.tunnels.iter().filter_map(|tunnel| tunnel.if_id).collect(),
             next_hops: group.next_hops(),
         };
         Groups { groups: config.groups.iter().map(group).collect(), host, first_port }
@@ -67,6 +70,14 @@ impl Groups {
     /// The devices and, where a group has one, the `if_id` of all its tunnels; by port.
     pub fn if_ids(&self) -> impl Iterator<Item = (u16, u32)> {
         self.ports().zip(&self.groups).filter_map(|(port, group)| Some((port, group.if_id?)))
+    }
+
+    /// The devices of groups without one, and the `if_id`s of the tunnels that the configuration names.
+    pub fn listed_if_ids(&self) -> impl Iterator<Item = (u16, u32)> {
+        let listed = |(port, group): (u16, &Group)| {
+            group.listed.iter().map(move |if_id| (port, *if_id)).collect::<Vec<_>>()
+        };
+        self.ports().zip(&self.groups).flat_map(listed)
     }
 
     /// The links that are groups' devices, by index.

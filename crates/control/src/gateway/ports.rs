@@ -7,7 +7,7 @@ use wire::ethernet::MacAddr;
 use xsk::{AttachMode, AttachWish, Steer, XdpPort, XskError};
 
 use crate::config::{Config, Mode};
-use crate::route_feed::{Kernel, RouteKind, Table};
+use crate::route_feed::{Kernel, RouteKind};
 
 /// One interface with its program.
 pub struct PortProgram {
@@ -148,7 +148,7 @@ impl Ports {
 fn local_addresses(kernel: &Kernel) -> Vec<IpAddr> {
     let broadcast = kernel
         .routes()
-        .filter(|route| route.table == Table::Local && route.kind == RouteKind::Broadcast)
+        .filter(|route| route.kind == RouteKind::Broadcast)
         .map(|route| route.prefix.address());
     let mut addresses: Vec<IpAddr> =
         kernel.addresses().map(|address| address.address).chain(broadcast).collect();

@@ -12,6 +12,7 @@ use dataplane::view::View;
 
 use super::groups::Groups;
 use super::network::Network;
+use super::vrfs::Leads;
 use crate::route_feed::{Event, Kernel, NextHop, Placement, Route, RouteKind, Table};
 
 /// What following routes takes.
@@ -27,7 +28,7 @@ pub struct Following {
 /// With so many IPv4 routes in the kernel's main table, changed so many times, one after the other.
 #[must_use]
 pub fn following(routes: u32, changes: u32) -> Following {
-    let mut network = Network::new(vec![1], Groups::default());
+    let mut network = Network::new(vec![1], Groups::default(), Leads::default());
     let (mut kernel, mut view, mut news) = (Kernel::default(), View::default(), Vec::new());
     for number in 0..routes {
         black_box(kernel.apply(Event::Route(route(number, 1), Placement::Append), &mut news));

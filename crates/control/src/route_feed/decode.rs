@@ -1,7 +1,7 @@
 //! From rtnetlink messages to events, and from wishes to rtnetlink requests.
 //!
 //! What the gateway does not follow is left out here: bridge tables, proxy and multicast-routing
-//! entries, cached routes, tables other than local, main and default. Routes for one type of
+//! entries, cached routes. Routes for one type of
 //! service or one source prefix are left out too: without them the destination's other routes
 //! apply, which is what packets without that mark or source get. A route whose way out only the
 //! kernel can take (a tunnel encapsulation, an unexpanded next-hop object) stays, as
@@ -17,7 +17,7 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::address::AddressMessage;
 use netlink_packet_route::link::{
-    InfoData, InfoVlan, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoVlan, InfoVrf, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage,
 };
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage,
@@ -140,6 +140,7 @@ fn link(message: LinkMessage) -> Option<Link> {
         parent: None,
         vlan: None,
         master: None,
+        vrf_table: None,
         rx_queues: 1,
     };
     let mut elsewhere = false;
@@ -173,6 +174,13 @@ fn link_info(infos: &[LinkInfo], link: &mut Link) {
                     _ => None,
                 };
                 link.vlan = vlan.iter().find_map(tag);
+            }
+            LinkInfo::Data(InfoData::Vrf(vrf)) => {
+                let table = |info: &InfoVrf| match info {
+                    InfoVrf::TableId(table) => Some(*table),
+                    _ => None,
+                };
+                link.vrf_table = vrf.iter().find_map(table);
             }
             _ => {}
         }
@@ -444,6 +452,24 @@ mod tests {
     }
 
     #[test]
+    fn a_vrf_device_has_a_table_and_its_parts_have_it_for_a_master() {
+        let vrf = vec![
+            LinkInfo::Kind(InfoKind::Vrf),
+            LinkInfo::Data(InfoData::Vrf(vec![InfoVrf::TableId(10)])),
+        ];
+        let attributes = vec![LinkAttribute::IfName("blue".into()), LinkAttribute::LinkInfo(vrf)];
+        let Decoded::Event(Event::Link(blue)) = through(link_message(attributes), 0) else {
+            panic!("a link");
+        };
+        assert_eq!((blue.kind.as_deref(), blue.vrf_table), (Some("vrf"), Some(10)));
+        let attributes = vec![LinkAttribute::IfName("red0".into()), LinkAttribute::Controller(9)];
+        let Decoded::Event(Event::Link(part)) = through(link_message(attributes), 0) else {
+            panic!("a link");
+        };
+        assert_eq!((part.master, part.vrf_table), (Some(blue.ifindex), None));
+    }
+
+    #[test]
     fn ways_that_only_the_kernel_knows_are_marked() {
         let kind = |attributes| route_of(route_message(attributes)).unwrap().kind;
         let oif = || RouteAttribute::Oif(2);
@@ -467,8 +493,10 @@ mod tests {
         assert_eq!(with(|m| m.header.source_prefix_length = 8), None);
         assert_eq!(with(|m| m.header.flags = RouteFlags::Cloned), None);
         assert_eq!(with(|m| m.header.address_family = AddressFamily::Mpls), None);
-        assert_eq!(with(|m| m.header.table = 220), None);
-        assert_eq!(with(|m| m.attributes.push(RouteAttribute::Table(1000))), None);
+        assert_eq!(with(|m| m.header.table = 0), None);
+        let table = |number| Some((Table::Other(number), "10.0.0.0/8".to_owned()));
+        assert_eq!(with(|m| m.header.table = 220), table(220));
+        assert_eq!(with(|m| m.attributes.push(RouteAttribute::Table(1000))), table(1000));
         assert_eq!(with(|m| m.header.destination_prefix_length = 33), None);
         let local = with(|m| m.attributes.push(RouteAttribute::Table(255)));
         assert_eq!(local.map(|(table, _)| table), Some(Table::Local));

@@ -150,6 +150,18 @@ impl Kernel {
         self.routes.selected_at(prefix)
     }
 
+    /// One route per prefix of a table, such that the longest match among them is what the kernel would
+    /// choose in that table.
+    pub fn routes_in(&self, table: Table) -> impl Iterator<Item = &Route> {
+        self.routes.best_of(table)
+    }
+
+    /// Of [`routes_in`](Self::routes_in) the route of one prefix.
+    #[must_use]
+    pub fn route_in(&self, table: Table, prefix: Prefix) -> Option<&Route> {
+        self.routes.best(table, prefix)
+    }
+
     /// The prefixes whose selected route is perhaps another after [`Change::Route`]: itself, and those of
     /// tables that are asked later which it covers, or did.
     #[must_use]

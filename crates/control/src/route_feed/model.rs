@@ -31,6 +31,8 @@ pub struct Link {
     pub vlan: Option<u16>,
     /// The bridge, bond or VRF that this link is a part of.
     pub master: Option<u32>,
+    /// The routing table, for links of kind "vrf".
+    pub vrf_table: Option<u32>,
     /// Receive queues that the link was created with.
     pub rx_queues: u32,
 }
@@ -46,7 +48,8 @@ pub struct Address {
     pub prefix_length: u8,
 }
 
-/// The kernel's routing tables that are followed, in the order in which the kernel asks them.
+/// The kernel's routing tables; the first three in the order in which the kernel asks them for whatever has
+/// no VRF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Table {
     /// 255: the host's own and broadcast addresses.
@@ -55,30 +58,45 @@ pub enum Table {
     Main,
     /// 253: asked last, usually empty.
     Default,
+    /// Any other, perhaps a VRF's; asked for packets of that VRF alone.
+    Other(u32),
 }
 
 impl Table {
-    /// All of them, in the order of the kernel's default rules (priorities 0, 32766, 32767).
+    /// Those that are no VRF's, in the order of the kernel's default rules (priorities 0, 32766, 32767).
     pub const ALL: [Self; 3] = [Self::Local, Self::Main, Self::Default];
 
-    /// The table of a number, when it is one that is followed.
+    /// The table of a number; none has 0.
     #[must_use]
     pub fn from_number(number: u32) -> Option<Self> {
         match number {
             255 => Some(Self::Local),
             254 => Some(Self::Main),
             253 => Some(Self::Default),
-            _ => None,
+            0 => None,
+            other => Some(Self::Other(other)),
         }
     }
 
-    /// The name in /etc/iproute2/rt_tables.
+    /// The kernel's number of it.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub fn number(self) -> u32 {
         match self {
-            Self::Local => "local",
-            Self::Main => "main",
-            Self::Default => "default",
+            Self::Local => 255,
+            Self::Main => 254,
+            Self::Default => 253,
+            Self::Other(number) => number,
+        }
+    }
+
+    /// The name in /etc/iproute2/rt_tables, or the number.
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Self::Local => "local".to_owned(),
+            Self::Main => "main".to_owned(),
+            Self::Default => "default".to_owned(),
+            Self::Other(number) => number.to_string(),
         }
     }
 }

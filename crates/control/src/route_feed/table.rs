@@ -111,8 +111,16 @@ impl RouteTable {
     }
 
     /// The route that counts for a prefix in a table.
-    fn best(&self, table: Table, prefix: Prefix) -> Option<&Route> {
+    pub(super) fn best(&self, table: Table, prefix: Prefix) -> Option<&Route> {
         self.routes.get(&(table, prefix))?.iter().find(|route| route.usable())
+    }
+
+    /// Those of a table.
+    pub(super) fn best_of(&self, table: Table) -> impl Iterator<Item = &Route> {
+        // The first prefix of all: those of IPv4 come before those of IPv6.
+        let lists = self.routes.range((table, Prefix::any(Family::V4))..);
+        let lists = lists.take_while(move |(key, _)| key.0 == table);
+        lists.filter_map(|(_, list)| list.iter().find(|route| route.usable()))
     }
 
     /// The route for an address, asked table by table as the kernel does it. The slow twin of any

@@ -18,6 +18,7 @@ use crate::sa::Sa;
 use crate::tunnel::is_of;
 use crate::verdict::Verdict;
 use crate::view::View;
+use crate::vrfs::MAIN;
 
 const _: () = assert!(BATCH_PACKETS <= MANY, "their routes are looked up in one go");
 
@@ -30,15 +31,18 @@ pub(super) fn decide<'a, 'v: 'a>(
 ) {
     // Where they come from; once, where packets from one follow each other.
     let mut sources = [IpAddr::V4(Ipv4Addr::UNSPECIFIED); MANY];
+    let mut vrfs = [MAIN; MANY];
     let mut count = 0;
     // Of each packet the slot, the number of its source, and its run's direction and verdict.
     let mut packets = [(0, 0, Direction::Forward, Verdict::NoPolicy); BATCH_PACKETS];
     let mut len = 0;
     for run in runs {
         let Some(verdict) = run.unwelcome else { continue };
+        // Its packets came through one SA.
+        let vrf = view.vrf_of(run.first(slots));
         for (at, slot) in run.undecided(slots) {
-            if count == 0 || sources[count - 1] != slot.flow.src {
-                sources[count] = slot.flow.src;
+            if count == 0 || sources[count - 1] != slot.flow.src || vrfs[count - 1] != vrf {
+                (sources[count], vrfs[count]) = (slot.flow.src, vrf);
                 count += 1;
             }
             packets[len] = (at, count - 1, run.direction, verdict);
@@ -46,7 +50,13 @@ pub(super) fn decide<'a, 'v: 'a>(
         }
     }
     let mut codes = [0; MANY];
-    view.fib.codes_of(&sources[..count], &mut codes);
+    if view.vrfs.in_use() {
+        for (code, (vrf, source)) in codes.iter_mut().zip(vrfs.iter().zip(&sources[..count])) {
+            *code = view.fib.code_in(*vrf, *source);
+        }
+    } else {
+        view.fib.codes_of(&sources[..count], &mut codes);
+    }
     let mut rows: [Option<(u32, &u64)>; MANY] = [None; MANY];
     for (code, row) in codes[..count].iter().zip(&mut rows) {
         let number = Fib::tunnel_of(*code);
