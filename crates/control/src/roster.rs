@@ -75,13 +75,15 @@ impl<T> Roster<T> {
 
     /// Sets the value of a name; the value it had.
     pub(crate) fn insert(&mut self, name: u64, value: T) -> Option<T> {
-        if let Some(old) = self.get_mut(name) {
-            return Some(std::mem::replace(old, value));
-        }
         let (number, bit) = split(name);
-        let empty = || Chunk { present: 0, values: Vec::new() };
+        // Names that count up come to fill a chunk: it need not grow then.
+        let empty = || Chunk { present: 0, values: Vec::with_capacity(CHUNK_NAMES as usize) };
         let chunk = self.chunks.entry(number).or_insert_with(empty);
-        chunk.values.insert(chunk.place(bit), value);
+        let place = chunk.place(bit);
+        if chunk.has(bit) {
+            return chunk.values.get_mut(place).map(|old| std::mem::replace(old, value));
+        }
+        chunk.values.insert(place, value);
         chunk.present |= 1 << bit;
         self.len += 1;
         None

@@ -178,7 +178,7 @@ impl Guard {
     }
 
     fn note(&mut self, mark: char, held: Held) {
-        self.news += &line(mark, held);
+        write_line(&mut self.news, mark, held);
         self.lines += 1;
     }
 }
@@ -243,7 +243,8 @@ fn write_anew<'a>(path: &Path, held: impl Iterator<Item = &'a Held>) -> io::Resu
     let fresh = path.with_extension("new");
     let mut file =
         OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&fresh)?;
-    let text: String = held.map(|held| line('+', *held)).collect();
+    let mut text = String::new();
+    held.for_each(|held| write_line(&mut text, '+', *held));
     file.write_all(text.as_bytes())?;
     fs::rename(&fresh, path)?;
     append(path)
@@ -273,21 +274,19 @@ fn replay(text: &str) -> Vec<Held> {
     held.into_iter().map(|(one, _)| one).collect()
 }
 
-fn line(mark: char, (direction, selector): Held) -> String {
+fn write_line(out: &mut String, mark: char, (direction, selector): Held) {
     let direction = match direction {
         Direction::In => "in",
         Direction::Out => "out",
         Direction::Forward => "fwd",
     };
     let Selector { source, destination, protocol, source_port, destination_port } = selector;
-    let mut line = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(
-        line,
+        out,
         "{mark} {direction} {source} {destination} {protocol} {}/{} {}/{}",
         source_port.port, source_port.mask, destination_port.port, destination_port.mask
     );
-    line
 }
 
 fn parse(line: &str) -> Option<(char, Held)> {
@@ -426,7 +425,8 @@ mod tests {
 
     #[test]
     fn lines_that_make_no_sense_are_skipped() {
-        let good = line('+', held(Direction::Out, "1.0.0.0/8", "2.0.0.0/8"));
+        let mut good = String::new();
+        write_line(&mut good, '+', held(Direction::Out, "1.0.0.0/8", "2.0.0.0/8"));
         let cut = &good[..good.len() - 4];
         for bad in ["", "+", "+ out", "+ out 1.0.0.0/33 2.0.0.0/8 0 0/0 0/0", "+ up a b", cut] {
             assert_eq!(replay(&format!("{bad}\n{good}")).len(), 1, "{bad:?}");

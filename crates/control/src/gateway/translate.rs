@@ -106,7 +106,8 @@ pub fn sa(record: &SaRecord, engine: Engine, clock: &Clock, home: Home<'_>) -> R
         limits: limits(record),
         sent: record.replay.output_sequence(),
         received: record.replay.input_sequence(),
-        received_bitmap: Some(by_number(record)),
+        // Of a window that nothing came to there is nothing to say.
+        received_bitmap: (record.replay.input_sequence() != 0).then(|| by_number(record)),
         added_ns: clock.now_ns(),
     };
     let sa = match home {

@@ -1,77 +1,57 @@
-//! Bytes without their runs of zeros and ones, which are most of what XFRM's structs consist of: unused
-//! halves of addresses, counters that nothing counted yet, limits that do not limit.
+//! Bytes as what of them differs from what they usually are, which in XFRM's structs is little: halves of
+//! addresses are unused, counters have counted nothing yet, limits do not limit.
 //!
 //! ```text
-//!  0lllllll  l + 1 bytes follow as they are
-//!  10nnnnnn  n + 1 bytes of 0x00
-//!  11nnnnnn  n + 1 bytes of 0xff
+//!  32 bytes of input, eight words   ─▶   dddddddd  which of them differ, one bit each
+//!                                        the differing words, four bytes each, as `word ^ usual`
 //! ```
+//!
+//! Words rather than runs: which words differ is computed, not searched for, so that packing an SA of 400
+//! bytes takes a tenth of a microsecond.
 
-const LITERALS_MAX: usize = 128;
-const RUN_MAX: usize = 64;
-const ZEROS: u8 = 0x80;
-const ONES: u8 = 0xc0;
+/// Bytes of a word.
+const WORD: usize = 4;
 
-/// A run that is worth a token of its own: a single byte is not, between others.
-const RUN_MIN: usize = 2;
+/// Bytes that share a mask.
+const GROUP: usize = 8 * WORD;
 
-/// Appends `bytes` to `out`, packed.
-pub(super) fn pack(bytes: &[u8], out: &mut Vec<u8>) {
-    let mut rest = bytes;
-    while let Some(&first) = rest.first() {
-        let run = run_of(rest);
-        if is_run(first, run) {
-            let len = run.min(RUN_MAX);
-            out.push(if first == 0 { ZEROS } else { ONES } | (len - 1) as u8);
-            rest = &rest[len..];
-            continue;
+/// Appends what of `bytes` differs from `usual`, which is as long: whole words.
+pub(super) fn pack(bytes: &[u8], usual: &[u8], out: &mut Vec<u8>) {
+    debug_assert!(bytes.len() == usual.len() && bytes.len().is_multiple_of(WORD));
+    for (bytes, usual) in bytes.chunks(GROUP).zip(usual.chunks(GROUP)) {
+        let (mut mask, mut differing, mut count) = (0u8, [[0; WORD]; GROUP / WORD], 0);
+        let words = bytes.as_chunks().0.iter().zip(usual.as_chunks().0);
+        for (at, (word, usual)) in words.enumerate() {
+            let difference = u32::from_ne_bytes(*word) ^ u32::from_ne_bytes(*usual);
+            // Written in any case, and only kept if it is one: there is nothing to guess for the processor.
+            differing[count % differing.len()] = difference.to_ne_bytes();
+            mask |= u8::from(difference != 0) << at;
+            count += usize::from(difference != 0);
         }
-        let mut len = run;
-        while len < rest.len().min(LITERALS_MAX) {
-            let next = run_of(&rest[len..]);
-            if is_run(rest[len], next) {
-                break;
-            }
-            len += next;
-        }
-        let len = len.min(LITERALS_MAX);
-        out.push((len - 1) as u8);
-        out.extend_from_slice(&rest[..len]);
-        rest = &rest[len..];
+        out.push(mask);
+        let end = out.len() + count * WORD;
+        out.extend_from_slice(differing.as_flattened());
+        out.truncate(end);
     }
 }
 
-fn run_of(bytes: &[u8]) -> usize {
-    let first = bytes.first();
-    bytes.iter().take_while(|byte| Some(*byte) == first).count()
-}
-
-fn is_run(byte: u8, len: usize) -> bool {
-    matches!(byte, 0x00 | 0xff) && len >= RUN_MIN
-}
-
-/// Fills `out` from what [`pack`] made of as many bytes; the rest. `None`, with `out` half filled, for
-/// bytes that it did not make.
-pub(super) fn unpack<'a>(mut packed: &'a [u8], out: &mut [u8]) -> Option<&'a [u8]> {
-    let mut out = out;
-    while !out.is_empty() {
-        let (&token, rest) = packed.split_first()?;
-        let len = match token {
-            ..ZEROS => usize::from(token) + 1,
-            _ => usize::from(token % RUN_MAX as u8) + 1,
-        };
-        let (now, later) = out.split_at_mut_checked(len)?;
-        if token < ZEROS {
-            let (literals, rest) = rest.split_at_checked(len)?;
-            now.copy_from_slice(literals);
-            packed = rest;
-        } else {
-            now.fill(if token < ONES { 0x00 } else { 0xff });
-            packed = rest;
+/// Makes of `out`, which is as it usually is, what [`pack`] was given; the rest. `None`, with `out` half
+/// changed, for bytes that it did not make.
+pub(super) fn unpack<'a>(packed: &'a [u8], out: &mut [u8]) -> Option<&'a [u8]> {
+    let mut rest = packed;
+    for group in out.chunks_mut(GROUP) {
+        let (&mask, words) = rest.split_first()?;
+        let mut left = mask;
+        rest = words;
+        while left != 0 {
+            let (difference, behind) = rest.split_first_chunk::<WORD>()?;
+            let word = group.as_chunks_mut::<WORD>().0.get_mut(left.trailing_zeros() as usize)?;
+            *word = (u32::from_ne_bytes(*word) ^ u32::from_ne_bytes(*difference)).to_ne_bytes();
+            rest = behind;
+            left &= left - 1;
         }
-        out = later;
     }
-    Some(packed)
+    Some(rest)
 }
 
 #[cfg(test)]
@@ -79,33 +59,47 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn words() -> impl Strategy<Value = Vec<u32>> {
+        let word = || prop_oneof![2 => Just(0), 1 => Just(u32::MAX), 1 => any::<u32>()];
+        prop::collection::vec(word(), 0..150)
+    }
+
+    fn bytes(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
     proptest! {
         #[test]
-        fn comes_back_as_it_was(
-            runs in prop::collection::vec(
-                (prop_oneof![Just(0u8), Just(0xff), any::<u8>()], 1..300usize), 0..20),
-        ) {
-            let bytes: Vec<u8> =
-                runs.iter().flat_map(|(byte, len)| std::iter::repeat_n(*byte, *len)).collect();
+        fn comes_back_as_it_was(is in words(), usual in words()) {
+            let len = is.len().min(usual.len());
+            let (is, usual) = (bytes(&is[..len]), bytes(&usual[..len]));
             let mut packed = Vec::new();
-            pack(&bytes, &mut packed);
-            prop_assert!(packed.len() <= bytes.len() + bytes.len().div_ceil(LITERALS_MAX));
+            pack(&is, &usual, &mut packed);
+            prop_assert!(packed.len() <= is.len() + is.len().div_ceil(GROUP));
             packed.push(7);
-            let mut back = vec![0x55; bytes.len()];
+            let mut back = usual.clone();
             prop_assert_eq!(unpack(&packed, &mut back), Some(&[7][..]));
-            prop_assert_eq!(back, bytes);
+            prop_assert_eq!(back, is);
         }
 
         #[test]
-        fn nothing_panics_on_any_bytes(packed in prop::collection::vec(any::<u8>(), 0..200)) {
-            unpack(&packed, &mut [0; 300]);
+        fn nothing_panics_on_any_bytes(
+            packed in prop::collection::vec(any::<u8>(), 0..200), words in 0..80usize,
+        ) {
+            unpack(&packed, &mut vec![0; words * WORD]);
         }
     }
 
     #[test]
-    fn runs_take_a_byte() {
+    fn what_is_as_usual_takes_a_bit() {
+        let usual = bytes(&[9, 0, u32::MAX, 4, 5, 6, 7, 8, 1, 2]);
         let mut packed = Vec::new();
-        pack(&[&[1, 2, 0, 3][..], &[0; 64], &[0xff; 65], &[9]].concat(), &mut packed);
-        assert_eq!(packed, [3, 1, 2, 0, 3, ZEROS | 63, ONES | 63, 1, 0xff, 9]);
+        pack(&usual, &usual, &mut packed);
+        assert_eq!(packed, [0, 0]);
+        let mut other = usual.clone();
+        other[4] = 3;
+        packed.clear();
+        pack(&other, &usual, &mut packed);
+        assert_eq!(packed, [0b10, 3, 0, 0, 0, 0]);
     }
 }

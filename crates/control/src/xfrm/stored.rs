@@ -1,14 +1,15 @@
-//! SAs and policies as the tables keep them: packed. 100 000 of them are looked at one at a time, so
+//! SAs and policies as the tables keep them: packed (`packed.rs`). 100 000 of them are looked at one at a time, so
 //! they are made small rather than quick to look at; what works with one works on the whole thing
 //! ([`Sa`], [`Policy`]), which is made when it is asked for.
 //!
 //! Whatever is in here can be had back exactly. An SA's bytes hold its key and are wiped when they are
 //! replaced or dropped.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use wire::xfrm::address::{Address, Mark};
+use wire::xfrm::address::{Address, Id, Mark, Selector};
 use wire::xfrm::lifetime::{LifetimeConfig, LifetimeCurrent};
+use wire::xfrm::number::{AF_INET, IPPROTO_ESP, mode};
 use wire::xfrm::policy::UserTmpl;
 use wire::xfrm::replay::{ReplayState, ReplayStateEsn};
 use wire::xfrm::sa::{EncapTmpl, UsersaInfo};
@@ -73,7 +74,7 @@ struct FlatSa {
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct FlatPolicy {
-    selector: wire::xfrm::address::Selector,
+    selector: Selector,
     limits: LifetimeConfig,
     add_time: u64,
     deadline: u64,
@@ -103,8 +104,49 @@ fn bit(on: bool, bit: u16) -> u16 {
     if on { bit } else { 0 }
 }
 
-/// Room for packed bytes of fixed size, none of which is a key: an address or two, and runs.
-const PACKED_USUALLY: usize = 160;
+/// Room for packed bytes of fixed size, none of which is a key, at their longest; a policy may have several
+/// templates, and then takes more.
+const PACKED_MAX: usize = size_of::<FlatSa>() + size_of::<FlatSa>().div_ceil(32);
+
+/// What SAs are kept as the difference from: a tunnel over IPv4 with AES-256-GCM and no limits.
+static USUAL_SA: LazyLock<FlatSa> = LazyLock::new(|| {
+    let thresholds = AeventThresholds::default();
+    FlatSa {
+        info: UsersaInfo {
+            id: Id { proto: IPPROTO_ESP, ..Id::default() },
+            family: AF_INET,
+            mode: mode::TUNNEL,
+            ..UsersaInfo::default()
+        },
+        key_bits: USUAL_KEY_BITS.into(),
+        icv_bits: 128,
+        key_len: USUAL_KEY_BITS / 8,
+        thresholds: [thresholds.packets, thresholds.ticks],
+        ..FlatSa::new_zeroed()
+    }
+});
+
+/// With the salt.
+const USUAL_KEY_BITS: u16 = 256 + 32;
+
+/// The same of policies: between networks, with one template and no limits.
+static USUAL_POLICY: LazyLock<FlatPolicy> = LazyLock::new(|| FlatPolicy {
+    selector: Selector { family: AF_INET, ..Selector::default() },
+    limits: LifetimeConfig::UNLIMITED,
+    templates: 1,
+    ..FlatPolicy::new_zeroed()
+});
+
+/// The same of templates: a tunnel over IPv4 with any algorithm.
+static USUAL_TEMPLATE: LazyLock<UserTmpl> = LazyLock::new(|| UserTmpl {
+    id: Id { proto: IPPROTO_ESP, ..Id::default() },
+    family: AF_INET,
+    mode: mode::TUNNEL,
+    aalgos: u32::MAX,
+    ealgos: u32::MAX,
+    calgos: u32::MAX,
+    ..UserTmpl::default()
+});
 
 impl StoredSa {
     /// Packs an SA.
@@ -121,8 +163,8 @@ impl StoredSa {
                 bitmap = words;
             }
         }
-        let mut packed = Vec::with_capacity(PACKED_USUALLY);
-        pack(flat.as_bytes(), &mut packed);
+        let mut packed = Vec::with_capacity(PACKED_MAX);
+        pack(flat.as_bytes(), USUAL_SA.as_bytes(), &mut packed);
         // With all its room at once, so that no key stays behind where it was before.
         let mut bytes = Vec::with_capacity(packed.len() + key.len() + size_of_val(bitmap));
         bytes.extend_from_slice(&packed);
@@ -133,14 +175,14 @@ impl StoredSa {
 
     /// What it is found by, without its key: what it is in the interface's words, and its mark.
     pub(super) fn outline(&self) -> (UsersaInfo, Mark) {
-        let mut flat = FlatSa::new_zeroed();
+        let mut flat = *USUAL_SA;
         unpack(&self.0, flat.as_mut_bytes());
         (flat.info, flat.mark)
     }
 
     /// The SA, which is called `id`.
     pub(super) fn open(&self, id: SaId) -> Sa {
-        let mut flat = FlatSa::new_zeroed();
+        let mut flat = *USUAL_SA;
         let rest = unpack(&self.0, flat.as_mut_bytes()).unwrap_or_default();
         let (key, words) = rest.split_at_checked(flat.key_len.into()).unwrap_or_default();
         let has = |bit: u16| flat.flags & bit != 0;
@@ -262,18 +304,22 @@ impl StoredPolicy {
             templates: record.templates.len() as u16,
             pad: 0,
         };
-        let mut packed = Vec::with_capacity(PACKED_USUALLY);
-        pack(flat.as_bytes(), &mut packed);
-        pack(record.templates.as_bytes(), &mut packed);
+        let mut packed = Vec::with_capacity(PACKED_MAX);
+        pack(flat.as_bytes(), USUAL_POLICY.as_bytes(), &mut packed);
+        for template in &record.templates {
+            pack(template.as_bytes(), USUAL_TEMPLATE.as_bytes(), &mut packed);
+        }
         StoredPolicy(packed.into_boxed_slice())
     }
 
     /// The policy, which is called `id`.
     pub(super) fn open(&self, id: PolicyId) -> Policy {
-        let mut flat = FlatPolicy::new_zeroed();
-        let rest = unpack(&self.0, flat.as_mut_bytes()).unwrap_or_default();
-        let mut templates = vec![UserTmpl::default(); flat.templates.into()];
-        unpack(rest, templates.as_mut_bytes());
+        let mut flat = *USUAL_POLICY;
+        let mut rest = unpack(&self.0, flat.as_mut_bytes()).unwrap_or_default();
+        let mut templates = vec![*USUAL_TEMPLATE; flat.templates.into()];
+        for template in &mut templates {
+            rest = unpack(rest, template.as_mut_bytes()).unwrap_or_default();
+        }
         let record = PolicyRecord {
             id,
             index: flat.index,
