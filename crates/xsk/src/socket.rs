@@ -21,9 +21,10 @@ use crate::umem::{Live, Pool, Umem};
 use crate::xdp::{CopyMode, XdpOptions};
 
 /// How long a busy queue is tried again: the kernel frees the queue of a closed socket from a
-/// work queue, typically within 20 ms, so a quick restart meets its own past.
-const BUSY_RETRY_MAX: Duration = Duration::from_secs(1);
-const BUSY_RETRY_PAUSE: Duration = Duration::from_millis(10);
+/// work queue, typically within 20 ms, so a quick restart meets its own past. Where every core is busy
+/// it takes more than a second, and to refuse the start then would leave the interfaces closed.
+const BUSY_RETRY_MAX: Duration = Duration::from_secs(5);
+const BUSY_RETRY_PAUSE: Duration = Duration::from_millis(2);
 
 /// Packets that one kick may send: with the kernel's default of 32 the forwarder spends its time
 /// in system calls (0.5 instead of 1 Mpps measured on veth); above 256 nothing is gained.
