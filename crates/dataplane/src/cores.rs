@@ -13,6 +13,7 @@
 //! next number of its tunnel, that a receiver with a window of 64 accepts it, and that what it carried
 //! comes out in the order in which it went in. Nothing here prints or judges.
 
+mod ceiling;
 mod feed;
 mod model;
 mod stages;
@@ -33,6 +34,7 @@ use crate::verdict::{Outcome, Verdict};
 use crate::view::{Publisher, View};
 use crate::worker::{Worker, WorkerParts};
 
+pub use ceiling::Ceiling;
 use feed::{Feed, Way};
 pub use model::{Costs, packets_per_second};
 pub use stages::StageCosts;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crypto::Engine;
-use dataplane::cores::{CoresBench, Costs, Load, packets_per_second};
+use dataplane::cores::{Ceiling, CoresBench, Costs, Load, packets_per_second};
 use dataplane::path::{Measured, PathError};
 use lab::figure::{Figures, Spread};
 use serde::Serialize;
@@ -21,7 +21,8 @@ const MODELLED: [usize; 9] = [1, 2, 3, 4, 8, 16, 32, 48, 64];
 /// Whole workers on memory ports, one thread each; of every packet it is checked that it came out once
 /// and in its order, and that a receiver with a window of 64 accepts it. One worker and two are
 /// measured in turn, many rounds of 4096 packets per worker; a figure is the median of the quickest
-/// quarter of the rounds. For more cores than two there is a model, fed with the costs measured
+/// quarter of the rounds. What the machine itself gives two cores stands beside: the cipher alone, on one
+/// thread and on two, each in memory of its own, measured in the same rounds. For more cores than two there is a model, fed with the costs measured
 /// here; beside the measured figures stands what it says of two.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -59,6 +60,8 @@ struct Row {
     two_ns: Spread,
     /// One worker's time over two workers'.
     ratio: f64,
+    /// The same of the cipher alone, which shares nothing: what the machine gives.
+    machine_ratio: f64,
     /// What the model says of two workers, over one.
     modelled_ratio: f64,
     /// The owner's part of a packet, and what others can do for it; of a fat tunnel.
@@ -101,7 +104,9 @@ impl Cores {
         let unfit = |error: PathError| Unfit(error.to_string());
         let build = |workers| CoresBench::new(engine, workers, load, measured, sizes);
         let (mut one, mut two) = (build(1).map_err(unfit)?, build(2).map_err(unfit)?);
+        let mut ceiling = Ceiling::new(engine, 2, sizes).map_err(unfit)?;
         let (mut ones, mut twos) = (Vec::new(), Vec::new());
+        let (mut ciphers, mut pairs) = (Vec::new(), Vec::new());
         let (mut serials, mut heavies, mut dispatched) = (Vec::new(), Vec::new(), Vec::new());
         let mut bytes_per_packet = 0.0;
         for _ in 0..self.rounds {
@@ -109,6 +114,8 @@ impl Cores {
             bytes_per_packet = sample.bytes as f64 / sample.packets.max(1) as f64;
             ones.push(sample.ns_per_packet());
             twos.push(two.run()?.ns_per_packet());
+            ciphers.push(ceiling.run(1));
+            pairs.push(ceiling.run(2));
             if load == Load::Fat {
                 let costs = two.run_stages()?;
                 serials.push(costs.serial_ns);
@@ -132,6 +139,7 @@ impl Cores {
             one_ns,
             two_ns,
             ratio: one_ns.quiet / two_ns.quiet,
+            machine_ratio: quiet(ciphers) / quiet(pairs),
             modelled_ratio: model(2) / model(1),
             serial_ns: of_fat(serial),
             heavy_ns: of_fat(heavy),
@@ -178,6 +186,7 @@ fn table(rows: &[Row]) -> output::Table {
         "1 worker ns",
         "2 workers ns",
         "ratio",
+        "machine",
         "model",
         "serial ns",
         "heavy ns",
@@ -195,6 +204,7 @@ fn table(rows: &[Row]) -> output::Table {
             output::spread(&row.one_ns),
             output::spread(&row.two_ns),
             format!("{:.2}", row.ratio),
+            format!("{:.2}", row.machine_ratio),
             format!("{:.2}", row.modelled_ratio),
             ns(row.serial_ns),
             ns(row.heavy_ns),
