@@ -2,8 +2,9 @@
 //!
 //! What it remembers of a flow is the number of the policy that decides it, or that none does; the
 //! policy itself is read from the turn's view. An entry counts as long as the database is the one that
-//! it was asked of: a change of policies makes all entries old at once, at no cost, and each flow is
-//! asked for anew when it comes again. Nothing is ever cleared.
+//! it was asked of. A change of policies makes all entries old at once, at no cost; but the database knows
+//! its last changes, and of a flow that comes again and that none of them was about, the old entry counts
+//! on. Only the others are asked for anew. Nothing is ever cleared.
 //!
 //! Entries of IPv4 lie three to a cache line, those of IPv6 one, and a flow may lie in one line only,
 //! so that a look-up reads one. Whole keys are compared: two flows that hash alike are never taken for
@@ -20,7 +21,7 @@ use wire::flow::{Flow, Fragment};
 use crate::cpu::prefetch;
 use crate::policy::Direction;
 use crate::prefix::Family;
-use crate::spd::{Lookup, Side};
+use crate::spd::{Lookup, Side, Spd};
 
 /// Tables up to which the database is asked without a cache: each costs about what the cache costs.
 const TABLES_MAX: usize = 4;
@@ -75,9 +76,11 @@ pub(crate) struct Flows {
     /// The database that entries of this stamp are of.
     version: u64,
     stamp: u32,
+    /// The oldest stamp of a database that this one has come from.
+    oldest: u32,
 }
 
-/// Stamps go up by as many as there are directions, in the lowest bits.
+/// Stamps go up by so much with each change: there are as many directions, in the lowest bits.
 const DIRECTIONS: u32 = 4;
 
 impl Flows {
@@ -100,6 +103,7 @@ impl Flows {
             hasher: RandomState::default(),
             version: 0,
             stamp: DIRECTIONS,
+            oldest: DIRECTIONS,
         }
     }
 
@@ -128,7 +132,7 @@ impl Flows {
         }
     }
 
-    /// The policy that decides a flow, outside of route mode: what [`Spd::lookup`](crate::spd::Spd::lookup) says. `asked` is what
+    /// The policy that decides a flow, outside of route mode: what [`Spd::lookup`] says. `asked` is what
     /// [`ask`](Flows::ask) returned for the same policies and flow.
     #[inline]
     pub(crate) fn lookup<'v>(&mut self, side: &Side<'v>, flow: &Flow, asked: u64) -> Lookup<'v> {
@@ -145,45 +149,72 @@ impl Flows {
             return spd.lookup(direction, flow);
         }
         if spd.version() != self.version {
-            self.turn_old(spd.version());
+            self.follow(spd);
         }
-        let rest = self.rest(direction, flow);
+        let (rest, oldest) = (self.rest(direction, flow), self.oldest);
+        // Brings an older stamp up to date, if what it is on still counts.
+        let counts = |stamp: &mut u32| {
+            let changes = rest.changes_since(*stamp);
+            if changes == 0 {
+                return true;
+            }
+            let counts = *stamp >= oldest && !spd.touched(changes, direction, flow);
+            if counts {
+                *stamp = rest.stamp;
+            }
+            counts
+        };
         match (flow.src, flow.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let (src, dst) = (src.to_bits(), dst.to_bits());
-                if let Some(policy) = self.v4[at].get(src, dst, rest) {
-                    return spd.numbered(policy, direction);
+                let line = &mut self.v4[at];
+                let way = line.way(src, dst, rest);
+                if let Some(way) = way
+                    && counts(&mut line.stamps[way])
+                {
+                    return spd.numbered(line.policies[way], direction);
                 }
                 let (found, policy) = spd.lookup_numbered(direction, flow);
-                self.v4[at].put(src, dst, rest, policy);
+                if let Some(policy) = policy {
+                    line.put(way, src, dst, rest, policy);
+                }
                 found
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
                 let (source, destination) = (src.to_bits(), dst.to_bits());
                 let line = &mut self.v6[at];
-                if line.is(source, destination, rest) {
+                if line.is(source, destination, rest) && counts(&mut line.stamp) {
                     return spd.numbered(line.policy, direction);
                 }
                 let (found, policy) = spd.lookup_numbered(direction, flow);
                 let Rest { ports, stamp, protocol } = rest;
-                *line = LineV6 { source, destination, ports, stamp, policy, protocol };
+                if let Some(policy) = policy {
+                    *line = LineV6 { source, destination, ports, stamp, policy, protocol };
+                }
                 found
             }
             _ => spd.lookup(direction, flow),
         }
     }
 
-    /// All entries are of another database from now on.
+    /// All entries are of an older database from now on, or of one that this one has not come from.
     #[cold]
-    fn turn_old(&mut self, version: u64) {
-        self.version = version;
+    fn follow(&mut self, spd: &Spd) {
+        let changes = spd.changes_since(self.version);
+        self.version = spd.version();
+        // There are never as many that are known.
+        let further = DIRECTIONS * changes.unwrap_or(1) as u32;
         // After a thousand million changes stamps begin anew. An entry that old and never touched
         // since would count again, so this one time all are forgotten.
-        self.stamp = self.stamp.checked_add(DIRECTIONS).unwrap_or_else(|| {
+        self.stamp = self.stamp.checked_add(further).unwrap_or_else(|| {
             self.v4.iter_mut().for_each(|line| line.stamps = [0; WAYS]);
             self.v6.iter_mut().for_each(|line| line.stamp = 0);
+            self.oldest = DIRECTIONS;
             DIRECTIONS
         });
+        if changes.is_none() {
+            self.oldest = self.stamp;
+        }
     }
 
     #[inline]
@@ -219,31 +250,36 @@ impl Rest {
         let direction = self.stamp % DIRECTIONS;
         u64::from(self.ports) << 16 | u64::from(direction) << 8 | u64::from(self.protocol)
     }
+
+    /// Whether a stamp is of the same direction.
+    #[inline]
+    fn is_along(self, stamp: u32) -> bool {
+        stamp % DIRECTIONS == self.stamp % DIRECTIONS
+    }
+
+    /// Changes of the database since an older stamp.
+    #[inline]
+    fn changes_since(self, stamp: u32) -> u64 {
+        u64::from(self.stamp.wrapping_sub(stamp) / DIRECTIONS)
+    }
 }
 
 impl LineV4 {
+    /// Where a flow is, of any stamp.
     #[inline]
-    fn get(&self, src: u32, dst: u32, rest: Rest) -> Option<u32> {
-        (0..WAYS).find(|way| self.is(*way, src, dst, rest)).map(|way| self.policies[way])
+    fn way(&self, src: u32, dst: u32, rest: Rest) -> Option<usize> {
+        (0..WAYS).find(|way| {
+            self.sources[*way] == src
+                && self.destinations[*way] == dst
+                && self.ports[*way] == rest.ports
+                && self.protocols[*way] == rest.protocol
+                && rest.is_along(self.stamps[*way])
+        })
     }
 
-    #[inline]
-    fn is(&self, way: usize, src: u32, dst: u32, rest: Rest) -> bool {
-        self.sources[way] == src
-            && self.destinations[way] == dst
-            && self.ports[way] == rest.ports
-            && self.stamps[way] == rest.stamp
-            && self.protocols[way] == rest.protocol
-    }
-
-    fn put(&mut self, src: u32, dst: u32, rest: Rest, policy: u32) {
-        // The same flow of an older version first, or its directions and versions would push others out.
-        let same = |way: &usize| {
-            let stamp = rest.stamp;
-            self.stamps[*way] % DIRECTIONS == stamp % DIRECTIONS
-                && self.is(*way, src, dst, Rest { stamp: self.stamps[*way], ..rest })
-        };
-        let way = (0..WAYS).find(same).unwrap_or_else(|| {
+    /// Remembers a flow in the way where it is, or in that which was written longest ago.
+    fn put(&mut self, way: Option<usize>, src: u32, dst: u32, rest: Rest, policy: u32) {
+        let way = way.unwrap_or_else(|| {
             let way = usize::from(self.oldest) % WAYS;
             self.oldest = (way as u8 + 1) % WAYS as u8;
             way
@@ -258,133 +294,16 @@ impl LineV4 {
 }
 
 impl LineV6 {
+    /// Whether it is a flow's, of any stamp.
     #[inline]
     fn is(&self, source: u128, destination: u128, rest: Rest) -> bool {
         self.source == source
             && self.destination == destination
             && self.ports == rest.ports
-            && self.stamp == rest.stamp
             && self.protocol == rest.protocol
+            && rest.is_along(self.stamp)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::policy::{Policy, PolicyConfig};
-    use crate::prefix::Prefix;
-    use crate::selector::Selector;
-    use crate::spd::Spd;
-    use std::sync::Arc;
-
-    fn policy(index: u32, len: u8, v6: bool, direction: Direction, priority: u32) -> Arc<Policy> {
-        let net: IpAddr = if v6 { "2001:db8::".parse().unwrap() } else { [10, 0, 0, 0].into() };
-        let family = Family::of(net);
-        let selector = Selector { source: Prefix::new(net, len).unwrap(), ..Selector::any(family) };
-        let config = PolicyConfig::bypass(index, direction, selector);
-        Arc::new(Policy::new(PolicyConfig { priority, position: index.into(), ..config }))
-    }
-
-    fn flow(v6: bool, host: u8, port: u16) -> Flow {
-        let net: [IpAddr; 2] = match v6 {
-            false => [[10, 0, 0, host].into(), [10, 9, 0, 1].into()],
-            true => [
-                (0x2001_0db8_u128 << 96 | u128::from(host)).to_be_bytes().into(),
-                "2001:db8:9::1".parse().unwrap(),
-            ],
-        };
-        Flow {
-            src: net[0],
-            dst: net[1],
-            protocol: 17,
-            src_port: port,
-            dst_port: 5000,
-            ttl: 64,
-            tos: 0,
-            header_len: 20,
-            total_len: 100,
-            fragment: Fragment::Whole,
-            has_options: false,
-        }
-    }
-
-    fn found(lookup: Lookup<'_>) -> Option<u32> {
-        match lookup {
-            Lookup::Policy(policy) => Some(policy.config().index),
-            _ => None,
-        }
-    }
-
-    fn database() -> Spd {
-        let mut spd = Spd::new();
-        for v6 in [false, true] {
-            for direction in Direction::ALL {
-                for len in 18..32u8 {
-                    let index = u32::from(len) + 100 * direction as u32 + 1000 * u32::from(v6);
-                    spd.insert(policy(index, len, v6, direction, 100 - u32::from(len)));
-                }
-            }
-        }
-        spd
-    }
-
-    /// Every flow, twice, so that the second time the cache answers.
-    fn same(flows: &mut Flows, spd: &Spd) {
-        for _ in 0..2 {
-            for (v6, host, port) in
-                (0..4096u32).map(|n| (n % 2 == 0, (n / 2 % 64) as u8, (n / 128) as u16))
-            {
-                let flow = flow(v6, host, port);
-                for direction in Direction::ALL {
-                    let side = spd.side(direction);
-                    let asked = flows.ask(&side, &flow);
-                    let expected = found(spd.lookup(direction, &flow));
-                    assert_eq!(found(flows.lookup(&side, &flow, asked)), expected);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn it_answers_as_the_database_of_the_day() {
-        let mut flows = Flows::new();
-        let mut spd = database();
-        same(&mut flows, &spd);
-        let old = spd.clone();
-        // Before all others, and in one direction only.
-        spd.insert(policy(7, 24, false, Direction::Out, 0));
-        same(&mut flows, &spd);
-        spd.remove(&policy(7, 24, false, Direction::Out, 0).config());
-        // Its number goes to another.
-        spd.insert(policy(8, 26, false, Direction::Forward, 0));
-        same(&mut flows, &spd);
-        // A worker never goes back, but even so.
-        same(&mut flows, &old);
-        same(&mut flows, &database());
-    }
-
-    #[test]
-    fn stamps_that_run_out_begin_anew_with_nothing_known() {
-        let mut flows = Flows::new();
-        let mut spd = database();
-        same(&mut flows, &spd);
-        let first = flows.stamp;
-        flows.stamp = u32::MAX - 3;
-        spd.insert(policy(7, 24, false, Direction::Out, 0));
-        same(&mut flows, &spd);
-        assert_eq!(flows.stamp, DIRECTIONS);
-        assert!(first >= DIRECTIONS);
-    }
-
-    #[test]
-    fn a_database_of_one_shape_is_asked_itself() {
-        let mut flows = Flows::new();
-        let mut spd = Spd::new();
-        spd.insert(policy(1, 24, false, Direction::Out, 0));
-        let one = flow(false, 1, 1);
-        let side = spd.side(Direction::Out);
-        let asked = flows.ask(&side, &one);
-        assert_eq!(found(flows.lookup(&side, &one, asked)), Some(1));
-        assert!(flows.v4.iter().all(|line| line.stamps == [0; WAYS]));
-    }
-}
+mod tests;

@@ -38,6 +38,7 @@ use crate::cpu::cycles;
 use crate::cycles::hz;
 use crate::event;
 use crate::laps::{Stage, StageCycles};
+use crate::policy::Direction;
 use crate::verdict::Verdict;
 use crate::view::{Publisher, View};
 use crate::worker::{Worker, WorkerParts};
@@ -86,6 +87,11 @@ pub enum Selection {
     /// By policies of several shapes, every packet of a tunnel of a flow that was not there before, so
     /// that each is a look-up in the database of policies.
     PolicyUncached,
+    /// By policies, behind others of so many shapes that what was found is remembered for each flow.
+    PolicyCached,
+    /// The same, while a policy that is about none of the packets is added or removed in every
+    /// millisecond of the measured time.
+    PolicyChanging,
     /// By routes into tunnels, each with an `if_id` of its own (point-to-point).
     P2p,
     /// By routes into tunnels of one `if_id`, each with ends of its own (point-to-multipoint).
@@ -94,10 +100,12 @@ pub enum Selection {
 
 impl Selection {
     /// Every way.
-    pub const ALL: [Selection; 5] = [
+    pub const ALL: [Selection; 7] = [
         Selection::Plain,
         Selection::Policy,
         Selection::PolicyUncached,
+        Selection::PolicyCached,
+        Selection::PolicyChanging,
         Selection::P2p,
         Selection::P2mp,
     ];
@@ -109,6 +117,8 @@ impl Selection {
             Selection::Plain => "plain",
             Selection::Policy => "policy",
             Selection::PolicyUncached => "policy-uncached",
+            Selection::PolicyCached => "policy-cached",
+            Selection::PolicyChanging => "policy-changing",
             Selection::P2p => "p2p",
             Selection::P2mp => "p2mp",
         }
@@ -188,13 +198,17 @@ pub struct PathBench {
     order: Vec<u32>,
     next: usize,
     frames: Vec<Frame>,
+    /// Measured cycles since the policies were changed last.
+    unchanged: u64,
+    /// How often they were.
+    changes: u32,
 }
 
 struct Side {
     worker: Worker,
     red: MemoryEnd,
     black: MemoryEnd,
-    _publisher: Publisher,
+    publisher: Publisher,
 }
 
 impl PathBench {
@@ -231,6 +245,8 @@ impl PathBench {
             order: gateways::order(tunnels),
             next: 0,
             frames: Vec::with_capacity(BATCH_PACKETS),
+            unchanged: 0,
+            changes: 0,
         };
         for _ in 0..BATCH_PACKETS {
             bench.frames.extend(bench.west.worker.pool_mut().take());
@@ -267,16 +283,16 @@ impl PathBench {
             let seal = timed_turn(&mut self.west.worker);
             self.west.black.collect(&mut self.frames, BATCH_PACKETS);
             self.check(&self.west, Verdict::Sealed)?;
-            if self.measured == Measured::Seal {
-                sample.cycles += seal;
-                continue;
+            let mut cycles = seal;
+            if self.measured != Measured::Seal {
+                self.hand_over();
+                let open = timed_turn(&mut self.east.worker);
+                self.east.red.collect(&mut self.frames, BATCH_PACKETS);
+                self.check(&self.east, Verdict::Opened)?;
+                cycles = if self.measured == Measured::Open { open } else { seal + open };
             }
-
-            self.hand_over();
-            let open = timed_turn(&mut self.east.worker);
-            self.east.red.collect(&mut self.frames, BATCH_PACKETS);
-            self.check(&self.east, Verdict::Opened)?;
-            sample.cycles += if self.measured == Measured::Open { open } else { seal + open };
+            sample.cycles += cycles;
+            self.change_policies(cycles);
         }
         Ok(sample)
     }
@@ -310,6 +326,22 @@ impl PathBench {
             };
             (stage, cycles as f64 / packets)
         }))
+    }
+
+    /// Changes the policies of both gateways if a millisecond was measured since they were changed last.
+    fn change_policies(&mut self, cycles: u64) {
+        self.unchanged += cycles;
+        if self.selection != Selection::PolicyChanging || self.unchanged < (hz() / 1e3) as u64 {
+            return;
+        }
+        self.unchanged = 0;
+        let directions = [Direction::Out, Direction::Forward];
+        for (side, direction) in [&mut self.west, &mut self.east].into_iter().zip(directions) {
+            let mut view = side.publisher.reader().enter().clone();
+            gateways::change(&mut view, direction, self.changes);
+            side.publisher.publish(view);
+        }
+        self.changes += 1;
     }
 
     /// What the west sent, to the east.
@@ -377,7 +409,7 @@ impl Side {
             events: event::channel().0,
             clock: Clock::start(),
         });
-        Ok(Side { worker, red, black, _publisher: publisher })
+        Ok(Side { worker, red, black, publisher })
     }
 }
 
@@ -449,7 +481,7 @@ mod tests {
         assert!(bench.measure(Measured::Both, &[]).is_err());
         bench.run(6).unwrap();
         for tunnel in 0..64 {
-            let mut reader = bench.east._publisher.reader();
+            let mut reader = bench.east.publisher.reader();
             let sad = &reader.enter().sad;
             let sa = sad.get(gateways::SPI_FIRST + tunnel, gateways::EAST.into()).unwrap();
             assert_eq!(sa.stats().usage.packets, 6);

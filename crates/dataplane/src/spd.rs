@@ -8,19 +8,22 @@
 //! of their own, of which a look-up is for one tunnel. The kernel's marks and interface indices are
 //! not in a selector here.
 
+mod changes;
 mod fields;
 mod numbers;
 mod space;
+mod tuple;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use wire::flow::{Flow, Fragment};
 
+use self::changes::Changes;
 use self::fields::{Address, Fields, Shape};
 use self::numbers::Numbers;
-use self::space::{Found, Space};
+use self::space::Space;
+use self::tuple::Found;
 use crate::policy::{Direction, Policy, PolicyConfig};
 use crate::prefix::Family;
 
@@ -131,7 +134,7 @@ pub struct Spd {
     defaults: [DefaultAction; 3],
     len: usize,
     numbers: Numbers,
-    version: u64,
+    changes: Changes,
 }
 
 /// Policies of one direction and family.
@@ -156,7 +159,7 @@ impl Spd {
 
     /// Sets what happens where no policy of a direction matches.
     pub fn set_default(&mut self, direction: Direction, action: DefaultAction) {
-        self.version = next_version();
+        self.changes.note();
         self.defaults[direction as usize] = action;
     }
 
@@ -178,7 +181,19 @@ impl Spd {
     /// A number that no other content of this or another database has: what has it answers alike.
     #[inline]
     pub(crate) fn version(&self) -> u64 {
-        self.version
+        self.changes.version()
+    }
+
+    /// How many changes ago it was another version; `None` if it never was, or long ago.
+    pub(crate) fn changes_since(&self, version: u64) -> Option<u64> {
+        self.changes.changes_since(version)
+    }
+
+    /// Whether what [`lookup`](Spd::lookup) says of a flow with ports may have been something else before so
+    /// many last changes. Default actions do not count.
+    #[inline]
+    pub(crate) fn touched(&self, changes: u64, direction: Direction, flow: &Flow) -> bool {
+        self.changes.touched(changes, direction, flow)
     }
 
     /// The policy that decides a flow outside of route mode.
@@ -198,13 +213,20 @@ impl Spd {
     }
 
     /// What [`lookup`](Spd::lookup) says of a flow with ports, and the number by which
-    /// [`numbered`](Spd::numbered) of this version says it again.
+    /// [`numbered`](Spd::numbered) of this version says it again, if there is one.
     #[inline]
-    pub(crate) fn lookup_numbered(&self, direction: Direction, flow: &Flow) -> (Lookup<'_>, u32) {
+    pub(crate) fn lookup_numbered(
+        &self,
+        direction: Direction,
+        flow: &Flow,
+    ) -> (Lookup<'_>, Option<u32>) {
         match self.find(0, direction, flow) {
-            Some(Some(found)) => (Lookup::Policy(found.policy), self.numbers.of(found.policy)),
-            Some(None) => (Lookup::PortsNeeded, 0),
-            None => (Lookup::Default(self.default_action(direction)), 0),
+            Some(Some(Found { policy, .. })) => {
+                let number = self.numbers.of(policy);
+                (Lookup::Policy(policy), (number != 0).then_some(number))
+            }
+            Some(None) => (Lookup::PortsNeeded, None),
+            None => (Lookup::Default(self.default_action(direction)), Some(0)),
         }
     }
 
@@ -272,7 +294,7 @@ impl Spd {
             Family::V6 => self.v6[at][of_tunnel].insert(&config, policy),
         }
         self.len += 1;
-        self.version = next_version();
+        self.changes.note_policy(&config);
         replaced
     }
 
@@ -286,7 +308,7 @@ impl Spd {
         }?;
         self.numbers.give_back(&removed);
         self.len -= 1;
-        self.version = next_version();
+        self.changes.note_policy(config);
         Some(removed)
     }
 
@@ -314,7 +336,7 @@ impl<A: Address> Policies<A> {
     #[cold]
     fn find_portless(&self, fields: &Fields<A>) -> Option<Option<Found<'_>>> {
         let found = self.all.best(fields, false, None);
-        match self.portless.best(fields, true, found.as_ref().map(|found| found.rank)) {
+        match self.portless.best(fields, true, found.as_ref().map(Found::rank)) {
             Some(_) => Some(None),
             None => found.map(Some),
         }
@@ -342,11 +364,5 @@ impl<A: Address> Policies<A> {
     }
 }
 
-/// Numbers that are given once, so that no two contents have the same; 0 is that of an empty database.
-fn next_version() -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    LAST.fetch_add(1, Relaxed) + 1
-}
-
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

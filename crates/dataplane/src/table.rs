@@ -56,6 +56,20 @@ unsafe impl Steady for u32 {}
 unsafe impl Steady for MacAddr {}
 // SAFETY: two such beside each other.
 unsafe impl<A: Steady, B: Steady> Steady for (A, B) {}
+// SAFETY: one such or nothing.
+unsafe impl<V: Steady> Steady for Option<V> {}
+
+/// Numbers beside a value.
+#[derive(Clone, Debug)]
+pub struct Beside<T, V> {
+    /// The numbers, or what else is but bits.
+    pub numbers: T,
+    /// The value.
+    pub value: V,
+}
+
+// SAFETY: what can be copied has no cell in it, and claims nothing; the other is steady.
+unsafe impl<T: Copy, V: Steady> Steady for Beside<T, V> {}
 
 /// A copy-on-write hash table in shards. `N` entries lie in a cache line, or in as many lines as they
 /// take.

@@ -69,7 +69,13 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "path",
-        arguments: &["path", "--sas", "1,10000", "--selections", "policy-uncached,p2mp"],
+        arguments: &[
+            "path",
+            "--sas",
+            "1,10000",
+            "--selections",
+            "policy-uncached,policy-cached,policy-changing,p2mp",
+        ],
         needs_root: false,
     },
     Part { name: "tables", arguments: &["tables"], needs_root: false },

@@ -68,6 +68,7 @@ fn tables(report: &Value) -> Figures {
             ("policies", figure) if text("content").ends_with("mixed") => {
                 let kind = match figure {
                     "look-up" => "classifier",
+                    "look-up, 64 together" => "batch",
                     "look-up through the cache" => "cache",
                     "linear search" => "linear",
                     _ => continue,
@@ -148,6 +149,7 @@ mod tests {
             row("routes", "1000000 routes", "building", 2.0),
             row("policies", "50000 of one shape", "look-up", 10.0),
             row("policies", "50000 mixed", "look-up", 60.0),
+            row("policies", "50000 mixed", "look-up, 64 together", 40.0),
             row("policies", "50000 mixed", "linear search", 90_000.0),
         ]);
         let figures = figures("tables", &report);
@@ -155,7 +157,8 @@ mod tests {
         assert_eq!(figures.value("fib/1000000/batch_ns"), Some(15.0));
         assert_eq!(figures.value("fib/1000000/single_ns"), Some(35.0));
         assert_eq!(figures.value("policy/classifier/50000/ns"), Some(60.0));
-        assert_eq!(figures.iter().count(), 5);
+        assert_eq!(figures.value("policy/batch/50000/ns"), Some(40.0));
+        assert_eq!(figures.iter().count(), 6);
     }
 
     #[test]

@@ -66,7 +66,8 @@ struct Asked {
     #[arg(long, value_delimiter = ',', default_value = "seal,open,both", value_parser = direction)]
     directions: Vec<Measured>,
     /// How packets find their tunnel: policy, policy-uncached (policies of eight shapes, each packet of a
-    /// new flow), p2p and p2mp (route mode), plain (there is none)
+    /// new flow), policy-cached (behind policies of many shapes, flows are remembered), policy-changing (the
+    /// same, a policy changed every millisecond), p2p and p2mp (route mode), plain (there is none)
     #[arg(long, value_delimiter = ',', default_value = "policy", value_parser = selection)]
     selections: Vec<Selection>,
     /// Crypto engine (default: the best this CPU has)

@@ -13,9 +13,9 @@ use serde::Serialize;
 
 /// Time and memory of the tables alone: routes, VRFs, policies against a linear search
 ///
-/// Look-ups of random addresses in the prefixes of a table like the Internet's, 64 together, as the data
-/// path looks up the packets of a turn, and one after the other; and of flows that meet random policies,
-/// one after the other. Memory is what the process grew by.
+/// Look-ups of random addresses in the prefixes of a table like the Internet's, and of flows that meet
+/// random policies: 64 together, as the data path looks up the packets of a turn, and one after the other.
+/// Memory is what the process grew by.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -112,10 +112,12 @@ impl Tables {
             |figure, value, unit| rows.push(row("policies", &content, figure, value, unit));
         put("hash tables, IPv4", bench.tables(Family::V4) as f64, "");
         put("look-up", found, "ns");
+        put("look-up, 64 together", bench.lookup_many_ns(RUNS), "ns");
         put("look-up through the cache", cached, "ns");
         put("linear search", linear, "ns");
         put("linear search against look-up", linear / found.max(1e-9), "×");
         put("disagreements", bench.disagreements(500) as f64, "");
+        put("change", bench.update_ns(2000), "ns");
     }
 }
 

@@ -41,7 +41,7 @@ fn sealed(bench: &mut PathBench) -> Vec<(u8, u32, usize)> {
 #[test]
 fn packets_to_be_sealed_wait_for_the_end_of_the_owners_turn() {
     let mut bench = bench();
-    let sa: Arc<Sa> = bench.west._publisher.reader().enter().bundles.get(0).unwrap().clone();
+    let sa: Arc<Sa> = bench.west.publisher.reader().enter().bundles.get(0).unwrap().clone();
     let other = owner(&sa);
     assert!(sa.take_run(5, true).is_ok());
     bench.write_batch();
@@ -81,7 +81,7 @@ fn packets_to_be_opened_wait_for_the_end_of_the_owners_turn() {
     bench.east.black.inject_all(&mut bench.frames);
 
     let spi = super::gateways::SPI_FIRST;
-    let mut reader = bench.east._publisher.reader();
+    let mut reader = bench.east.publisher.reader();
     let sa: Arc<Sa> = reader.enter().sad.get(spi, super::gateways::EAST.into()).unwrap().clone();
     let other = owner(&sa);
     bench.east.worker.turn();

@@ -11,6 +11,7 @@ use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
 use wire::{Overlay, checksum, ipv4, protocol};
 
 use super::{HEADERS_LEN, PathError, Selection};
+use crate::bundles::BUNDLES_MAX;
 use crate::fib::{NextHop, Route};
 use crate::nonce::NonceSpace;
 use crate::policy::{Action, Direction, Policy, PolicyConfig, Template};
@@ -135,9 +136,7 @@ fn ends(selection: Selection, tunnel: usize) -> Ends {
             if_id: GROUP,
         },
         Selection::P2p => Ends { west: WEST.into(), east: EAST.into(), if_id: 1 + tunnel as u32 },
-        Selection::Plain | Selection::Policy | Selection::PolicyUncached => {
-            Ends { west: WEST.into(), east: EAST.into(), if_id: 0 }
-        }
+        _ => Ends { west: WEST.into(), east: EAST.into(), if_id: 0 },
     }
 }
 
@@ -179,8 +178,8 @@ fn sa(Ends { west, east, if_id }: Ends, tunnel: usize, key: &Arc<Key>) -> Result
     Sa::new(config).map_err(|error| PathError::Request(error.to_string()))
 }
 
-/// The policy of one tunnel's packets. Where no cache is to help they have eight shapes, so that the
-/// cache is asked and each database look-up asks several tables.
+/// The policy of one tunnel's packets. Where no cache is to help they have eight shapes, among which the
+/// database has to find the right one.
 fn policy(selection: Selection, tunnel: usize, direction: Direction) -> Arc<Policy> {
     let less = if selection == Selection::PolicyUncached { tunnel % 8 } else { 0 };
     let host = Prefix::host(HOST.into());
@@ -190,6 +189,39 @@ fn policy(selection: Selection, tunnel: usize, direction: Direction) -> Arc<Poli
         ..Selector::any(Family::V4)
     };
     protect(tunnel, direction, selector, 0)
+}
+
+/// A policy before all tunnels', which selects none of their packets.
+fn other(index: u32, direction: Direction, lens: [u8; 2]) -> Option<Arc<Policy>> {
+    let nets = [Ipv4Addr::new(20, 1, 1, 1), Ipv4Addr::new(30, 1, 1, 1)];
+    let [source, destination] = [0, 1].map(|end| Prefix::new(nets[end].into(), lens[end]));
+    let selector = Selector::between(source?, destination?)?;
+    let index = 8 * (BUNDLES_MAX + index) + direction as u32;
+    let config = PolicyConfig::bypass(index, direction, selector);
+    Some(Arc::new(Policy::new(PolicyConfig { priority: 1, position: index.into(), ..config })))
+}
+
+/// Where packets are to be remembered: policies of many shapes within each other, of which no few tables
+/// can be made.
+fn put_others(selection: Selection, direction: Direction, view: &mut View) {
+    if !matches!(selection, Selection::PolicyCached | Selection::PolicyChanging) {
+        return;
+    }
+    let lens = (18..32).flat_map(|source| (8..20).map(move |destination| [source, destination]));
+    let others = lens.zip(0..).filter_map(|(lens, index)| other(index, direction, lens));
+    others.for_each(|policy| {
+        view.spd.insert(policy);
+    });
+}
+
+/// Adds a policy of a direction, or removes it the next time.
+pub(super) fn change(view: &mut View, direction: Direction, number: u32) {
+    let Some(policy) = other(1000 + number / 2, direction, [32, 32]) else { return };
+    if number.is_multiple_of(2) {
+        view.spd.insert(policy);
+    } else {
+        view.spd.remove(&policy.config());
+    }
 }
 
 fn protect(tunnel: usize, direction: Direction, selector: Selector, if_id: u32) -> Arc<Policy> {
@@ -223,6 +255,7 @@ pub(crate) fn west_view(selection: Selection, keys: &[Arc<Key>]) -> Result<View,
         Ok(epoch)
     })?;
     let mut view = base_view();
+    put_others(selection, Direction::Out, &mut view);
     view.local.insert(WEST.into());
     for (tunnel, key) in keys.iter().enumerate() {
         let host = Prefix::host(destination(tunnel).into());
@@ -233,7 +266,7 @@ pub(crate) fn west_view(selection: Selection, keys: &[Arc<Key>]) -> Result<View,
         let sa = Arc::new(sa(ends(selection, tunnel), tunnel, key)?);
         sa.arm(&nonces)?;
         view.bundles.set(tunnel as u32, Some(sa));
-        if matches!(selection, Selection::Policy | Selection::PolicyUncached) {
+        if !matches!(selection, Selection::P2p | Selection::P2mp) {
             view.spd.insert(policy(selection, tunnel, Direction::Out));
             continue;
         }
@@ -257,6 +290,7 @@ pub(crate) fn west_view(selection: Selection, keys: &[Arc<Key>]) -> Result<View,
 /// The tables of the gateway that opens.
 pub(crate) fn east_view(selection: Selection, keys: &[Arc<Key>]) -> Result<View, PathError> {
     let mut view = base_view();
+    put_others(selection, Direction::Forward, &mut view);
     view.local.insert(EAST.into());
     for (tunnel, key) in keys.iter().enumerate() {
         let Ends { west, if_id, .. } = ends(selection, tunnel);

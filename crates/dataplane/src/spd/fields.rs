@@ -6,15 +6,17 @@ use std::net::IpAddr;
 use wire::flow::Flow;
 
 use crate::policy::PolicyConfig;
-use crate::prefix::{address_bits, prefix_mask};
-use crate::selector::Selector;
+use crate::prefix::address_bits;
 
 /// Address bits, in the width of their family.
 pub(super) trait Address: Copy + Eq + std::fmt::Debug {
-    /// To what multiple of bits a prefix is cut in a merged tuple.
-    const MERGED_BITS: u8;
+    /// To what multiples of bits prefixes are cut in masks that others can share: the coarsest first.
+    const CUTS: [u8; 3];
 
     fn of(bits: u128) -> Self;
+
+    /// The mask of a prefix.
+    fn prefix(len: u8) -> Self;
 
     /// The bits of an address; of one of the other family some bits.
     fn of_address(address: IpAddr) -> Self;
@@ -25,11 +27,16 @@ pub(super) trait Address: Copy + Eq + std::fmt::Debug {
 }
 
 impl Address for u32 {
-    const MERGED_BITS: u8 = 8;
+    const CUTS: [u8; 3] = [16, 8, 4];
 
     #[inline]
     fn of(bits: u128) -> u32 {
         bits as u32
+    }
+
+    #[inline]
+    fn prefix(len: u8) -> u32 {
+        (u64::MAX << ((32 - len) & 63)) as u32
     }
 
     #[inline]
@@ -62,11 +69,16 @@ impl Address for u32 {
 }
 
 impl Address for u128 {
-    const MERGED_BITS: u8 = 16;
+    const CUTS: [u8; 3] = [32, 16, 8];
 
     #[inline]
     fn of(bits: u128) -> u128 {
         bits
+    }
+
+    #[inline]
+    fn prefix(len: u8) -> u128 {
+        if len == 0 { 0 } else { u128::MAX << ((128 - len) & 127) }
     }
 
     #[inline]
@@ -156,30 +168,6 @@ impl<A: Address> Fields<A> {
         }
     }
 
-    fn of_selector(selector: &Selector, if_id: u32) -> Fields<A> {
-        Fields {
-            source: A::of(address_bits(selector.source.address())),
-            destination: A::of(address_bits(selector.destination.address())),
-            ports: u32::from(selector.source_port.port) << 16
-                | u32::from(selector.destination_port.port),
-            if_id,
-            protocol: selector.protocol,
-        }
-    }
-
-    /// The mask of prefixes of two lengths and of a selector's other fields.
-    fn mask_of(selector: &Selector, source: u8, destination: u8) -> Fields<A> {
-        let family = selector.family();
-        Fields {
-            source: A::of(prefix_mask(family, source)),
-            destination: A::of(prefix_mask(family, destination)),
-            ports: u32::from(selector.source_port.mask) << 16
-                | u32::from(selector.destination_port.mask),
-            if_id: u32::MAX,
-            protocol: if selector.protocol == 0 { 0 } else { u8::MAX },
-        }
-    }
-
     #[inline]
     pub(super) fn under(&self, mask: &Fields<A>) -> Fields<A> {
         Fields {
@@ -192,39 +180,94 @@ impl<A: Address> Fields<A> {
     }
 }
 
-/// What a policy selects, as bits, and which of its ports count: none in the index for fragments.
-#[derive(Clone, Copy, Debug)]
+/// What a policy selects, in as few bytes as can be: which bits of its fields count the lengths of its
+/// prefixes say. A protocol of 0 is any, and an `if_id` always counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape<A> {
-    pub(super) value: Fields<A>,
-    pub(super) mask: Fields<A>,
-    /// The mask of a merged tuple for it.
-    pub(super) merged: Fields<A>,
+    source: A,
+    destination: A,
+    ports: u32,
+    port_mask: u32,
+    if_id: u32,
+    source_len: u8,
+    destination_len: u8,
+    protocol: u8,
 }
 
 impl<A: Address> Shape<A> {
     pub(super) fn of(config: &PolicyConfig) -> Shape<A> {
         let selector = &config.selector;
-        let (source, destination) = (selector.source.len(), selector.destination.len());
-        let mask = Fields::mask_of(selector, source, destination);
-        let cut = |len: u8| len - len % A::MERGED_BITS;
-        let merged = Fields {
-            ports: whole_ports(mask.ports),
-            ..Fields::mask_of(selector, cut(source), cut(destination))
-        };
-        let value = Fields::of_selector(selector, config.if_id).under(&mask);
-        Shape { value, mask, merged }
+        let pair = |source, destination| u32::from(source) << 16 | u32::from(destination);
+        let port_mask = pair(selector.source_port.mask, selector.destination_port.mask);
+        Shape {
+            source: A::of(address_bits(selector.source.address())),
+            destination: A::of(address_bits(selector.destination.address())),
+            ports: pair(selector.source_port.port, selector.destination_port.port) & port_mask,
+            port_mask,
+            if_id: config.if_id,
+            source_len: selector.source.len(),
+            destination_len: selector.destination.len(),
+            protocol: selector.protocol,
+        }
+    }
+
+    /// Whether a flow is selected.
+    #[inline]
+    pub(super) fn selects(&self, flow: &Fields<A>) -> bool {
+        let source = self.source.xor(flow.source).and(A::prefix(self.source_len));
+        let destination =
+            self.destination.xor(flow.destination).and(A::prefix(self.destination_len));
+        let protocol = self.protocol ^ if self.protocol == 0 { 0 } else { flow.protocol };
+        let rest =
+            (self.ports ^ flow.ports) & self.port_mask | self.if_id ^ flow.if_id | protocol as u32;
+        source.or(destination) == A::of(0) && rest == 0
+    }
+
+    /// Its fields, of which the bits count that [`mask`](Shape::mask) says.
+    pub(super) fn value(&self) -> Fields<A> {
+        Fields {
+            source: self.source,
+            destination: self.destination,
+            ports: self.ports,
+            if_id: self.if_id,
+            protocol: self.protocol,
+        }
+    }
+
+    /// The bits that count.
+    pub(super) fn mask(&self) -> Fields<A> {
+        self.mask_of(self.source_len, self.destination_len)
+    }
+
+    /// Masks that see no more than it does, the coarsest first: at first only addresses count, and the last
+    /// is its own.
+    pub(super) fn masks(&self) -> [Fields<A>; 5] {
+        let [coarse, middle, fine] = A::CUTS.map(|bits| {
+            let cut = |len: u8| len - len % bits;
+            let mask = self.mask_of(cut(self.source_len), cut(self.destination_len));
+            Fields { ports: whole_ports(mask.ports), ..mask }
+        });
+        let of_addresses = |mask: Fields<A>| Fields { ports: 0, protocol: 0, ..mask };
+        [of_addresses(coarse), of_addresses(middle), middle, fine, self.mask()]
+    }
+
+    fn mask_of(&self, source_len: u8, destination_len: u8) -> Fields<A> {
+        Fields {
+            source: A::prefix(source_len),
+            destination: A::prefix(destination_len),
+            ports: self.port_mask,
+            if_id: u32::MAX,
+            protocol: if self.protocol == 0 { 0 } else { u8::MAX },
+        }
     }
 
     pub(super) fn has_ports(&self) -> bool {
-        self.mask.ports != 0
+        self.port_mask != 0
     }
 
     /// The same for packets whose ports are not known.
-    pub(super) fn without_ports(mut self) -> Shape<A> {
-        for fields in [&mut self.value, &mut self.mask, &mut self.merged] {
-            fields.ports = 0;
-        }
-        self
+    pub(super) fn without_ports(self) -> Shape<A> {
+        Shape { ports: 0, port_mask: 0, ..self }
     }
 }
 

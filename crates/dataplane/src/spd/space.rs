@@ -1,61 +1,37 @@
 //! The policies of one direction and family, in tables by the bits that their selectors look at.
 //!
 //! Method: tuple space search (Srinivasan, Suri, Varghese, SIGCOMM 1999), and where selectors look at
-//! very many different bits TupleMerge (Daly, Bruschi, Linguaglossa, Pontarelli, Rossi, Tollet, Torng,
+//! more than a few different bits TupleMerge (Daly, Bruschi, Linguaglossa, Pontarelli, Rossi, Tollet, Torng,
 //! Yourtchenko, ToN 2019): a *tuple* is a hash table under one mask, and a policy may lie in one whose
-//! mask sees fewer bits than its selector, among a few others that are compared one by one. So a look-up
-//! probes some dozens of tables at most, in the order of the best rank that each may hold, and stops at
-//! the first that cannot better what was found. A gateway whose policies have one shape has one table.
+//! mask sees fewer bits than its selector, among a few others that are compared one by one. A look-up
+//! probes the tuples in the order of the best rank that each may hold, and stops at the first that cannot
+//! better what was found.
+//!
+//! TupleMerge makes masks finer where too many policies meet, and never goes back, so that those remain
+//! which the first policies happened to ask for. Here each new mask begins coarse, and takes over what few
+//! policies those before it have: fifty thousand policies of two thousand masks end in one tuple, or in two.
+//! A gateway whose policies have up to four shapes has a table for each, whose entries are half as large.
 
 use std::sync::Arc;
 
 use wire::flow::Flow;
 
 use super::fields::{Address, Fields, Shape};
+use super::tuple::{Found, Tuple, rule};
 use crate::policy::{Policy, Rank};
-use crate::table::Table;
 
-/// Tuples up to which every mask has one of its own; only beyond are they merged. Sixteen probes that
-/// find nothing take some 100 ns.
-const OWN_TUPLES: usize = 16;
+/// Tuples up to which every mask has one of its own; only beyond are they merged. Each that is probed in
+/// vain takes a line from the third level cache, some 20 ns, where there are many policies.
+const OWN_TUPLES: usize = 4;
 
 /// Policies that are compared one by one in a merged tuple. Eight lie in as many cache lines, one
 /// behind the other; with fewer, more masks get tuples of their own.
 const COMPARED_MAX: usize = 8;
 
-/// A policy that was found.
-#[derive(Clone, Copy)]
-pub(super) struct Found<'a> {
-    pub(super) rank: Rank,
-    pub(super) policy: &'a Policy,
-}
-
-/// A policy that is compared with.
-#[derive(Clone, Debug)]
-struct Rule<A> {
-    rank: Rank,
-    value: Fields<A>,
-    mask: Fields<A>,
-    policy: Arc<Policy>,
-}
-
-/// All policies under one mask.
-#[derive(Clone)]
-struct Tuple<A> {
-    mask: Fields<A>,
-    /// No policy here ranks better. May be better than the best, after removals.
-    best: Rank,
-    /// Removals since `best` was exact.
-    removals: usize,
-    /// Keys of one policy that looks at just the tuple's bits: who has its key has met it. Nearly all are
-    /// such. Two entries of IPv4 are a cache line, and one of IPv6 is.
-    exact: Table<Fields<A>, Arc<Policy>>,
-    /// All other keys; their policies, best first.
-    compared: Table<Fields<A>, Arc<[Rule<A>]>>,
-}
-
-const _: () = assert!(size_of::<Option<(Fields<u32>, Arc<Policy>)>>() == 32);
-const _: () = assert!(size_of::<Option<(Fields<u128>, Arc<Policy>)>>() == 64);
+/// Keys up to which the policies of other tuples are moved when there is a new one, the fewest first. A
+/// hundred take the time of some ten requests, and there are new masks seldom. A tuple with more is worth
+/// its probe.
+const MOVED_MAX: usize = 128;
 
 /// Tuples ordered by their best rank.
 #[derive(Clone)]
@@ -80,6 +56,9 @@ impl<A: Address> Space<A> {
         whole: bool,
         than: Option<Rank>,
     ) -> Option<Found<'a>> {
+        if let ([only], None) = (&self.tuples[..], than) {
+            return (whole || only.mask.ports == 0).then(|| only.find(flow, whole))?;
+        }
         let mut bound = than;
         let mut found = None;
         for tuple in &self.tuples {
@@ -90,9 +69,9 @@ impl<A: Address> Space<A> {
                 continue;
             }
             if let Some(candidate) = tuple.find(flow, whole)
-                && bound.is_none_or(|bound| candidate.rank < bound)
+                && bound.is_none_or(|bound| candidate.rank() < bound)
             {
-                bound = Some(candidate.rank);
+                bound = Some(candidate.rank());
                 found = Some(candidate);
             }
         }
@@ -110,32 +89,36 @@ impl<A: Address> Space<A> {
     ) -> Option<&'a Policy> {
         match &self.tuples[..] {
             [] => None,
-            [tuple] if tuple.compared.is_empty() => {
-                let key = Fields::of(flow, if_id).under(&tuple.mask);
-                tuple.exact.get_hashed(asked, &key).map(|policy| &**policy)
-            }
-            _ => self.best_of_many(if_id, flow),
+            [only] if only.is_exact() => only.exact_asked(&Fields::of(flow, if_id), asked),
+            _ => self.best_compared(if_id, flow, asked),
         }
     }
 
     #[inline(never)]
-    fn best_of_many<'a>(&'a self, if_id: u32, flow: &Flow) -> Option<&'a Policy> {
-        self.best(&Fields::of(flow, if_id), true, None).map(|found| found.policy)
+    fn best_compared<'a>(&'a self, if_id: u32, flow: &Flow, asked: u64) -> Option<&'a Policy> {
+        let flow = Fields::of(flow, if_id);
+        match &self.tuples[..] {
+            [only] => only.compared_asked(&flow, asked),
+            _ => self.best(&flow, true, None).map(|found| found.policy),
+        }
     }
 
     /// Asks for the memory that a look-up reads in the tuples it asks first; what
     /// [`best_asked`](Space::best_asked) wants to know.
     #[inline]
     pub(super) fn ask(&self, if_id: u32, flow: &Flow) -> u64 {
-        let key = |tuple: &Tuple<A>| Fields::of(flow, if_id).under(&tuple.mask);
         match &self.tuples[..] {
             [] => 0,
-            [only] => only.exact.prefetch(&key(only)),
-            [first, second, ..] => {
-                second.exact.prefetch(&key(second));
-                first.exact.prefetch(&key(first))
-            }
+            [only] if only.is_exact() => only.ask_exact(&Fields::of(flow, if_id)),
+            _ => self.ask_compared(if_id, flow),
         }
+    }
+
+    #[inline(never)]
+    fn ask_compared(&self, if_id: u32, flow: &Flow) -> u64 {
+        let flow = Fields::of(flow, if_id);
+        let ask = |_, tuple: &Tuple<A>| tuple.ask(&flow);
+        self.tuples.iter().take(OWN_TUPLES).fold(0, ask)
     }
 
     /// Every bit that policies look at: flows that differ in none are decided alike.
@@ -153,39 +136,36 @@ impl<A: Address> Space<A> {
         self.tuples.len()
     }
 
-    /// See [`Table::settle`].
+    /// See [`Table::settle`](crate::table::Table::settle).
     pub(super) fn settle(&mut self) -> bool {
-        let settle = |tuple: &mut Tuple<A>| tuple.exact.settle() | tuple.compared.settle();
-        self.tuples.iter_mut().fold(false, |done, tuple| settle(tuple) | done)
+        self.tuples.iter_mut().fold(false, |done, tuple| tuple.settle() | done)
     }
 
     /// Every policy, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Policy>> {
-        self.tuples.iter().flat_map(|tuple| {
-            let compared = tuple.compared.iter().flat_map(|(_, rules)| rules.iter());
-            let exact = tuple.exact.iter().map(|(_, policy)| policy);
-            exact.chain(compared.map(|rule| &rule.policy))
-        })
+        self.tuples.iter().flat_map(Tuple::iter)
     }
 
     pub(super) fn insert(&mut self, shape: &Shape<A>, policy: Arc<Policy>) {
-        let place = self.place(shape);
-        let rank = policy.rank();
-        self.seen = self.seen.with(&shape.mask);
-        let tuple = &mut self.tuples[place];
-        tuple.best = tuple.best.min(rank);
-        tuple.insert(Rule { rank, value: shape.value, mask: shape.mask, policy });
+        self.seen = self.seen.with(&shape.mask());
+        let mask = match self.place(shape) {
+            Some(place) => self.tuples[place].mask,
+            None => self.make(shape),
+        };
+        // What was moved to make room may have changed the order, and the tuples' places.
+        if let Some(tuple) = self.tuples.iter_mut().find(|tuple| tuple.mask == mask) {
+            tuple.insert(rule(*shape, policy));
+        }
         self.tuples.sort_by_key(|tuple| tuple.best);
     }
 
     /// Removes the policy of an index.
     pub(super) fn remove(&mut self, shape: &Shape<A>, index: u32) -> Option<Arc<Policy>> {
-        let sees_no_more = |tuple: &Tuple<A>| tuple.mask.under(&shape.mask) == tuple.mask;
-        let places = (0..self.tuples.len()).filter(|place| sees_no_more(&self.tuples[*place]));
-        let (place, removed) = places
+        let (place, removed) = (0..self.tuples.len())
+            .filter(|place| sees_no_more(&self.tuples[*place], &shape.mask()))
             .collect::<Vec<_>>()
             .into_iter()
-            .find_map(|place| Some((place, self.tuples[place].remove(&shape.value, index)?)))?;
+            .find_map(|place| Some((place, self.tuples[place].remove(shape, index)?)))?;
         if self.tuples[place].len() == 0 {
             self.tuples.remove(place);
             if self.tuples.is_empty() {
@@ -197,125 +177,67 @@ impl<A: Address> Space<A> {
         Some(removed)
     }
 
-    /// The tuple for one more policy of a shape:
-    /// 1. that of its own mask, which is made as long as there are few;
-    /// 2. of those that see fewer bits and have room for it the fullest, which sees most;
-    /// 3. a new one that other masks can share, and if there is that one, one of its own.
-    fn place(&mut self, shape: &Shape<A>) -> usize {
-        let own = |tuples: &[Tuple<A>], mask| tuples.iter().position(|tuple| tuple.mask == mask);
-        if let Some(place) = own(&self.tuples, shape.mask) {
-            return place;
+    /// The tuple for one more policy of a shape, if there is one for it: that of its own mask, and as soon
+    /// as there are more than a few, of the shared ones that see no more and have room the fullest.
+    fn place(&self, shape: &Shape<A>) -> Option<usize> {
+        let mask = shape.mask();
+        let own = self.tuples.iter().position(|tuple| tuple.mask == mask);
+        own.or_else(|| self.shared(shape, &mask))
+    }
+
+    /// The fullest of the shared tuples that see no more than a mask and have room for a shape.
+    fn shared(&self, shape: &Shape<A>, mask: &Fields<A>) -> Option<usize> {
+        let value = shape.value();
+        let fits = |tuple: &Tuple<A>| {
+            tuple.is_shared
+                && sees_no_more(tuple, mask)
+                && tuple.compared_with(&value) < COMPARED_MAX
+        };
+        let fitting = self.tuples.iter().enumerate().filter(|(_, tuple)| fits(tuple));
+        fitting.max_by_key(|(_, tuple)| tuple.len()).map(|(place, _)| place)
+    }
+
+    /// A new tuple for a shape that has none; its mask. As long as there are few it is the shape's own, then
+    /// the coarsest that is not there yet, which takes over what there is of tuples with few policies.
+    fn make(&mut self, shape: &Shape<A>) -> Fields<A> {
+        if self.tuples.len() < OWN_TUPLES {
+            self.tuples.push(Tuple::new(shape.mask(), false));
+            return shape.mask();
         }
-        if self.tuples.len() >= OWN_TUPLES {
-            let has_room = |tuple: &Tuple<A>| {
-                let rules = tuple.compared.get(&shape.value.under(&tuple.mask));
-                rules.is_none_or(|rules| rules.len() < COMPARED_MAX)
-            };
-            let sees_no_more = |tuple: &Tuple<A>| tuple.mask.under(&shape.mask) == tuple.mask;
-            let fits = |tuple: &Tuple<A>| sees_no_more(tuple) && has_room(tuple);
-            let (_, fitting) = (0..self.tuples.len())
-                .filter(|place| fits(&self.tuples[*place]))
-                .map(|place| (self.tuples[place].len(), place))
-                .max()
-                .unwrap_or((0, usize::MAX));
-            if fitting != usize::MAX {
-                return fitting;
-            }
-            if own(&self.tuples, shape.merged).is_none() {
-                self.tuples.push(Tuple::new(shape.merged));
-                return self.tuples.len() - 1;
+        let is_new = |mask: &Fields<A>| self.tuples.iter().all(|tuple| tuple.mask != *mask);
+        let mask = shape.masks().into_iter().find(is_new).unwrap_or(shape.mask());
+        self.tuples.push(Tuple::new(mask, true));
+        let others = self.tuples.iter().filter(|tuple| tuple.mask != mask);
+        let mut others: Vec<_> = others.map(|tuple| (tuple.len(), tuple.mask)).collect();
+        others.sort_by_key(|(len, _)| *len);
+        let mut moved = 0;
+        for (len, mask) in others {
+            moved += len;
+            if moved <= MOVED_MAX {
+                self.dissolve(&mask);
             }
         }
-        self.tuples.push(Tuple::new(shape.mask));
-        self.tuples.len() - 1
+        mask
+    }
+
+    /// Moves the policies of a tuple into shared ones, as far as they fit. If none is left it ends.
+    fn dissolve(&mut self, mask: &Fields<A>) {
+        let Some(place) = self.tuples.iter().position(|tuple| tuple.mask == *mask) else { return };
+        let mut tuple = self.tuples.remove(place);
+        for rule in tuple.rules() {
+            let shape = rule.numbers.shape;
+            if let Some(place) = self.shared(&shape, &shape.mask()) {
+                tuple.remove(&shape, rule.value.index());
+                self.tuples[place].insert(rule);
+            }
+        }
+        if tuple.len() != 0 {
+            self.tuples.push(tuple);
+        }
     }
 }
 
-fn first_match<'a, A: Address>(
-    rules: &'a [Rule<A>],
-    flow: &Fields<A>,
-    whole: bool,
-) -> Option<Found<'a>> {
-    let matches =
-        |rule: &&Rule<A>| (whole || rule.mask.ports == 0) && flow.under(&rule.mask) == rule.value;
-    let found = |rule: &'a Rule<A>| Found { rank: rule.rank, policy: &rule.policy };
-    rules.iter().find(matches).map(found)
-}
-
-impl<A: Address> Tuple<A> {
-    fn new(mask: Fields<A>) -> Tuple<A> {
-        let (exact, compared) = (Table::new(), Table::new());
-        Tuple { mask, best: (u32::MAX, u64::MAX), removals: 0, exact, compared }
-    }
-
-    /// Keys.
-    fn len(&self) -> usize {
-        self.exact.len() + self.compared.len()
-    }
-
-    /// The best policy here that matches a flow.
-    #[inline]
-    fn find<'a>(&'a self, flow: &Fields<A>, whole: bool) -> Option<Found<'a>> {
-        let key = flow.under(&self.mask);
-        if let Some(policy) = self.exact.get(&key) {
-            return Some(Found { rank: policy.rank(), policy });
-        }
-        match self.compared.is_empty() {
-            true => None,
-            false => first_match(self.compared.get(&key)?, flow, whole),
-        }
-    }
-
-    /// What a key has, as rules to compare with.
-    fn rules(&self, key: &Fields<A>) -> Vec<Rule<A>> {
-        let (value, mask) = (*key, self.mask);
-        match self.exact.get(key) {
-            Some(policy) => vec![Rule { rank: policy.rank(), value, mask, policy: policy.clone() }],
-            None => self.compared.get(key).map_or_else(Vec::new, |rules| rules.to_vec()),
-        }
-    }
-
-    /// Sets what a key has.
-    fn set(&mut self, key: Fields<A>, rules: Vec<Rule<A>>) {
-        match &rules[..] {
-            [only] if only.mask == self.mask => {
-                self.exact.insert(key, only.policy.clone());
-                self.compared.remove(&key);
-            }
-            [] => {
-                self.exact.remove(&key);
-                self.compared.remove(&key);
-            }
-            _ => {
-                self.exact.remove(&key);
-                self.compared.insert(key, rules.into());
-            }
-        }
-    }
-
-    fn insert(&mut self, rule: Rule<A>) {
-        let key = rule.value.under(&self.mask);
-        let mut rules = self.rules(&key);
-        let place = rules.partition_point(|other| other.rank <= rule.rank);
-        rules.insert(place, rule);
-        self.set(key, rules);
-    }
-
-    fn remove(&mut self, value: &Fields<A>, index: u32) -> Option<Arc<Policy>> {
-        let key = value.under(&self.mask);
-        let mut rules = self.rules(&key);
-        let is_it = |rule: &Rule<A>| rule.policy.index() == index && rule.value == *value;
-        let removed = rules.remove(rules.iter().position(is_it)?);
-        self.set(key, rules);
-        self.removals += 1;
-        // Exactness costs a scan; done this seldom, it costs each removal a constant.
-        if self.removals > self.len() / 2 {
-            self.removals = 0;
-            let exact = self.exact.iter().map(|(_, policy)| policy.rank());
-            let compared = self.compared.iter().filter_map(|(_, rules)| rules.first());
-            let ranks = exact.chain(compared.map(|rule| rule.rank));
-            self.best = ranks.min().unwrap_or(self.best);
-        }
-        Some(removed.policy)
-    }
+/// Whether a tuple looks at nothing beside a mask.
+fn sees_no_more<A: Address>(tuple: &Tuple<A>, mask: &Fields<A>) -> bool {
+    tuple.mask.under(mask) == tuple.mask
 }

@@ -14,7 +14,7 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-use crate::cpu::prefetch;
+use crate::cpu::{LINE, prefetch, prefetch_end};
 
 /// So many neighbouring slots.
 #[repr(align(64))]
@@ -145,7 +145,12 @@ impl<K, V, const N: usize> Shard<K, V, N> {
     #[inline]
     pub(super) unsafe fn prefetch(&self, hash: u64) {
         // SAFETY: as the caller says; the home is one of them.
-        prefetch(unsafe { self.lines.add(self.home(hash)).as_ref() });
+        let home = unsafe { self.lines.add(self.home(hash)).as_ref() };
+        prefetch(home);
+        // Of entries of a line each a quarter are second ones.
+        if size_of_val(home) > LINE {
+            prefetch_end(&home.0[..N.min(2)]);
+        }
     }
 
     /// # Safety
