@@ -81,6 +81,9 @@ impl Guard {
             Some(write_anew(&path, left.iter())?)
         };
         let mut held = HashMap::default();
+        if !left.is_empty() {
+            backstop.find_left();
+        }
         for one in &left {
             if let Some(selector) = forwarded(*one)
                 && !is_forwarded_otherwise(&held, *one)
@@ -90,6 +93,7 @@ impl Guard {
             held.insert(key_of(*one), 0);
         }
         backstop.flush()?;
+        backstop.forget_left();
         Ok((Guard { path, file, lines, news: String::new(), held, backstop }, left))
     }
 

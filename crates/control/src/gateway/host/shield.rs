@@ -13,20 +13,17 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::time::{Duration, Instant};
 
 use dataplane::prefix::Family;
 use dataplane::selector::{PortMatch, Selector};
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR};
 use wire::protocol;
 use wire::xfrm::lifetime::LifetimeConfig;
 use wire::xfrm::number::{action, direction, msg};
 use wire::xfrm::policy::{UserpolicyId, UserpolicyInfo};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 use super::super::kernel_policy::KernelPolicies;
 use super::super::translate;
-use crate::route_feed::socket::{Received, messages};
 
 /// The priority of a block, by which it is known again. A person's own policies come before.
 const BLOCK_PRIORITY: u32 = 0x5047_0001;
@@ -35,8 +32,6 @@ const PASS_PRIORITY: u32 = 0x5047_0000;
 /// ICMPv6 types of neighbour discovery (RFC 4861 §4): router and neighbour, solicitation and
 /// advertisement, and redirect.
 const DISCOVERY: std::ops::RangeInclusive<u16> = 133..=137;
-/// How long the first reading may take.
-const DUMP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A policy of ours: its selector and the interface it names (0: all).
 type Block = (Selector, u32);
@@ -184,31 +179,13 @@ impl Shield {
     fn left(&mut self) -> io::Result<HashSet<Block>> {
         let mut left = HashSet::new();
         let Some(kernel) = &mut self.kernel else { return Ok(left) };
-        let socket = kernel.socket();
-        let asked = socket.send(msg::GETPOLICY, NLM_F_REQUEST | NLM_F_DUMP, &[0; 64])?;
-        let deadline = Instant::now() + DUMP_TIMEOUT;
-        loop {
-            let datagram = match socket.receive()? {
-                Received::Empty => {
-                    socket.wait(deadline)?;
-                    continue;
-                }
-                Received::Overrun => return Err(io::Error::other("too many policies to list")),
-                Received::Datagram(datagram) => datagram,
-            };
-            for message in messages(datagram).filter(|one| one.sequence_number() == asked) {
-                match message.message_type() {
-                    NLMSG_DONE | NLMSG_ERROR => return Ok(left),
-                    _ => left.extend(ours(message.payload())),
-                }
-            }
-        }
+        kernel.read(|policy, _| left.extend(ours(policy)))?;
+        Ok(left)
     }
 }
 
 /// The block that a kernel's policy is, if it is one of ours.
-fn ours(payload: &[u8]) -> Option<Block> {
-    let (policy, _) = UserpolicyInfo::read_from_prefix(payload).ok()?;
+fn ours(policy: &UserpolicyInfo) -> Option<Block> {
     let is_ours = policy.dir == direction::OUT
         && policy.action == action::BLOCK
         && policy.priority == BLOCK_PRIORITY;
