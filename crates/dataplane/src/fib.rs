@@ -170,7 +170,7 @@ impl Fib {
         if other {
             self.main.codes_of_mixed(&destinations[..count], codes);
         } else {
-            self.main.v4.lookup_many(&v4[..count], codes);
+            self.codes_of_v4(&v4[..count], codes);
         }
     }
 

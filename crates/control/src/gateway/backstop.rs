@@ -63,8 +63,7 @@ impl Backstop {
     pub fn find_left(&mut self) {
         let Some(kernel) = &mut self.kernel else { return };
         let left = &mut self.left;
-        let read = kernel.read(|policy, attributes| {
-            let mut attributes = attributes;
+        let read = kernel.read(|policy, mut attributes| {
             let is_ours = policy.dir == direction::FWD
                 && policy.action == action::BLOCK
                 && !attributes.any(|one| [attr::MARK, attr::IF_ID].contains(&one.kind));

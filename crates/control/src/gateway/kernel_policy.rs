@@ -7,9 +7,8 @@
 //! What the policies are for is `backstop.rs` and `host/shield.rs`.
 
 use std::io;
-use std::time::{Duration, Instant};
 
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR};
+use netlink_packet_core::{NLM_F_REQUEST, NLMSG_ERROR};
 use netlink_sys::protocols::NETLINK_XFRM;
 use rustix::io::Errno;
 use wire::xfrm::attribute::AttributeIter;
@@ -23,9 +22,6 @@ use crate::route_feed::socket::{NetlinkSocket, Received, error_of, messages};
 /// Bytes of requests that go out without being asked for. A netlink socket sends 200 KiB at most; the
 /// answers, if all fail, fit into its receive buffer.
 const BATCH_BYTES: usize = 32 << 10;
-
-/// How long reading them all may take.
-const DUMP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Requests to the kernel's policy database of this network namespace.
 pub struct KernelPolicies {
@@ -42,40 +38,23 @@ impl KernelPolicies {
         Ok(KernelPolicies { socket: NetlinkSocket::open(NETLINK_XFRM, 0)?, batch: Vec::new() })
     }
 
-    /// Reads every policy that is there, whoever made it, with the attributes behind it.
+    /// Reads every policy that is there, whoever made it, with the attributes behind it. What the kernel
+    /// refuses to list counts as not there.
     ///
     /// # Errors
-    /// The kernel refuses, or takes too long. What was read until then has been told.
+    /// Reading was cut short. What was read until then has been told.
     pub fn read(
         &mut self,
         mut tell: impl FnMut(&UserpolicyInfo, AttributeIter<'_>),
     ) -> io::Result<()> {
-        const ANY: [u8; size_of::<UserpolicyId>()] = [0; size_of::<UserpolicyId>()];
         self.flush()?;
-        let asked = self.socket.send(msg::GETPOLICY, NLM_F_REQUEST | NLM_F_DUMP, &ANY)?;
-        let deadline = Instant::now() + DUMP_TIMEOUT;
-        loop {
-            let datagram = match self.socket.receive()? {
-                Received::Empty => {
-                    self.socket.wait(deadline)?;
-                    continue;
-                }
-                Received::Overrun => return Err(io::Error::other("too many policies to list")),
-                Received::Datagram(datagram) => datagram,
-            };
-            for message in messages(datagram).filter(|one| one.sequence_number() == asked) {
-                match message.message_type() {
-                    NLMSG_DONE | NLMSG_ERROR => return Ok(()),
-                    _ => {
-                        if let Ok((policy, rest)) =
-                            UserpolicyInfo::read_from_prefix(message.payload())
-                        {
-                            tell(&policy, AttributeIter::new(rest));
-                        }
-                    }
-                }
+        let any = UserpolicyId::default();
+        let refused = self.socket.dump(msg::GETPOLICY, any.as_bytes(), |body| {
+            if let Ok((policy, rest)) = UserpolicyInfo::read_from_prefix(body) {
+                tell(&policy, AttributeIter::new(rest));
             }
-        }
+        });
+        refused.map(drop)
     }
 
     /// Adds a request. A policy that is to be added and is there, or is to be removed and is not, will

@@ -120,7 +120,7 @@ pub fn tables_of_groups(config: &Config, kernel: &Kernel) -> Vec<Option<u32>> {
     let table = |group: &crate::config::GroupConfig| {
         let ifindex = kernel.link_named(&group.device).map_or(0, |link| link.ifindex);
         match led(group.vrf.as_ref(), ifindex, kernel) {
-            Led::Main => Some(254),
+            Led::Main => Some(Table::Main.number()),
             Led::To(table) => Some(table),
             Led::Nowhere => None,
         }

@@ -4,9 +4,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use netlink_packet_core::{ErrorBuffer, NetlinkBuffer};
+use netlink_packet_core::{
+    ErrorBuffer, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer,
+};
 use netlink_sys::{Socket, SocketAddr};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -21,6 +23,8 @@ const DATAGRAM_BYTES_MAX: usize = 128 << 10;
 /// Bytes of events that wait in the kernel while the control thread does something else: 5000 route
 /// events take about 4 MiB there. More only delays the overrun, which is handled anyway.
 const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
+/// How long a list may take.
+const DUMP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The socket.
 #[derive(Debug)]
@@ -110,6 +114,42 @@ impl NetlinkSocket {
                 return Ok(Received::Overrun);
             }
             return Ok(Received::Datagram(&self.buffer));
+        }
+    }
+
+    /// Asks for a list and tells the body of each message of it; what the kernel says went wrong, if
+    /// anything did. Nothing else may be waiting here.
+    ///
+    /// # Errors
+    /// The list did not come as a whole, or took too long. What came until then has been told.
+    pub(crate) fn dump(
+        &mut self,
+        kind: u16,
+        request: &[u8],
+        mut tell: impl FnMut(&[u8]),
+    ) -> io::Result<Option<io::Error>> {
+        let asked = self.send(kind, NLM_F_REQUEST | NLM_F_DUMP, request)?;
+        let deadline = Instant::now() + DUMP_TIMEOUT;
+        loop {
+            let datagram = match self.receive()? {
+                Received::Empty => {
+                    self.wait(deadline)?;
+                    continue;
+                }
+                Received::Overrun => return Err(io::Error::other("too much to list")),
+                Received::Datagram(datagram) => datagram,
+            };
+            for message in messages(datagram).filter(|one| one.sequence_number() == asked) {
+                let body = message.payload();
+                match message.message_type() {
+                    NLMSG_ERROR => return Ok(error_of(body)),
+                    NLMSG_DONE => {
+                        let code = body.first_chunk().map_or(0, |c| i32::from_ne_bytes(*c));
+                        return Ok((code < 0).then(|| io::Error::from_raw_os_error(-code)));
+                    }
+                    _ => tell(body),
+                }
+            }
         }
     }
 

@@ -4,12 +4,9 @@
 //! answers only what it refuses. It does not know why any of it is wanted.
 
 use std::io;
-use std::time::{Duration, Instant};
 
 use dataplane::prefix::Family;
-use netlink_packet_core::{
-    NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR,
-};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NLMSG_ERROR};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use rustix::io::Errno;
 
@@ -18,8 +15,6 @@ use crate::route_feed::socket::{NetlinkSocket, Received, error_of, messages};
 
 /// Bytes of one datagram: 400 routes, which the kernel takes in two milliseconds.
 const BATCH_BYTES: usize = 24 << 10;
-/// How long a dump may take.
-const DUMP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The writer.
 pub struct Writer {
@@ -178,35 +173,12 @@ impl Writer {
         request: &[u8],
         mut each: impl FnMut(&[u8; 12], &[u8]),
     ) -> io::Result<()> {
-        let asked = self.socket.send(kind, NLM_F_REQUEST | NLM_F_DUMP, request)?;
-        let deadline = Instant::now() + DUMP_TIMEOUT;
-        loop {
-            let datagram = match self.socket.receive()? {
-                Received::Empty => {
-                    self.socket.wait(deadline)?;
-                    continue;
-                }
-                Received::Overrun => return Err(io::Error::other("too much to list")),
-                Received::Datagram(datagram) => datagram,
-            };
-            for message in messages(datagram).filter(|one| one.sequence_number() == asked) {
-                let payload = message.payload();
-                match message.message_type() {
-                    NLMSG_ERROR => return absent_is_empty(error_of(payload)),
-                    NLMSG_DONE => {
-                        let code = payload.first_chunk().map_or(0, |c| i32::from_ne_bytes(*c));
-                        return absent_is_empty(
-                            (code < 0).then(|| io::Error::from_raw_os_error(-code)),
-                        );
-                    }
-                    _ => {
-                        if let Some((head, attributes)) = payload.split_first_chunk() {
-                            each(head, attributes);
-                        }
-                    }
-                }
+        let refused = self.socket.dump(kind, request, |body| {
+            if let Some((head, attributes)) = body.split_first_chunk() {
+                each(head, attributes);
             }
-        }
+        })?;
+        absent_is_empty(refused)
     }
 }
 
