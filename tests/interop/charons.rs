@@ -240,39 +240,46 @@ fn inside(tunnel: &Tunnel) -> String {
     hosts("48", tunnel.number)[tunnel.family].clone()
 }
 
-/// Rekeys while datagrams go to the peer and back, each sent when the one before came back: none
-/// is lost. Afterwards there are as many SAs as before, two of them new.
+/// Rekeys while datagrams go to the peer and back, each sent when the one before came back: from
+/// before it is asked for until the old SAs are gone, none is lost. Then there are as many SAs as
+/// before, two of them new.
 pub fn rekeyed(
     bench: &mut Bench,
     sender: Sender,
     to: &str,
     rekey: impl FnOnce(&mut Bench) -> Result<(), String>,
 ) -> Outcome {
-    let spis = |bench: &Bench| -> Result<BTreeSet<u32>, String> {
-        Ok(states(&bench.site.states()?).into_keys().collect())
-    };
     let before = spis(bench)?;
     let namespace = match sender {
         Sender::Host => &bench.site.red,
         Sender::Gateway => &bench.site.namespace,
     };
     let mut command = namespace.command_bound(&bench.image.stream());
-    command.args(["udp", to, &PORT.to_string(), "3000", "1000"]).stdout(Stdio::piped());
+    command.args(["while", to, &PORT.to_string(), "1000"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut stream = command.spawn().map_err(|error| error.to_string())?;
-    rekey(bench)?;
-    let ended = stream.try_wait().map_err(|error| error.to_string())?.is_some();
+    let changed = rekey(bench).and_then(|()| replaced(bench, &before));
+    // The end of its input is what it waits for.
+    drop(stream.stdin.take());
     let out = stream.wait_with_output().map_err(|error| error.to_string())?;
     if !out.status.success() {
-        return Err(String::from_utf8_lossy(&out.stdout).into());
+        return Err(format!("{}{changed:?}", String::from_utf8_lossy(&out.stdout)));
     }
-    if ended {
-        return Err("the traffic had ended before the rekeying".to_string());
-    }
+    changed?;
+    bench.agree(|_| true)
+}
+
+fn spis(bench: &Bench) -> Result<BTreeSet<u32>, String> {
+    Ok(states(&bench.site.states()?).into_keys().collect())
+}
+
+/// Waits until two SAs have taken the place of two.
+fn replaced(bench: &Bench, before: &BTreeSet<u32>) -> Result<(), String> {
     let end = Instant::now() + DELETE_PATIENCE;
     loop {
         let after = spis(bench)?;
-        if after.len() == before.len() && after.difference(&before).count() == 2 {
-            return bench.agree(|_| true);
+        if after.len() == before.len() && after.difference(before).count() == 2 {
+            return Ok(());
         }
         if Instant::now() > end {
             return Err(format!("the SAs were {before:x?} and are {after:x?}"));

@@ -7,11 +7,14 @@
 //! usage: stream serve PORT                    echoes on every address
 //!        stream udp ADDRESS PORT COUNT MAX    sends that many datagrams of up to MAX bytes, each
 //!                                             after the other's echo
+//!        stream while ADDRESS PORT MAX        sends such datagrams until its input ends
 //!        stream tcp ADDRESS PORT BYTES        sends that many bytes while it reads their echo
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -67,14 +70,14 @@ fn datagram_length(number: usize, max: usize, pattern: &mut Pattern) -> usize {
     edges.get(number).copied().unwrap_or_else(|| pattern.next() as usize % max)
 }
 
-fn udp(to: SocketAddr, count: usize, max: usize) -> io::Result<()> {
+fn udp(to: SocketAddr, max: usize, goes_on: impl Fn(usize) -> bool) -> io::Result<()> {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any)?;
     socket.connect(to)?;
     socket.set_read_timeout(Some(PATIENCE))?;
     let mut pattern = Pattern(0x9e37_79b9_7f4a_7c15);
     let (mut sent, mut echo) = (vec![0; max], vec![0; 65536]);
-    for number in 0..count {
+    for number in (0..).take_while(|number| goes_on(*number)) {
         let length = datagram_length(number, max, &mut pattern);
         pattern.fill(&mut sent[..length]);
         socket.send(&sent[..length])?;
@@ -86,6 +89,17 @@ fn udp(to: SocketAddr, count: usize, max: usize) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether the input has not ended, without waiting for it.
+fn input_is_open() -> impl Fn() -> bool {
+    let open = Arc::new(AtomicBool::new(true));
+    let seen = open.clone();
+    thread::spawn(move || {
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        open.store(false, Ordering::Relaxed);
+    });
+    move || seen.load(Ordering::Relaxed)
 }
 
 fn tcp(to: SocketAddr, bytes: usize) -> io::Result<()> {
@@ -135,9 +149,17 @@ fn main() -> ExitCode {
     };
     let outcome = match (arguments.first().map(String::as_str), target(), number(3)) {
         (Some("serve"), ..) => serve(number(1).and_then(|n| u16::try_from(n).ok()).unwrap_or(0)),
-        (Some("udp"), Some(to), Some(count)) => udp(to, count, number(4).unwrap_or(1400).max(1)),
+        (Some("udp"), Some(to), Some(count)) => {
+            udp(to, number(4).unwrap_or(1400).max(1), |sent| sent < count)
+        }
+        (Some("while"), Some(to), Some(max)) => {
+            let open = input_is_open();
+            udp(to, max.max(1), |_| open())
+        }
         (Some("tcp"), Some(to), Some(bytes)) => tcp(to, bytes),
-        _ => Err(io::Error::other("usage: stream serve PORT | udp|tcp ADDRESS PORT COUNT [MAX]")),
+        _ => Err(io::Error::other(
+            "usage: stream serve PORT | udp|tcp ADDRESS PORT COUNT [MAX] | while ADDRESS PORT MAX",
+        )),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

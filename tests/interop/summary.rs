@@ -89,6 +89,9 @@ impl fmt::Display for Summary {
             let seconds = format!("{:.1}", row.took.as_secs_f64());
             table.add_row([&row.peer, &row.scenario, result, &packets, &seconds]);
         }
-        write!(f, "{table}")
+        write!(f, "{table}")?;
+        // Once more what went wrong, with its reason, where the eye is when the run ends.
+        let mut failed = self.0.iter().filter(|row| row.outcome.is_err());
+        failed.try_for_each(|row| write!(f, "\n{}", row.line()))
     }
 }
