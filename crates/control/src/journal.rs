@@ -36,9 +36,12 @@ use crate::xfrm::{Bytes, Entries, Places, Server, Walk};
 /// Entries beyond two for each thing that is there before the journal is written anew.
 const SLACK_ENTRIES: usize = 10_000;
 
-/// Entries that are written anew with each change, or each turn of an idle gateway: some 50 µs. More
-/// make single requests slower, fewer let the old journal grow while 100 000 SAs come.
+/// Entries that are written anew in a turn of an idle gateway, and the most with one change: some 50 µs.
 const STEP_ENTRIES: usize = 64;
+
+/// Entries that are written anew with each that a change adds. More make single requests slower; as few as
+/// one let the old journal grow to twice its size before the new one is whole.
+const STEP_PACE: usize = 4;
 
 /// How long a journal that could not be written is not tried again.
 const RETRY: Duration = Duration::from_secs(10);
@@ -72,6 +75,8 @@ pub struct Journal {
     gone_before: u64,
     begun: Instant,
     keys_stay: Duration,
+    /// A change was written since the last turn, and some was written anew with it.
+    written: bool,
     buffer: Bytes,
 }
 
@@ -112,6 +117,7 @@ impl Journal {
             gone_before: if left.is_whole() { u64::MAX } else { 0 },
             begun: Instant::now(),
             keys_stay: KEYS_STAY,
+            written: false,
             buffer: Bytes::reusable(BUFFER_BYTES),
         };
         if journal.log.is_some() {
@@ -159,14 +165,19 @@ impl Journal {
         if let Err(error) = self.write(entries) {
             self.give_up(&error);
         }
-        self.write_anew(server, places);
+        self.write_anew(server, places, (STEP_PACE * entries).min(STEP_ENTRIES));
+        self.written = true;
         self.buffer.clear();
     }
 
-    /// Goes on with what is under way, while nothing else is to be done.
+    /// Goes on with what is under way, while nothing else is to be done: who asks one thing after the
+    /// other shall not wait for it twice.
     pub fn turn(&mut self, server: &Server, places: &dyn Places) {
+        if std::mem::take(&mut self.written) {
+            return;
+        }
         if self.anew.is_some() || self.broken.is_some() || self.keeps_old_keys(server) {
-            self.write_anew(server, places);
+            self.write_anew(server, places, STEP_ENTRIES);
             self.buffer.clear();
         }
     }
@@ -222,8 +233,8 @@ impl Journal {
             && self.begun.elapsed() > self.keys_stay
     }
 
-    /// Begins to write the journal anew if it is time to, and writes some of it.
-    fn write_anew(&mut self, server: &Server, places: &dyn Places) {
+    /// Begins to write the journal anew if it is time to, and writes so many entries of it.
+    fn write_anew(&mut self, server: &Server, places: &dyn Places, count: usize) {
         if self.anew.is_none() {
             let (sas, policies) = server.sizes();
             let live = sas + policies;
@@ -247,16 +258,16 @@ impl Journal {
                 Err(error) => return self.put_off(&error),
             }
         }
-        if let Err(error) = self.step(server, places) {
+        if let Err(error) = self.step(server, places, count) {
             self.anew = None;
             self.put_off(&error);
         }
     }
 
-    fn step(&mut self, server: &Server, places: &dyn Places) -> io::Result<()> {
+    fn step(&mut self, server: &Server, places: &dyn Places, count: usize) -> io::Result<()> {
         self.begin_frame();
         let Some((log, walk)) = &mut self.anew else { return Ok(()) };
-        let entries = server.write_some(walk, STEP_ENTRIES, places, &mut self.buffer);
+        let entries = server.write_some(walk, count, places, &mut self.buffer);
         frame::finish(self.buffer.vec());
         if entries != 0 {
             return log.append(&self.buffer, entries);

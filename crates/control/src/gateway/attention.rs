@@ -14,6 +14,9 @@ use crate::xfrm::Clients;
 /// Bounds how late a missing neighbour is asked for; shorter wakes an idle gateway more often.
 const TICK: Duration = Duration::from_millis(10);
 
+/// Between two looks at the clients, if nobody else has the core, pass two or three microseconds.
+const ALONE_MAX: Duration = Duration::from_micros(10);
+
 /// What descriptors that are not the clients' are called by.
 const FEED: u32 = 0;
 const API: u32 = 1;
@@ -61,8 +64,14 @@ impl Attention {
     pub fn wait(&mut self, clients: &mut Clients) -> io::Result<Ready> {
         let began = Instant::now();
         let look_until = self.answered.then(|| began + self.patience.look_for());
+        let mut looked = began;
         let (ours, others) = loop {
-            let looks = look_until.is_some_and(|until| Instant::now() < until);
+            let now = Instant::now();
+            // Somebody else had the core since the last look, and did not ask: who sleeps is preferred to
+            // them when there is a request, who looks takes turns with them.
+            let is_alone = now - looked < ALONE_MAX;
+            let looks = look_until.is_some_and(|until| now < until && is_alone);
+            looked = now;
             let (ours, others) = clients.wait(if looks { Duration::ZERO } else { TICK })?;
             if ours || others != 0 || !looks {
                 break (ours, others);
