@@ -20,19 +20,23 @@ use crate::runs::{Run, Runs};
 use crate::sa::{Mode, Sa};
 use crate::spd::{DefaultAction, Lookup, Side};
 use crate::transport;
-use crate::tunnel;
+use crate::tunnel::{self, Entrance};
 use crate::verdict::Verdict;
 use crate::view::View;
 
 /// Applies the outbound policy to every packet, and sets the SA of those that are to be sealed.
 pub(crate) fn choose<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<'_>) {
     let side = view.spd.side(Direction::Out);
+    let is_silent = side.is_silent();
     for slots in batch.slots.chunks_mut(BATCH_PACKETS) {
         let mut runs = Runs::new();
         find_runs(slots, &mut runs, &side, turn);
         for run in runs.iter_mut() {
             let flow = &run.first(slots).flow;
-            run.found = turn.flows.lookup(&side, flow, run.asked);
+            run.found = match is_silent {
+                true => Lookup::Default(DefaultAction::Accept),
+                false => turn.flows.lookup(&side, flow, run.asked),
+            };
             if let Lookup::Policy(policy) = run.found {
                 policy.prefetch();
                 if !view.tunnels.is_empty() {
@@ -53,6 +57,11 @@ pub(crate) fn choose<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<
 /// The first pass.
 #[inline]
 fn find_runs<'v>(slots: &[Slot<'v>], runs: &mut Runs<'v>, side: &Side<'v>, turn: &Turn<'_>) {
+    if side.is_silent() && !slots.is_empty() {
+        // One run, whoever is in it.
+        runs.begin(0, Direction::Out, 0);
+        return runs.extend(slots.len() - 1);
+    }
     let mut first: Option<&Flow> = None;
     for (at, slot) in slots.iter().enumerate().filter(|(_, slot)| slot.verdict.is_none()) {
         match first {
@@ -140,7 +149,14 @@ fn choose_run<'v>(run: &Run<'v>, slots: &mut [Slot<'v>], view: &'v View, turn: &
         run.count(policy, slots, turn);
         return;
     }
+    // As easily where a route leads into a tunnel: the SA need not be read to know that it takes everything.
+    let is_plain = policy.is_none() && turn.hold.len() == 0;
     for slot in run.of(slots) {
+        if is_plain && let Some(sa) = slot.tunnel.and_then(Entrance::simple) {
+            sa.prefetch();
+            slot.outbound = Some(sa);
+            continue;
+        }
         match choose_one(slot, policy, view, turn) {
             // Whatever the policies say now: a packet that waited to be protected is not for clear.
             Ok(()) if slot.stay.is_some() && slot.outbound.is_none() => {

@@ -73,6 +73,12 @@ impl<'v> Sides<'v> {
         }))
     }
 
+    /// Whether every packet in clear may come in.
+    #[inline]
+    fn welcome_clear(&self) -> bool {
+        self.side(0, Direction::Forward).is_silent()
+    }
+
     #[inline]
     fn side(&self, if_id: u32, direction: Direction) -> &Side<'v> {
         &self.0[usize::from(if_id != 0)][usize::from(direction == Direction::Forward)]
@@ -124,6 +130,7 @@ fn find_runs<'v>(
     view: &'v View,
     turn: &Turn<'_>,
 ) {
+    let clear_is_welcome = sides.welcome_clear();
     let mut first: Option<(usize, Way<'v>, &Side<'v>)> = None;
     for at in 0..slots.len() {
         let slot = &mut slots[at];
@@ -137,6 +144,11 @@ fn find_runs<'v>(
         }
         if let Err(verdict) = check_addresses(&slot.flow) {
             refuse(slot, verdict);
+            continue;
+        }
+        // It goes on, as in clear there is nothing for this host here.
+        if slot.inbound.is_none() && clear_is_welcome {
+            first = None;
             continue;
         }
         let way = Way::of(slot, view);

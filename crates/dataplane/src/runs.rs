@@ -4,6 +4,8 @@
 //! (`Side::same` in `spd.rs`). Packets of one tunnel often come together, and are one run even where they
 //! are of many flows.
 
+use arrayvec::ArrayVec;
+
 use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::bundles::Bundle;
 use crate::policy::{Direction, Policy};
@@ -69,35 +71,28 @@ impl<'v> Run<'v> {
 }
 
 /// The runs among up to [`BATCH_PACKETS`] slots.
-pub(crate) struct Runs<'v> {
-    runs: [Run<'v>; BATCH_PACKETS],
-    len: usize,
-}
+pub(crate) struct Runs<'v>(ArrayVec<Run<'v>, BATCH_PACKETS>);
 
 impl<'v> Runs<'v> {
     /// None yet.
     #[inline]
     pub(crate) fn new() -> Runs<'v> {
-        let (direction, found) = (Direction::Out, Lookup::PortsNeeded);
-        let none =
-            Run { first: 0, end: 0, direction, asked: 0, found, unwelcome: None, bundle: None };
-        Runs { runs: [none; BATCH_PACKETS], len: 0 }
+        Runs(ArrayVec::new())
     }
 
     /// A run begins with the slot `at`.
     #[inline]
     pub(crate) fn begin(&mut self, at: usize, direction: Direction, asked: u64) {
-        if let Some(run) = self.runs.get_mut(self.len) {
-            (run.first, run.end) = (at as u32, at as u32 + 1);
-            (run.direction, run.asked) = (direction, asked);
-            self.len += 1;
-        }
+        let (first, end, found) = (at as u32, at as u32 + 1, Lookup::PortsNeeded);
+        let run = Run { first, end, direction, asked, found, unwelcome: None, bundle: None };
+        // Each begins with a slot of its own.
+        let _ = self.0.try_push(run);
     }
 
     /// The last run goes on to the slot `at`.
     #[inline]
     pub(crate) fn extend(&mut self, at: usize) {
-        if let Some(run) = self.len.checked_sub(1).and_then(|last| self.runs.get_mut(last)) {
+        if let Some(run) = self.0.last_mut() {
             run.end = at as u32 + 1;
         }
     }
@@ -105,6 +100,6 @@ impl<'v> Runs<'v> {
     /// Every run.
     #[inline]
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Run<'v>> {
-        self.runs[..self.len].iter_mut()
+        self.0.iter_mut()
     }
 }

@@ -86,6 +86,12 @@ impl<'a> Side<'a> {
         }
     }
 
+    /// Whether there is no policy, and what they do not cover may pass: nobody need be asked.
+    #[inline]
+    pub(crate) fn is_silent(&self) -> bool {
+        self.v4.is_empty() && self.v6.is_empty() && self.default == DefaultAction::Accept
+    }
+
     /// Whether the policies say of one flow what they say of another of the same tunnel: the two differ in
     /// nothing that any of them looks at.
     #[inline]

@@ -69,6 +69,14 @@ pub(crate) struct Entrance<'v> {
     bundle: Option<&'v Bundle>,
 }
 
+impl<'v> Entrance<'v> {
+    /// The SA that takes every packet, if there is one and nothing else is to be looked at.
+    #[inline]
+    pub(crate) fn simple(self) -> Option<&'v Sa> {
+        self.bundle.and_then(Bundle::simple).map(|sa| &**sa)
+    }
+}
+
 /// No slot has this number ([`BUNDLES_MAX`]).
 const NO_SLOT: u32 = u32::MAX;
 
@@ -294,13 +302,6 @@ pub(crate) fn enter<'v>(
     // Packets that wait leave first, and what waits is known by its policy.
     if turn.hold.len() != 0 {
         return enter_by_policy(slot, number, into, view, turn);
-    }
-    // Nearly always there is one SA that takes everything, and it need not be read to know that: its
-    // memory is only asked for here.
-    if let Some(sa) = bundle.and_then(Bundle::simple) {
-        sa.prefetch();
-        slot.outbound = Some(sa);
-        return Ok(());
     }
     if let Some((sa, whose)) = bundle.and_then(|bundle| bundle.choose(turn.worker))
         && carries(sa, slot)
