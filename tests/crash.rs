@@ -5,10 +5,13 @@ mod gateway;
 
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gateway::{Cores, Gateway};
 use lab::topology::{Namespace, Process, Veth};
+
+/// How long traffic may take to begin: a busy machine starts who sends it late.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// red host — gateway — black host; the kernel of the gateway would forward in clear if it could.
 struct Path {
@@ -113,6 +116,27 @@ impl Path {
             .count();
         (esp, clear)
     }
+
+    /// Captures until the tunnel carries traffic: none of it in clear meanwhile.
+    fn until_protected(&self, what: &str) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let (esp, clear) = self.capture(|| thread::sleep(Duration::from_millis(300)));
+            assert_eq!(clear, 0, "{what}: nothing in clear");
+            if esp > 0 {
+                return;
+            }
+            assert!(Instant::now() < end, "{what}: the tunnel carries traffic");
+        }
+    }
+
+    /// Captures until clear text is seen.
+    fn until_clear(&self, what: &str) {
+        let end = Instant::now() + PATIENCE;
+        while self.capture(|| thread::sleep(Duration::from_millis(300))).1 == 0 {
+            assert!(Instant::now() < end, "{what}");
+        }
+    }
 }
 
 fn find(haystack: &[u8], needle: &[u8]) -> usize {
@@ -134,17 +158,13 @@ fn a_killed_gateway_leaks_nothing_and_carries_traffic_again() {
 
     // The control of this experiment: without a policy the same packets do pass in clear.
     let load = path.load();
-    let (_, clear) = path.capture(|| thread::sleep(Duration::from_millis(500)));
-    assert!(clear > 0, "the capture sees clear text where nothing protects it");
+    path.until_clear("the capture sees clear text where nothing protects it");
     drop(load);
 
     path.gateway.xfrm(&tunnel());
     let _load = path.load();
-    thread::sleep(Duration::from_millis(500));
     for round in 0..3 {
-        let (esp, clear) = path.capture(|| thread::sleep(Duration::from_millis(300)));
-        assert!(esp > 0, "round {round}: the tunnel carries traffic");
-        assert_eq!(clear, 0, "round {round}: nothing in clear while it runs");
+        path.until_protected(&format!("round {round}, while it runs"));
 
         let pid = path.gateway.pid().to_string();
         let (_, clear) = path.capture(|| {
@@ -160,9 +180,7 @@ fn a_killed_gateway_leaks_nothing_and_carries_traffic_again() {
         let (_, clear) = path.capture(|| thread::sleep(Duration::from_millis(300)));
         assert_eq!(clear, 0, "round {round}: what was protected is held until it is again");
         path.gateway.xfrm(&tunnel());
-        let (esp, clear) = path.capture(|| thread::sleep(Duration::from_millis(500)));
-        assert!(esp > 0, "round {round}: a restarted gateway carries traffic");
-        assert_eq!(clear, 0, "round {round}: nothing in clear after the restart");
+        path.until_protected(&format!("round {round}, after the restart"));
     }
 }
 
@@ -188,6 +206,7 @@ fn without_its_program_an_interface_leaks_nothing_protected() {
     let path = Path::new();
     path.gateway.xfrm(&tunnel());
     let _load = path.load();
+    path.until_protected("before it is taken off");
     // The gateway lives, but a person took its program off: packets reach the kernel, which would
     // forward them.
     let (_, clear) = path.capture(|| {
@@ -197,6 +216,5 @@ fn without_its_program_an_interface_leaks_nothing_protected() {
     assert_eq!(clear, 0, "the kernel forwards nothing that is protected");
     // The control of this experiment: it is the kernel's policy that holds them.
     path.gateway_ns.ip("xfrm policy flush").expect("ip xfrm");
-    let (_, clear) = path.capture(|| thread::sleep(Duration::from_millis(500)));
-    assert!(clear > 0, "the kernel did get the packets");
+    path.until_clear("the kernel did get the packets");
 }
