@@ -115,6 +115,21 @@ impl Site {
             Err(format!("ip -s xfrm state: {}", String::from_utf8_lossy(&out.stderr)))
         }
     }
+
+    /// Waits until the gateway has no SA: its daemon answers a deletion before it has carried it out.
+    pub fn without_sas(&self) -> Result<(), String> {
+        let end = Instant::now() + SETTLE;
+        loop {
+            let left = self.states()?;
+            if states(&left).is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                return Err(left);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
 }
 
 /// An echo service at every address of a namespace.
