@@ -274,32 +274,13 @@ impl Intake<'_> {
 pub fn links() -> io::Result<Vec<Link>> {
     let mut socket = NetlinkSocket::open(NETLINK_ROUTE, 0)?;
     let asked = decode::request_dump(&mut socket, Kind::Links)?;
-    let deadline = Instant::now() + FIRST_READ_TIMEOUT;
     let mut links = Vec::new();
-    loop {
-        let datagram = match socket.receive()? {
-            Received::Empty => {
-                socket.wait(deadline)?;
-                continue;
-            }
-            Received::Overrun => return Err(io::Error::other("too many interfaces to list")),
-            Received::Datagram(datagram) => datagram,
-        };
-        for message in socket::messages(datagram).filter(|m| m.sequence_number() == asked) {
-            match message.message_type() {
-                NLMSG_DONE => return Ok(links),
-                NLMSG_ERROR => {
-                    return Err(socket::error_of(message.payload())
-                        .unwrap_or_else(|| io::ErrorKind::InvalidData.into()));
-                }
-                _ => {
-                    if let Decoded::Event(Event::Link(link)) = decode::decode(&message, true) {
-                        links.push(link);
-                    }
-                }
-            }
+    let refused = socket.list(asked, FIRST_READ_TIMEOUT, |message| {
+        if let Decoded::Event(Event::Link(link)) = decode::decode(message, true) {
+            links.push(link);
         }
-    }
+    })?;
+    refused.map_or(Ok(links), Err)
 }
 
 #[cfg(test)]

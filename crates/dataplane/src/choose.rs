@@ -27,16 +27,12 @@ use crate::view::View;
 /// Applies the outbound policy to every packet, and sets the SA of those that are to be sealed.
 pub(crate) fn choose<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<'_>) {
     let side = view.spd.side(Direction::Out);
-    let is_silent = side.is_silent();
     for slots in batch.slots.chunks_mut(BATCH_PACKETS) {
         let mut runs = Runs::new();
         find_runs(slots, &mut runs, &side, turn);
         for run in runs.iter_mut() {
             let flow = &run.first(slots).flow;
-            run.found = match is_silent {
-                true => Lookup::Default(DefaultAction::Accept),
-                false => turn.flows.lookup(&side, flow, run.asked),
-            };
+            run.found = turn.flows.lookup(&side, flow, run.asked);
             if let Lookup::Policy(policy) = run.found {
                 policy.prefetch();
                 if !view.tunnels.is_empty() {
@@ -58,7 +54,7 @@ pub(crate) fn choose<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<
 #[inline]
 fn find_runs<'v>(slots: &[Slot<'v>], runs: &mut Runs<'v>, side: &Side<'v>, turn: &Turn<'_>) {
     if side.is_silent() && !slots.is_empty() {
-        // One run, whoever is in it.
+        // One run, whoever is in it. An empty database wants nothing asked before it is.
         runs.begin(0, Direction::Out, 0);
         return runs.extend(slots.len() - 1);
     }

@@ -117,11 +117,7 @@ impl NetlinkSocket {
         }
     }
 
-    /// Asks for a list and tells the body of each message of it; what the kernel says went wrong, if
-    /// anything did. Nothing else may be waiting here.
-    ///
-    /// # Errors
-    /// The list did not come as a whole, or took too long. What came until then has been told.
+    /// Asks for a list and tells the body of each message of it, as [`list`](NetlinkSocket::list) does.
     pub(crate) fn dump(
         &mut self,
         kind: u16,
@@ -129,7 +125,21 @@ impl NetlinkSocket {
         mut tell: impl FnMut(&[u8]),
     ) -> io::Result<Option<io::Error>> {
         let asked = self.send(kind, NLM_F_REQUEST | NLM_F_DUMP, request)?;
-        let deadline = Instant::now() + DUMP_TIMEOUT;
+        self.list(asked, DUMP_TIMEOUT, |message| tell(message.payload()))
+    }
+
+    /// Tells each message of the list that was asked for with this sequence number; what the kernel says
+    /// went wrong, if anything did. Nothing else may be waiting here.
+    ///
+    /// # Errors
+    /// The list did not come as a whole, or took too long. What came until then has been told.
+    pub(crate) fn list(
+        &mut self,
+        asked: u32,
+        timeout: Duration,
+        mut tell: impl FnMut(&NetlinkBuffer<&[u8]>),
+    ) -> io::Result<Option<io::Error>> {
+        let deadline = Instant::now() + timeout;
         loop {
             let datagram = match self.receive()? {
                 Received::Empty => {
@@ -142,12 +152,16 @@ impl NetlinkSocket {
             for message in messages(datagram).filter(|one| one.sequence_number() == asked) {
                 let body = message.payload();
                 match message.message_type() {
-                    NLMSG_ERROR => return Ok(error_of(body)),
+                    // One that tells of no error is none that could be here.
+                    NLMSG_ERROR => {
+                        let unknown = || io::ErrorKind::InvalidData.into();
+                        return Ok(Some(error_of(body).unwrap_or_else(unknown)));
+                    }
                     NLMSG_DONE => {
                         let code = body.first_chunk().map_or(0, |c| i32::from_ne_bytes(*c));
                         return Ok((code < 0).then(|| io::Error::from_raw_os_error(-code)));
                     }
-                    _ => tell(body),
+                    _ => tell(&message),
                 }
             }
         }
