@@ -165,7 +165,8 @@ impl Key {
     ///
     /// # Panics
     /// If `data` is longer than [`DATA_LEN_MAX`], 64 GiB, or `aad` than [`AAD_LEN_MAX`], 1 MiB.
-    #[inline]
+    // Inlined, nonce and AAD go to our own engine in registers.
+    #[inline(always)]
     pub fn seal(
         &self,
         nonce: &[u8; NONCE_LEN],
@@ -175,6 +176,21 @@ impl Key {
     ) {
         assert!(data.len() as u64 <= DATA_LEN_MAX, "data beyond the limit of AES-GCM");
         assert!(aad.len() <= AAD_LEN_MAX, "AAD beyond what is offered");
+        match &self.form {
+            Form::Vaes512 { bits, cpu } => cpu.seal(*bits, &self.schedule, nonce, aad, data, tag),
+            _ => self.seal_elsewhere(nonce, aad, data, tag),
+        }
+    }
+
+    /// By a library.
+    #[inline(never)]
+    fn seal_elsewhere(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        aad: &[u8],
+        data: &mut [u8],
+        tag: &mut [u8; TAG_LEN],
+    ) {
         match &self.form {
             Form::Vaes512 { bits, cpu } => cpu.seal(*bits, &self.schedule, nonce, aad, data, tag),
             Form::IpsecMb { key, .. } => key.seal(nonce, aad, data, tag),
@@ -187,7 +203,7 @@ impl Key {
     /// On `false` every byte of `data` is zero: the engines decrypt before they know the tag, and
     /// plaintext that nobody vouches for must not outlive the call (SP 800-38D §7.2). The tag is
     /// compared in constant time.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn open(
         &self,
@@ -202,16 +218,38 @@ impl Key {
                 Form::Vaes512 { bits, cpu } => {
                     cpu.open_unwiped(*bits, &self.schedule, nonce, aad, data, tag)
                 }
-                Form::IpsecMb { key, .. } => key.open_unwiped(nonce, aad, data, tag),
-                Form::AwsLc { key, .. } => key.open_unwiped(nonce, aad, data, tag),
+                _ => self.open_elsewhere(nonce, aad, data, tag),
             };
         if !genuine {
-            // Plain stores at memory speed, because a forger chooses how often this runs. They
-            // cannot be optimised away: the caller can read `data`.
-            data.fill(0);
+            wipe(data);
         }
         genuine
     }
+
+    /// By a library; nothing is wiped.
+    #[inline(never)]
+    fn open_elsewhere(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        aad: &[u8],
+        data: &mut [u8],
+        tag: &[u8; TAG_LEN],
+    ) -> bool {
+        match &self.form {
+            Form::Vaes512 { bits, cpu } => {
+                cpu.open_unwiped(*bits, &self.schedule, nonce, aad, data, tag)
+            }
+            Form::IpsecMb { key, .. } => key.open_unwiped(nonce, aad, data, tag),
+            Form::AwsLc { key, .. } => key.open_unwiped(nonce, aad, data, tag),
+        }
+    }
+}
+
+/// Plain stores at memory speed, because a forger chooses how often this runs. They cannot be optimised away:
+/// the caller can read `data`.
+#[cold]
+fn wipe(data: &mut [u8]) {
+    data.fill(0);
 }
 
 impl fmt::Debug for Key {

@@ -47,11 +47,10 @@ impl Sum {
     /// The sum folded to 16 bits with end-around carry.
     #[inline]
     pub const fn fold(self) -> u16 {
-        let sum = (self.0 >> 32) + (self.0 & 0xffff_ffff);
-        let sum = (sum >> 16) + (sum & 0xffff);
-        let sum = (sum >> 16) + (sum & 0xffff);
-        let sum = (sum >> 16) + (sum & 0xffff);
-        sum as u16
+        // A number plus itself with its halves exchanged has in its upper half the sum of both halves and
+        // their carry.
+        let sum = (self.0.wrapping_add(self.0.rotate_right(32)) >> 32) as u32;
+        (sum.wrapping_add(sum.rotate_right(16)) >> 16) as u16
     }
 
     /// The value for the checksum field: the complement of the folded sum.

@@ -41,6 +41,13 @@ impl MacAddr {
     /// All zeros: what the kernel reports where there is no address.
     pub const ZERO: MacAddr = MacAddr([0; 6]);
 
+    /// The address in the lower 48 bits of a number, for comparing.
+    #[inline]
+    pub const fn bits(self) -> u64 {
+        let [a, b, c, d, e, f] = self.0;
+        u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+    }
+
     /// Whether the group bit is set: multicast, and broadcast too.
     #[inline]
     pub const fn is_multicast(self) -> bool {

@@ -156,9 +156,9 @@ const fn plain_ports(protocol: u8, [a, b, c, d]: [u8; 4]) -> (u16, u16) {
     }
 }
 
-/// The summary of a sound IPv4 packet without options that is no fragment.
+/// The summary of a sound IPv4 packet without options that is no fragment; `None` for any other.
 #[inline(always)]
-fn plain_v4(l3: &[u8]) -> Option<Flow> {
+pub fn plain_v4(l3: &[u8]) -> Option<Flow> {
     const LEN_MIN: u16 = ipv4::Plain::LEN as u16;
     let header = ipv4::Plain::read(l3.first_chunk()?)?;
     let (protocol, total_len) = (header.protocol(), header.total_len());

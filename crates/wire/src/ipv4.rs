@@ -18,7 +18,8 @@ const _: () = assert!(size_of::<Header>() == HEADER_LEN);
 /// Version 4 and a header of five 32-bit words: the first byte of nearly every packet.
 const VERSION_IHL_PLAIN: u8 = 0x45;
 
-const DONT_FRAGMENT: u16 = 0x4000;
+/// In the word of flags and offset: routers must not fragment.
+pub const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 const OFFSET_MASK: u16 = 0x1fff;
 
@@ -135,10 +136,13 @@ impl Header {
         if self.ttl <= 1 {
             return false;
         }
-        // TTL is the upper half of its word, so the word falls by 0x100 whatever the protocol, and
-        // equation 3 of RFC 1624 adds the complement of that: 0xfeff, with one carry at most.
-        let sum = u32::from(!self.checksum.get()) + 0xfeff;
-        self.checksum = U16::new(!((sum >> 16) + (sum & 0xffff)) as u16);
+        // TTL is the upper half of its word, so the word falls by 0x100 whatever the protocol, and its
+        // checksum rises by that, with one carry at most; all ones and zero add alike, and zero is what is
+        // sent. The sum is the same in either byte order (RFC 1071 §2.B), so nothing is swapped.
+        let sum = u16::from_ne_bytes(self.checksum.to_bytes());
+        let sum = u32::from(sum) + u32::from(0x100u16.to_be());
+        let sum = (sum + u32::from(sum >= 0xffff)) as u16;
+        self.checksum = U16::from_bytes(sum.to_ne_bytes());
         self.ttl -= 1;
         true
     }
@@ -193,7 +197,7 @@ impl Plain {
     pub const LEN: usize = HEADER_LEN + 4;
 
     /// The beginning of a packet, if it is so plain and its checksum is right. Lengths are not looked at.
-    #[inline]
+    #[inline(always)]
     pub fn read(bytes: &[u8; Plain::LEN]) -> Option<Plain> {
         // Of the first piece: version and header length, more fragments, and the offset.
         const SHAPE: u64 = 0xff3f_0000_0000_00ff;

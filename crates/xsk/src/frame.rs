@@ -11,6 +11,7 @@
 //! that is forgotten instead of given to a [`Pool`](crate::Pool) or a port is a chunk lost to the
 //! process.
 
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 /// Free bytes in front of a received packet, as the kernel leaves them (`XDP_PACKET_HEADROOM`).
@@ -22,12 +23,18 @@ pub const HEADROOM: usize = 256;
 /// A packet in a chunk of the UMEM: the exclusive right to that chunk, and a window on its bytes.
 #[must_use = "a frame that is dropped is a chunk lost: give it to a pool or a port"]
 #[derive(Debug)]
+#[repr(C)]
 pub struct Frame {
     chunk: NonNull<u8>,
     start: u16,
     len: u16,
     size: u16,
 }
+
+/// A frame as it is moved: in the fewest pieces, and with whatever is a pointer in it.
+type Words = [MaybeUninit<*mut u8>; 2];
+
+const _: () = assert!(size_of::<Frame>() == size_of::<Words>());
 
 // SAFETY: a frame is the only right to its chunk, and the UMEM lives as long as the process, so it
 // may move to, and be used from, any thread.
@@ -42,6 +49,21 @@ impl Frame {
     pub(crate) unsafe fn new(chunk: NonNull<u8>, size: u16, start: u16, len: u16) -> Frame {
         debug_assert!(usize::from(start) + usize::from(len) <= usize::from(size));
         Frame { chunk, start, len, size }
+    }
+
+    /// Takes the frame out of a place that goes on to be there for a while, and leaves one of nothing in it:
+    /// without bytes, room or chunk, for no pool and no port.
+    #[inline]
+    pub fn take(&mut self) -> Frame {
+        // SAFETY: a frame is two words, and no value is any worse there than another. The frame that is read
+        // is the only one of its chunk, as what is written over it has none.
+        unsafe {
+            let words = (&raw mut *self).cast::<Words>();
+            let taken = words.read();
+            let nothing = NonNull::<u8>::dangling().as_ptr();
+            words.write([nothing, std::ptr::null_mut()].map(MaybeUninit::new));
+            std::mem::transmute::<Words, Frame>(taken)
+        }
     }
 
     #[inline]
@@ -159,6 +181,20 @@ impl Frame {
         self.len = len.min(self.len()) as u16;
     }
 
+    /// Makes the packet `len` bytes of itself, those behind the first `front`; `None`, and no change, when
+    /// there are fewer.
+    #[inline]
+    #[must_use]
+    pub fn narrow(&mut self, front: usize, len: usize) -> Option<()> {
+        if front > self.len() || len > self.len() - front {
+            return None;
+        }
+        // Both are within the packet, so they fit 16 bits.
+        self.start += front as u16;
+        self.len = len as u16;
+        Some(())
+    }
+
     /// Empties the packet and puts its start back to the default headroom.
     #[inline]
     pub fn clear(&mut self) {
@@ -213,6 +249,7 @@ mod tests {
         PushBack(usize),
         Grow(usize, usize),
         Truncate(usize),
+        Narrow(usize, usize),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -223,6 +260,7 @@ mod tests {
             count.clone().prop_map(Step::PushBack),
             (0usize..300, 0usize..1900).prop_map(|(front, back)| Step::Grow(front, back)),
             count.prop_map(Step::Truncate),
+            (0usize..300, 0usize..1900).prop_map(|(front, len)| Step::Narrow(front, len)),
         ]
     }
 
@@ -266,6 +304,14 @@ mod tests {
                         if grown {
                             twin.start -= front;
                             twin.end += back;
+                        }
+                    }
+                    Step::Narrow(front, len) => {
+                        let narrowed = frame.narrow(front, len).is_some();
+                        prop_assert_eq!(narrowed, front + len <= twin.end - twin.start);
+                        if narrowed {
+                            twin.start += front;
+                            twin.end = twin.start + len;
                         }
                     }
                     Step::Truncate(n) => {
