@@ -69,6 +69,20 @@ impl Figures {
         self.0.extend(other.0);
     }
 
+    /// Adds all of another collection, which measured the same at another time. A line is what stands before
+    /// `/cycles` in a name: all figures of a line that both have are those of the time when it was quicker.
+    pub fn extend_by_quicker(&mut self, other: Figures) {
+        let is_slower = |line: &str| {
+            let cycles = format!("{line}/cycles");
+            matches!((self.value(&cycles), other.value(&cycles)), (Some(a), Some(b)) if a <= b)
+        };
+        let lines = other.0.keys().filter_map(|name| name.strip_suffix("/cycles"));
+        let slower: Vec<String> =
+            lines.filter(|line| is_slower(line)).map(|line| format!("{line}/")).collect();
+        let is_of_slower = |name: &str| slower.iter().any(|line| name.starts_with(line));
+        self.0.extend(other.0.into_iter().filter(|(name, _)| !is_of_slower(name)));
+    }
+
     /// The value of a name.
     pub fn value(&self, name: &str) -> Option<f64> {
         self.0.get(name).map(|figure| figure.value)
@@ -107,6 +121,26 @@ mod tests {
         assert_eq!((spread.median, spread.p90), (40.0, 72.0));
         assert_eq!(Spread::of_times(vec![3.0]).quiet, 3.0);
         assert_eq!(Spread::of_times(vec![]).p90, 0.0);
+    }
+
+    #[test]
+    fn a_line_has_the_figures_of_its_quicker_time() {
+        let line = |line: &str, cycles, share| {
+            let mut figures = Figures::default();
+            figures.add(format!("{line}/cycles"), cycles, "cycles");
+            figures.add(format!("{line}/share"), share, "1");
+            figures
+        };
+        let mut figures = line("path/seal/1", 200.0, 0.3);
+        figures.extend(line("path/seal/10", 300.0, 0.2));
+        let mut again = line("path/seal/1", 210.0, 0.4);
+        again.extend(line("path/seal/10", 290.0, 0.1));
+        again.extend(line("path/open/1", 1.0, 1.0));
+        figures.extend_by_quicker(again);
+        let value = |name| figures.value(name).unwrap();
+        assert_eq!((value("path/seal/1/cycles"), value("path/seal/1/share")), (200.0, 0.3));
+        assert_eq!((value("path/seal/10/cycles"), value("path/seal/10/share")), (290.0, 0.1));
+        assert_eq!(value("path/open/1/share"), 1.0);
     }
 
     #[test]
