@@ -63,6 +63,8 @@ pub(crate) struct Slot<'v> {
     pub(crate) verdict: Option<Verdict>,
     /// What is wrong with the content of an authentic packet; `accept` decides.
     pub(crate) flaw: Option<Verdict>,
+    /// It came through a tunnel before it waited for an SA: what `stay` says, where all stages look.
+    pub(crate) waited_opened: bool,
     // The second line. Nothing in it is smaller than what it is written in: a number that may be missing
     // would be, and the processor would wait for each new slot.
     /// The outbound policy that asks for an SA, while the SA is being looked for.
@@ -102,7 +104,7 @@ impl Slot<'_> {
     /// Whether the packet came through a tunnel.
     #[inline]
     pub(crate) fn was_opened(&self) -> bool {
-        self.inbound.is_some() || self.stay.is_some_and(|stay| stay.opened)
+        self.inbound.is_some() || self.waited_opened
     }
 
     /// The tunnel of route mode that the packet came through; 0 if none.
@@ -132,17 +134,19 @@ impl Slot<'_> {
 #[derive(Default)]
 pub(crate) struct Batch<'v> {
     pub(crate) slots: Vec<Slot<'v>>,
-    /// ESP packets whose SA is being looked for; `classify`'s alone.
+    /// The SAs of ESP packets, while they are being looked for.
     pub(crate) named: Vec<Named>,
     /// Packets that another worker decrypted, which join the batch in this turn.
     pub(crate) returned: usize,
+    /// Whether packets that waited for an SA join the batch in this turn.
+    pub(crate) rejoined: bool,
     /// Whether `seal` met any packet.
     pub(crate) seals: bool,
 }
 
-/// The SA that an ESP packet names.
+/// The SA that an ESP packet names, and those that follow it without one of another in between.
 pub(crate) struct Named {
-    /// The packet's slot.
+    /// The first packet's slot.
     pub(crate) slot: usize,
     /// The name.
     pub(crate) key: sad::Key,
@@ -165,7 +169,8 @@ impl BatchMemory {
     /// Lends the memory to a turn.
     pub(crate) fn begin<'v>(&mut self) -> Batch<'v> {
         let named = std::mem::take(&mut self.named);
-        Batch { slots: relabel(std::mem::take(&mut self.slots)), named, returned: 0, seals: false }
+        let slots = relabel(std::mem::take(&mut self.slots));
+        Batch { slots, named, returned: 0, rejoined: false, seals: false }
     }
 
     /// Takes the memory back.
@@ -208,6 +213,7 @@ impl<'v> Batch<'v> {
             link_len: 0,
             verdict: None,
             flaw: None,
+            waited_opened: false,
             flow: UNPARSED,
             policy: None,
             tunnel: None,
@@ -216,17 +222,17 @@ impl<'v> Batch<'v> {
         }));
     }
 
+    /// Whether any of the packets came out of a tunnel in this turn.
+    #[inline]
+    pub(crate) fn brings_opened(&self) -> bool {
+        !self.named.is_empty() || self.returned != 0
+    }
+
     /// The packets that no stage has decided yet.
     #[inline]
     pub(crate) fn undecided(&mut self) -> impl Iterator<Item = &mut Slot<'v>> {
         self.slots.iter_mut().filter(|slot| slot.verdict.is_none())
     }
-}
-
-/// How many slots from the first on are undecided and satisfy `same`: a run that is handled once.
-#[inline]
-pub(crate) fn run_len<'v>(slots: &[Slot<'v>], same: impl Fn(&Slot<'v>) -> bool) -> usize {
-    slots.iter().take_while(|slot| slot.verdict.is_none() && same(slot)).count()
 }
 
 /// Whether a slot's SA is this very one.

@@ -6,7 +6,8 @@
 //! 3. What it says; ask for the memory of the slot in which its SA is.
 //! 4. The SA; ask for its memory, which `seal` is about to need.
 //!
-//! Packets without a protect policy leave in clear. Nothing in a packet is changed here.
+//! Packets without a protect policy leave in clear. Nothing in a packet is changed here. Where no policy can
+//! say anything and nobody waits for an SA, only routes are asked, if any leads into a tunnel.
 
 use wire::flow::Flow;
 
@@ -27,7 +28,14 @@ use crate::view::View;
 /// Applies the outbound policy to every packet, and sets the SA of those that are to be sealed.
 pub(crate) fn choose<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<'_>) {
     let side = view.spd.side(Direction::Out);
+    let by_routes_alone = side.is_silent() && !batch.rejoined && turn.hold.len() == 0;
+    if by_routes_alone && view.tunnels.is_empty() {
+        return;
+    }
     for slots in batch.slots.chunks_mut(BATCH_PACKETS) {
+        if by_routes_alone && !view.vrfs.in_use() && tunnel::enter_all(slots, view, turn) {
+            continue;
+        }
         let mut runs = Runs::new();
         find_runs(slots, &mut runs, &side, turn);
         for run in runs.iter_mut() {

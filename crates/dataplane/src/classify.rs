@@ -13,70 +13,76 @@ use wire::natt::Datagram;
 use wire::{protocol, udp};
 
 use crate::batch::{Batch, Named, Slot};
+use crate::hop::take_hop;
+use crate::inspect::check_addresses;
 use crate::punt::punt;
-use crate::sa::Sa;
 use crate::sad;
 use crate::verdict::Verdict;
 use crate::view::View;
 
-/// Finds the SA of every ESP packet for this host, and ends what else is for this host.
+/// Finds the SA of every ESP packet for this host, and ends what else is for this host. Where every packet
+/// in clear is welcome, those that go on are done with here: `inspect` and `hop` need not look at them.
 ///
 /// 1. Each packet's headers: what is its SA called? Ask for the database's memory there.
 /// 2. By then it has come: look the SAs up, and ask for their memory.
 pub(crate) fn classify<'v>(batch: &mut Batch<'v>, view: &'v View) {
     let Batch { slots, named, .. } = batch;
     named.clear();
-    let mut known = None;
+    let (mut known, mut spi) = (None, None);
+    let (has_host, welcomes_clear) = (view.has_host(), view.welcomes_clear());
     for (index, slot) in slots.iter_mut().enumerate() {
-        if slot.verdict.is_some() || slot.is_hosts(view) {
+        if slot.verdict.is_some() || has_host && slot.is_hosts(view) {
             continue;
         }
-        match name_one(slot, view, &mut known) {
-            Ok(None) => {}
-            Ok(Some(key)) => {
-                // Packets of one SA often come together.
-                let last = named.last().filter(|last| last.key == key);
-                let hash = last.map_or_else(|| view.sad.prefetch(&key), |last| last.hash);
-                named.push(Named { slot: index, hash, key });
+        // Most are for the address that the one before was for. By reference, as what `parse` has written in
+        // pieces would be copied as a whole, and the processor would wait.
+        if known.as_ref() != Some(&slot.flow.dst) {
+            if !is_local(&slot.flow.dst, view) {
+                if welcomes_clear && let Err(verdict) = pass_on(slot) {
+                    slot.decide(verdict);
+                }
+                continue;
+            }
+            (known, spi) = (Some(slot.flow.dst), None);
+        }
+        match name_one(slot, view) {
+            // Packets of one SA often come together.
+            Ok(same) if spi == Some(same) => {}
+            Ok(other) => {
+                spi = Some(other);
+                let key = sad::Key::new(other, slot.flow.dst);
+                named.push(Named { slot: index, hash: view.sad.prefetch(&key), key });
             }
             Err(verdict) => slot.decide(verdict),
         }
     }
-    let mut found: Option<(sad::Key, &Sa)> = None;
-    for Named { slot, key, hash } in named {
-        let Some(slot) = slots.get_mut(*slot) else { continue };
-        let sa = match found {
-            Some((known, sa)) if known == *key => sa,
-            _ => match view.sad.get_hashed(*hash, key) {
-                Some(sa) => {
-                    sa.prefetch_inbound();
-                    sa
-                }
-                None => {
-                    slot.decide(Verdict::NoState);
-                    continue;
-                }
-            },
-        };
-        slot.inbound = Some(sa);
-        found = Some((*key, sa));
+    for (at, Named { slot: first, key, hash }) in named.iter().enumerate() {
+        let end = named.get(at + 1).map_or(slots.len(), |next| next.slot);
+        let sa = view.sad.get_hashed(*hash, key).map(|sa| &**sa);
+        if let Some(sa) = sa {
+            sa.prefetch_inbound();
+        }
+        // Between them there may be packets that are not for this host.
+        let run = slots[*first..end].iter_mut();
+        for slot in run.filter(|slot| slot.esp_at != 0 && slot.verdict.is_none()) {
+            slot.inbound = sa;
+            if sa.is_none() {
+                slot.decide(Verdict::NoState);
+            }
+        }
     }
 }
 
-/// What the SA of a packet is called; `None` for one that is not for this host. Most are for the address
-/// that the one before was for, which is `known` to be this host's.
-#[inline]
-fn name_one(
-    slot: &mut Slot<'_>,
-    view: &View,
-    known: &mut Option<IpAddr>,
-) -> Result<Option<sad::Key>, Verdict> {
-    if *known != Some(slot.flow.dst) {
-        if !is_local(slot.flow.dst, view) {
-            return Ok(None);
-        }
-        *known = Some(slot.flow.dst);
-    }
+/// A packet that goes on, where nothing is to be asked about it.
+#[inline(always)]
+fn pass_on(slot: &mut Slot<'_>) -> Result<(), Verdict> {
+    check_addresses(&slot.flow)?;
+    take_hop(slot)
+}
+
+/// The SPI of a packet for this host, which with its destination names its SA.
+#[inline(never)]
+fn name_one(slot: &mut Slot<'_>, view: &View) -> Result<u32, Verdict> {
     let header_len = usize::from(slot.flow.header_len);
     let payload = slot.frame.bytes().get(header_len..).unwrap_or(&[]);
     let (esp_at, esp) = match slot.flow.protocol {
@@ -91,13 +97,13 @@ fn name_one(
         return Err(Verdict::FragmentEsp);
     }
     let (header, _) = esp::Header::over(esp).map_err(|_| Verdict::EspTruncated)?;
-    let key = sad::Key::new(header.spi(), slot.flow.dst);
+    let spi = header.spi();
     // Bytes behind the datagram's end are no part of it, as in Linux.
     let end = esp_at + esp.len();
     slot.frame.truncate(end);
     // An IP header and UDP's are shorter than any frame.
     slot.esp_at = esp_at as u16;
-    Ok(Some(key))
+    Ok(spi)
 }
 
 /// The ESP packet in a datagram (RFC 3948 §2.1). IKE and keepalives are the kernel's: the steering
@@ -116,6 +122,6 @@ fn esp_in_udp(datagram: &[u8], fragment: Fragment) -> Result<&[u8], Verdict> {
 
 /// Whether an address is one of this host's.
 #[inline]
-pub(crate) fn is_local(address: IpAddr, view: &View) -> bool {
+pub(crate) fn is_local(address: &IpAddr, view: &View) -> bool {
     view.local.contains(address)
 }

@@ -16,26 +16,46 @@ use crate::verdict::Verdict;
 
 /// Decrypts every packet that `open` let pass.
 pub(crate) fn decrypt(slots: &mut [Slot<'_>]) {
-    let mut asked: Option<&Sa> = None;
-    for index in 0..slots.len() + KEYS_AHEAD {
-        if let Some(ahead) = slots.get(index)
-            && let Some(sa) = ahead.inbound
-            && !is_same(asked, sa)
-        {
-            let outside = usize::from(ahead.esp_at) + OVERHEAD_LEN;
-            sa.hot().key.prefetch_for(ahead.frame.bytes().len().saturating_sub(outside));
-            asked = Some(sa);
+    let mut asked = None;
+    slots.iter().take(KEYS_AHEAD).for_each(|slot| ask_for_key(slot, &mut asked));
+    let mut decrypted = None;
+    for at in 0..slots.len() {
+        if let Some(ahead) = slots.get(at + KEYS_AHEAD) {
+            ask_for_key(ahead, &mut asked);
         }
-        let Some(slot) = index.checked_sub(KEYS_AHEAD).and_then(|at| slots.get_mut(at)) else {
-            continue;
-        };
+        let slot = &mut slots[at];
         let Some(sa) = slot.inbound.filter(|_| slot.verdict.is_none()) else { continue };
         if decrypt_one(slot, sa) != Some(true) {
             sa.count_error(Verdict::IntegrityFailed);
             slot.decide(Verdict::IntegrityFailed);
         } else if !sa.hot().encapsulated {
-            slot.flaw = content::take(slot, sa).err();
+            // One behind: what was only just decrypted would keep the processor waiting.
+            if let Some(before) = decrypted.replace(at) {
+                take_content(&mut slots[before]);
+            }
         }
+    }
+    if let Some(last) = decrypted {
+        take_content(&mut slots[last]);
+    }
+}
+
+/// Asks for the key of a packet, if it is another than the one before had.
+#[inline(always)]
+fn ask_for_key<'v>(slot: &Slot<'v>, asked: &mut Option<&'v Sa>) {
+    if let Some(sa) = slot.inbound
+        && !is_same(*asked, sa)
+    {
+        let outside = usize::from(slot.esp_at) + OVERHEAD_LEN;
+        sa.hot().key.prefetch_for(slot.frame.len().saturating_sub(outside));
+        *asked = Some(sa);
+    }
+}
+
+#[inline]
+fn take_content(slot: &mut Slot<'_>) {
+    if let Some(sa) = slot.inbound {
+        slot.flaw = content::take(slot, sa).err();
     }
 }
 

@@ -21,6 +21,12 @@ pub(crate) fn encapsulate(inner: u8, flags: &SaFlags) -> u8 {
     dscp | ecn
 }
 
+/// Whether [`decapsulate`] changes no inner byte, whatever that is.
+#[inline]
+pub(crate) fn leaves_alone(outer: u8, flags: &SaFlags) -> bool {
+    outer & ECN == NOT_ECT && !flags.decap_dscp
+}
+
 /// The inner header's byte after opening: the table of RFC 6040 §4.2, figure 4.
 #[inline]
 pub(crate) fn decapsulate(inner: u8, outer: u8, flags: &SaFlags) -> Result<u8, NotCapable> {

@@ -25,18 +25,13 @@ pub(crate) const TAIL_LEN_MAX: usize = esp::ALIGNMENT - 1 + esp::TRAILER_LEN;
 
 /// Encrypts every packet that `seal` numbered.
 pub(crate) fn encrypt(slots: &mut [Slot<'_>]) {
-    let mut asked: Option<&Sa> = None;
-    for index in 0..slots.len() + KEYS_AHEAD {
-        if let Some(ahead) = slots.get(index)
-            && let Some(sa) = ahead.outbound
-            && !is_same(asked, sa)
-        {
-            sa.hot().key.prefetch_for(ahead.frame.len() + TAIL_LEN_MAX);
-            asked = Some(sa);
+    let mut asked = None;
+    slots.iter().take(KEYS_AHEAD).for_each(|slot| ask_for_key(slot, &mut asked));
+    for at in 0..slots.len() {
+        if let Some(ahead) = slots.get(at + KEYS_AHEAD) {
+            ask_for_key(ahead, &mut asked);
         }
-        let Some(slot) = index.checked_sub(KEYS_AHEAD).and_then(|at| slots.get_mut(at)) else {
-            continue;
-        };
+        let slot = &mut slots[at];
         if let Some(sa) = slot.outbound.filter(|_| slot.verdict.is_none())
             && encrypt_one(slot, sa).is_none()
         {
@@ -44,6 +39,17 @@ pub(crate) fn encrypt(slots: &mut [Slot<'_>]) {
             sa.count_error(Verdict::NoRoom);
             slot.decide(Verdict::NoRoom);
         }
+    }
+}
+
+/// Asks for the key of a packet, if it is another than the one before had.
+#[inline(always)]
+fn ask_for_key<'v>(slot: &Slot<'v>, asked: &mut Option<&'v Sa>) {
+    if let Some(sa) = slot.outbound
+        && !is_same(*asked, sa)
+    {
+        sa.hot().key.prefetch_for(slot.frame.len() + TAIL_LEN_MAX);
+        *asked = Some(sa);
     }
 }
 

@@ -137,17 +137,22 @@ struct InnerHeader {
 }
 
 impl InnerHeader {
-    /// Of a packet whose headers were read before.
+    /// Of a packet whose headers were read before: all of it is in the first eight bytes.
+    ///
+    /// ```text
+    ///   IPv4   version 4 · header length 4 · tos 8 · total length 16 · id 16 · reserved 1 · DF 1 · MF 1 · offset 13
+    ///   IPv6   version 4 · traffic class 8 · flow label 20 · payload length 16 · next header 8 · hop limit 8
+    /// ```
     #[inline]
     fn read(packet: &[u8]) -> Option<InnerHeader> {
-        if packet.first()? >> 4 == 4 {
-            let (inner, _) = ipv4::Header::over(packet).ok()?;
-            let (tos, dont_fragment) = (inner.tos(), inner.dont_fragment());
-            return Some(InnerHeader { is_v6: false, tos, dont_fragment, flow_label: 0 });
-        }
-        let (inner, _) = ipv6::Header::over(packet).ok()?;
-        let (tos, flow_label) = (inner.traffic_class(), inner.flow_label());
-        Some(InnerHeader { is_v6: true, tos, dont_fragment: true, flow_label })
+        let first = u64::from_be_bytes(*packet.first_chunk()?);
+        let is_v6 = first >> 60 != 4;
+        Some(InnerHeader {
+            is_v6,
+            tos: (first >> if is_v6 { 52 } else { 48 }) as u8,
+            dont_fragment: is_v6 || first & u64::from(ipv4::DONT_FRAGMENT) != 0,
+            flow_label: if is_v6 { (first >> 32) as u32 & 0xf_ffff } else { 0 },
+        })
     }
 
     #[inline]

@@ -156,10 +156,12 @@ impl Hold {
     #[cold]
     fn release(&mut self, batch: &mut Batch<'_>) {
         let count = self.packets.len();
+        batch.rejoined = count != 0;
         for Held { frame, ingress, flow, stay } in self.packets.drain(..) {
             batch.extend(std::iter::once(frame), ingress);
             if let Some(slot) = batch.slots.last_mut() {
                 (slot.flow, slot.stay) = (flow, Some(stay));
+                slot.waited_opened = stay.opened;
             }
         }
         batch.slots.rotate_right(count);

@@ -6,23 +6,39 @@
 
 use wire::{ipv4, ipv6};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Slot};
 use crate::verdict::Verdict;
 use crate::view::View;
 
-/// Takes one hop from every packet.
+/// Takes one hop from every packet that has not lost it yet: where every packet in clear is welcome,
+/// `classify` has taken those of packets in clear.
 pub(crate) fn hop(batch: &mut Batch<'_>, view: &View) {
+    let is_early = view.welcomes_clear();
+    if is_early && !batch.brings_opened() {
+        return;
+    }
     let has_host = view.has_host();
-    for slot in batch.undecided().filter(|slot| !has_host || !slot.is_hosts(view)) {
-        let packet = slot.frame.bytes_mut();
-        let alive = match slot.flow.is_ipv6() {
-            false => ipv4::decrement_ttl(packet),
-            true => ipv6::decrement_hop_limit(packet),
-        };
-        if alive {
-            slot.flow.ttl -= 1;
-        } else {
-            slot.decide(Verdict::TtlExpired);
+    let is_due = |slot: &&mut Slot<'_>| {
+        (!is_early || slot.inbound.is_some()) && !(has_host && slot.is_hosts(view))
+    };
+    for slot in batch.undecided().filter(is_due) {
+        if let Err(verdict) = take_hop(slot) {
+            slot.decide(verdict);
         }
     }
+}
+
+/// Takes one hop from a packet.
+#[inline(always)]
+pub(crate) fn take_hop(slot: &mut Slot<'_>) -> Result<(), Verdict> {
+    let packet = slot.frame.bytes_mut();
+    let alive = match slot.flow.is_ipv6() {
+        false => ipv4::decrement_ttl(packet),
+        true => ipv6::decrement_hop_limit(packet),
+    };
+    if !alive {
+        return Err(Verdict::TtlExpired);
+    }
+    slot.flow.ttl -= 1;
+    Ok(())
 }

@@ -5,7 +5,8 @@
 //! clear must not be covered by a policy that protects. Whoever holds one tunnel's keys can thus
 //! not speak for another's addresses, and nobody can without keys.
 //!
-//! What passes here is forwarded, or handed to this host; what goes out, and how, `choose` decides.
+//! What passes here is forwarded, or handed to this host; what goes out, and how, `choose` decides. Where no
+//! policy can say anything of packets in clear, `classify` has seen to them already.
 
 #[cfg(test)]
 mod twin;
@@ -16,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use wire::flow::{Flow, Fragment};
 
-use crate::batch::{BATCH_PACKETS, Batch, Slot, Turn};
+use crate::batch::{BATCH_PACKETS, Batch, Slot, Turn, is_same};
 use crate::classify::is_local;
 use crate::policy::{Action, Direction, Kind, Policy};
 use crate::punt::to_host;
@@ -38,6 +39,9 @@ use crate::vrfs::refuse_unknown;
 pub(crate) fn inspect<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<'_>) {
     if view.vrfs.in_use() {
         refuse_unknown(batch, view);
+    }
+    if view.welcomes_clear() && !batch.brings_opened() {
+        return;
     }
     let sides = Sides::of(view);
     for slots in batch.slots.chunks_mut(BATCH_PACKETS) {
@@ -73,12 +77,6 @@ impl<'v> Sides<'v> {
         }))
     }
 
-    /// Whether every packet in clear may come in.
-    #[inline]
-    fn welcome_clear(&self) -> bool {
-        self.side(0, Direction::Forward).is_silent()
-    }
-
     #[inline]
     fn side(&self, if_id: u32, direction: Direction) -> &Side<'v> {
         &self.0[usize::from(if_id != 0)][usize::from(direction == Direction::Forward)]
@@ -96,7 +94,7 @@ impl<'v> Way<'v> {
     #[inline]
     fn of(slot: &Slot<'v>, view: &View) -> Way<'v> {
         // Only a packet out of a tunnel can be local here: `classify` ended the others.
-        let for_host = slot.inbound.is_some() && is_local(slot.flow.dst, view);
+        let for_host = slot.inbound.is_some() && is_local(&slot.flow.dst, view);
         let direction = if for_host { Direction::In } else { Direction::Forward };
         Way { sa: slot.inbound, direction }
     }
@@ -130,7 +128,7 @@ fn find_runs<'v>(
     view: &'v View,
     turn: &Turn<'_>,
 ) {
-    let clear_is_welcome = sides.welcome_clear();
+    let clear_is_welcome = view.welcomes_clear();
     let mut first: Option<(usize, Way<'v>, &Side<'v>)> = None;
     for at in 0..slots.len() {
         let slot = &mut slots[at];
@@ -142,13 +140,24 @@ fn find_runs<'v>(
             first = None;
             continue;
         }
-        if let Err(verdict) = check_addresses(&slot.flow) {
-            refuse(slot, verdict);
-            continue;
-        }
-        // It goes on, as in clear there is nothing for this host here.
+        // It goes on, as in clear there is nothing for this host here; `classify` saw its addresses.
         if slot.inbound.is_none() && clear_is_welcome {
             first = None;
+            continue;
+        }
+        // Most come through the SA, from and to the hosts, that the one before came through.
+        if let Some((other, known, side)) = &first
+            && known.sa.is_some_and(|sa| is_same(slots[at].inbound, sa))
+            && !known.is_single()
+            && same_ends(&slots[*other].flow, &slots[at].flow)
+            && side.same(&slots[*other].flow, &slots[at].flow)
+        {
+            runs.extend(at);
+            continue;
+        }
+        let slot = &mut slots[at];
+        if let Err(verdict) = check_addresses(&slot.flow) {
+            refuse(slot, verdict);
             continue;
         }
         let way = Way::of(slot, view);
@@ -170,6 +179,11 @@ fn find_runs<'v>(
             first = Some((at, way, side));
         }
     }
+}
+
+#[inline]
+fn same_ends(one: &Flow, other: &Flow) -> bool {
+    one.src == other.src && one.dst == other.dst
 }
 
 #[cold]
@@ -318,7 +332,7 @@ fn check_ports_seen(flow: &Flow, by_ports: bool) -> Result<(), Verdict> {
 
 /// RFC 1812 §5.3.7, RFC 4291 §2.5.2–2.5.6: addresses that a router forwards neither from nor to.
 #[inline]
-fn check_addresses(flow: &Flow) -> Result<(), Verdict> {
+pub(crate) fn check_addresses(flow: &Flow) -> Result<(), Verdict> {
     match may_be_martian(flow.src) | may_be_martian(flow.dst) {
         true => check_closely(flow),
         false => Ok(()),

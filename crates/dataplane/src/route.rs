@@ -9,21 +9,25 @@ use std::ops::Range;
 use wire::Overlay;
 use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
 
-use crate::batch::{Batch, Slot, Turn};
+use crate::batch::{Batch, Slot, Turn, is_same};
 use crate::fib::{MANY, NextHop, Route};
 use crate::punt::punt;
+use crate::sa::Sa;
 use crate::verdict::Verdict;
 use crate::view::View;
 use crate::vrfs::{MAIN, UNKNOWN};
 
 /// Where the packet before left. Packets of one tunnel leave as one did, and most others by the same
 /// router, so little has to be looked up again. It ends with the batch, and so cannot be out of date.
-struct Last {
+struct Last<'v> {
+    /// The SA that it was sealed with, outside of VRFs.
+    sa: Option<&'v Sa>,
     vrf: u32,
     destination: IpAddr,
     hop: NextHop,
     mtu: usize,
-    header: [u8; HEADER_LEN],
+    /// The link header's first eight bytes, and its last.
+    header: [u64; 2],
 }
 
 /// Routes that were looked up ahead, side by side, where the table is too large for the cache.
@@ -91,15 +95,15 @@ fn vrf_of<const VRFS: bool>(slot: &Slot<'_>, view: &View) -> u32 {
 #[inline(always)]
 fn route_all<const VRFS: bool>(batch: &mut Batch<'_>, view: &View, turn: &mut Turn<'_>) {
     let mut last = None;
-    let mut ahead = Ahead::NOTHING;
-    let is_large = view.fib.is_large();
+    let mut ahead = view.fib.is_large().then_some(Ahead::NOTHING);
+    let has_host = view.has_host();
     for slots in batch.slots.chunks_mut(MANY) {
-        if is_large {
+        if let Some(ahead) = &mut ahead {
             ahead.look::<VRFS>(slots, view);
         }
         for slot in slots.iter_mut().filter(|slot| slot.verdict.is_none()) {
-            let verdict = match route_one::<VRFS>(slot, view, turn, &mut last, &mut ahead) {
-                Ok(()) => success(slot, view),
+            let verdict = match route_one::<VRFS>(slot, view, turn, &mut last, ahead.as_mut()) {
+                Ok(()) => success(slot, has_host && slot.is_hosts(view)),
                 Err(verdict) => verdict,
             };
             slot.decide(verdict);
@@ -123,28 +127,53 @@ fn known(slot: &Slot<'_>) -> Option<u32> {
 }
 
 #[inline]
-fn route_one<const VRFS: bool>(
-    slot: &mut Slot<'_>,
+fn route_one<'v, const VRFS: bool>(
+    slot: &mut Slot<'v>,
     view: &View,
     turn: &mut Turn<'_>,
-    last: &mut Option<Last>,
-    ahead: &mut Ahead,
+    last: &mut Option<Last<'v>>,
+    ahead: Option<&mut Ahead>,
 ) -> Result<(), Verdict> {
-    let to = (vrf_of::<VRFS>(slot, view), destination(slot));
-    if last.as_ref().is_none_or(|last| last.destination != to.1 || (VRFS && last.vrf != to.0)) {
-        let route = match known(slot) {
-            Some(code) => view.fib.route_of(code),
-            None => ahead.route(to.0, to.1, view),
-        };
-        look_up(slot, to, route, view, turn, last)?;
+    // Packets of one SA have one destination.
+    let follows = |last: &Last<'_>| last.sa.is_some_and(|sa| is_same(slot.outbound, sa));
+    if !last.as_ref().is_some_and(follows) {
+        find::<VRFS>(slot, view, turn, last, ahead)?;
     }
     let Some(last) = last else { return Err(Verdict::NoRoute) };
     if slot.frame.len() > last.mtu {
         return Err(Verdict::TooBig);
     }
     let room = slot.frame.push_front(HEADER_LEN).ok_or(Verdict::NoRoom)?;
-    room.copy_from_slice(&last.header);
+    room[..8].copy_from_slice(&last.header[0].to_ne_bytes());
+    room[HEADER_LEN - 8..].copy_from_slice(&last.header[1].to_ne_bytes());
     slot.egress = Some(last.hop.port);
+    Ok(())
+}
+
+/// Where a packet leaves that does not follow another of its SA.
+#[inline]
+fn find<'v, const VRFS: bool>(
+    slot: &Slot<'v>,
+    view: &View,
+    turn: &mut Turn<'_>,
+    last: &mut Option<Last<'v>>,
+    ahead: Option<&mut Ahead>,
+) -> Result<(), Verdict> {
+    let to = (vrf_of::<VRFS>(slot, view), destination(slot));
+    if last.as_ref().is_none_or(|last| last.destination != to.1 || (VRFS && last.vrf != to.0)) {
+        let route = match known(slot) {
+            Some(code) => view.fib.route_of(code),
+            None => match ahead {
+                Some(ahead) => ahead.route(to.0, to.1, view),
+                None => view.fib.lookup_in(to.0, to.1),
+            },
+        };
+        look_up(slot, to, route, view, turn, last)?;
+    }
+    if let Some(last) = last {
+        // Two tunnels of different VRFs may share an SA's address, and packets of one VRF an SA: not here.
+        last.sa = slot.outbound.filter(|_| !VRFS);
+    }
     Ok(())
 }
 
@@ -154,7 +183,7 @@ fn look_up(
     route: Option<Route>,
     view: &View,
     turn: &mut Turn<'_>,
-    last: &mut Option<Last>,
+    last: &mut Option<Last<'_>>,
 ) -> Result<(), Verdict> {
     let hop = match route {
         Some(Route::Via(hop)) => hop,
@@ -183,7 +212,9 @@ fn look_up(
     let mut header = [0; HEADER_LEN];
     let written = Header::new(mac, port.mac, ethertype).emit(&mut header);
     written.map_err(|_| Verdict::NoRoom)?;
-    *last = Some(Last { vrf, destination, hop, mtu, header });
+    let piece = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| header[at + byte]));
+    let header = [piece(0), piece(HEADER_LEN - 8)];
+    *last = Some(Last { sa: None, vrf, destination, hop, mtu, header });
     Ok(())
 }
 
@@ -214,8 +245,9 @@ fn refused(route: Route, slot: &Slot<'_>) -> Verdict {
     }
 }
 
-fn success(slot: &Slot<'_>, view: &View) -> Verdict {
-    if slot.is_hosts(view) {
+#[inline]
+fn success(slot: &Slot<'_>, is_hosts: bool) -> Verdict {
+    if is_hosts {
         return if slot.outbound.is_some() { Verdict::HostSealed } else { Verdict::HostForwarded };
     }
     match (slot.was_opened(), slot.outbound.is_some()) {

@@ -10,7 +10,7 @@
 //! lines of each. Consecutive packets of one SA take their numbers in one step and are counted
 //! together. What is left to do needs no order, and nothing but the slot.
 
-use crate::batch::{Batch, Slot, Turn, is_same, run_len};
+use crate::batch::{Batch, Slot, Turn, is_same};
 use crate::claim::Access;
 use crate::encrypt::TAIL_LEN_MAX;
 use crate::envelope::Room;
@@ -37,18 +37,14 @@ pub(crate) fn seal(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
             rest = &mut rest[1..];
             continue;
         };
-        // Where limits are counted, the packet that finds one reached is told from the one before.
-        let run = match sa.hot().counted {
-            true => 1,
-            false => run_len(rest, |slot| is_same(slot.outbound, sa)),
-        };
         let access = sa.access(turn);
         if access == Access::Wait {
             keep_back(rest, sa, turn);
             continue;
         }
-        let (now, later) = rest.split_at_mut(run);
-        seal_run(now, sa, access == Access::Alone, turn);
+        let run = fit_run(rest, sa);
+        let (now, later) = rest.split_at_mut(run.slots);
+        number_run(now, &run, sa, access == Access::Alone, turn);
         rest = later;
     }
 }
@@ -66,36 +62,57 @@ fn keep_back(slots: &mut [Slot<'_>], sa: &Sa, turn: &Turn<'_>) {
 }
 
 /// Consecutive packets of one SA.
+struct Fitting {
+    slots: usize,
+    /// Packets among them that have room for their envelope, and their bytes that the SA counts.
+    packets: u32,
+    bytes: u64,
+}
+
+/// The next run of an SA's packets: do they have room, in front and behind?
 #[inline]
-fn seal_run(slots: &mut [Slot<'_>], sa: &Sa, alone: bool, turn: &mut Turn<'_>) {
+fn fit_run(slots: &mut [Slot<'_>], sa: &Sa) -> Fitting {
     let expired = sa.expired();
-    // 1. Room, in front and behind.
     let room = Room::of(sa.hot());
-    let mut wanted = 0;
-    for slot in &mut *slots {
+    // Where limits are counted, the packet that finds one reached is told from the one before.
+    let slots_max = if sa.hot().counted { 1 } else { usize::MAX };
+    let mut run = Fitting { slots: 0, packets: 0, bytes: 0 };
+    for slot in slots.iter_mut().take(slots_max) {
+        if slot.verdict.is_some() || !is_same(slot.outbound, sa) {
+            break;
+        }
+        run.slots += 1;
         match if expired { Err(Verdict::OutSaExpired) } else { room.fit(slot) } {
             Ok(counted) => {
                 slot.counted = counted;
-                wanted += 1;
+                run.packets += 1;
+                run.bytes += u64::from(counted);
             }
             Err(verdict) => refuse(slot, sa, verdict),
         }
     }
-    // 2. Numbers.
-    let (mut packets, mut bytes, mut numbers) = (0, 0, Numbers::NONE);
+    run
+}
+
+/// Numbers for a run.
+#[inline]
+fn number_run(slots: &mut [Slot<'_>], run: &Fitting, sa: &Sa, alone: bool, turn: &mut Turn<'_>) {
+    let Fitting { mut packets, mut bytes, .. } = *run;
+    let mut wanted = packets;
+    let mut numbers = Numbers::NONE;
     for slot in slots.iter_mut().filter(|slot| slot.verdict.is_none()) {
         match next_numbers(&mut numbers, sa, wanted, alone) {
-            Ok((sequence, iv)) => {
-                (slot.sequence, slot.iv) = (sequence, iv);
-                wanted -= 1;
-                packets += 1;
-                bytes += u64::from(slot.counted);
+            Ok((sequence, iv)) => (slot.sequence, slot.iv) = (sequence, iv),
+            Err(refusal) => {
+                packets -= 1;
+                bytes -= u64::from(slot.counted);
+                refuse(slot, sa, refusal_verdict(refusal));
             }
-            Err(refusal) => refuse(slot, sa, refusal_verdict(refusal)),
         }
+        wanted -= 1;
     }
     if packets != 0 {
-        sa.count(packets, bytes, turn.now_ns, alone);
+        sa.count(u64::from(packets), bytes, turn.now_ns, alone);
         if let Some(token) = sa.limit_crossed() {
             turn.events.limit_reached(token, turn.counters);
         }

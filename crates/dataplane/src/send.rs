@@ -78,12 +78,14 @@ impl Queue {
         QUEUE_PACKETS.saturating_sub(self.frames.len())
     }
 
-    /// Takes packets that end alike.
+    /// Takes the packets of slots that end alike.
     #[inline]
-    fn push(&mut self, frames: impl Iterator<Item = Frame>, verdict: Verdict) {
-        let before = self.frames.len();
-        self.frames.extend(frames);
-        let packets = self.frames.len() - before;
+    fn push(&mut self, slots: &mut [Slot<'_>], verdict: Verdict) {
+        if slots.is_empty() {
+            return;
+        }
+        let packets = slots.len();
+        self.frames.extend(slots.iter_mut().map(|slot| slot.frame.take()));
         match self.ends.last_mut() {
             Some(last) if last.verdict == verdict => last.packets += packets,
             _ => self.ends.push(Alike { verdict, packets }),
@@ -131,14 +133,15 @@ pub(crate) fn send(
     pool: &mut Pool,
     turn: &mut Turn<'_>,
 ) {
-    if batch.slots.iter().any(|slot| slot.stay.is_some()) {
+    if batch.slots.iter().any(waits) {
         hold_back(batch, pool, turn);
     }
-    let mut slots = batch.slots.drain(..);
+    let mut rest = &mut batch.slots[..];
     // Most packets leave where the one before left, and count alike.
-    while let Some(&Slot { verdict, egress, .. }) = slots.as_slice().first() {
+    while let Some(&Slot { verdict, egress, .. }) = rest.first() {
         let is_alike = |slot: &&Slot<'_>| slot.verdict == verdict && slot.egress == egress;
-        let mut run = slots.as_slice().iter().take_while(is_alike).count();
+        let run = rest.iter().take_while(is_alike).count();
+        let (mut now, later) = rest.split_at_mut(run);
         // Every slot is decided by now: `route` leaves none.
         let verdict = verdict.unwrap_or(Verdict::Stopped);
         let mut lost = verdict;
@@ -146,29 +149,34 @@ pub(crate) fn send(
             lost = Verdict::RouteNotAPort;
             if let Some(queue) = queues.get_mut(usize::from(egress)) {
                 lost = Verdict::TransmitFull;
-                let taken = run.min(queue.room());
-                if taken != 0 {
-                    queue.push(slots.by_ref().take(taken).map(|slot| slot.frame), verdict);
-                    run -= taken;
-                }
+                let taken;
+                (taken, now) = now.split_at_mut(run.min(queue.room()));
+                queue.push(taken, verdict);
             }
         }
-        if run != 0 {
-            turn.counters.count(lost, run as u64);
-            slots.by_ref().take(run).for_each(|slot| pool.give(slot.frame));
+        if !now.is_empty() {
+            turn.counters.count(lost, now.len() as u64);
+            now.iter_mut().for_each(|slot| pool.give(slot.frame.take()));
         }
+        rest = later;
     }
-    drop(slots);
+    // All frames are taken.
+    batch.slots.clear();
     for (queue, port) in queues.iter_mut().zip(ports) {
         queue.drain(port, pool, turn.counters);
     }
 }
 
+/// Whether a packet has no SA, and may still get one.
+#[inline]
+fn waits(slot: &Slot<'_>) -> bool {
+    slot.verdict == Some(Verdict::NoSa) && slot.stay.is_some()
+}
+
 /// Packets without an SA that may still come go to the hold.
 #[cold]
 fn hold_back(batch: &mut Batch<'_>, pool: &mut Pool, turn: &mut Turn<'_>) {
-    let waits = |slot: &mut Slot<'_>| slot.verdict == Some(Verdict::NoSa) && slot.stay.is_some();
-    for slot in batch.slots.extract_if(.., waits) {
+    for slot in batch.slots.extract_if(.., |slot| waits(slot)) {
         if let Some(stay) = slot.stay {
             turn.hold.take(slot, stay, pool, turn.counters);
         }

@@ -87,10 +87,16 @@ impl Default for Slots {
 }
 
 impl Slots {
+    /// The slot of a family.
+    #[inline]
+    fn slot(self, family: Family) -> Option<u32> {
+        Some(self.0[family.index()]).filter(|slot| *slot != NO_SLOT)
+    }
+
     /// The slot of the family of an inner packet's address.
     #[inline]
     fn of(self, destination: IpAddr) -> Option<u32> {
-        Some(self.0[Family::of(destination).index()]).filter(|slot| *slot != NO_SLOT)
+        self.slot(Family::of(destination))
     }
 }
 
@@ -199,6 +205,73 @@ pub(crate) fn ask_all(slots: &mut [Slot<'_>], view: &View) {
         if !ask_v4(slots, view) {
             ask_mixed(slots, view);
         }
+    }
+}
+
+/// Finds the SAs of packets of which no policy can say anything, where nobody waits and there are no VRFs;
+/// packets that follow each other to one address are done together. Whether it did: it does not where
+/// one is of IPv6.
+///
+/// 1. The routes, all of them together; ask for the memory of the rows that they lead to.
+/// 2. The rows; ask for that of the slots in which their SAs are.
+/// 3. The SAs; ask for theirs.
+#[inline]
+pub(crate) fn enter_all<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) -> bool {
+    let mut destinations = [0; MANY];
+    let mut starts = [0; MANY];
+    let mut count = 0;
+    for (at, slot) in slots.iter().enumerate().take(MANY) {
+        if slot.verdict.is_some() {
+            continue;
+        }
+        let IpAddr::V4(destination) = slot.flow.dst else { return false };
+        let destination = destination.to_bits();
+        if count == 0 || destinations[count - 1] != destination {
+            (destinations[count], starts[count]) = (destination, at);
+            count += 1;
+        }
+    }
+    let mut codes = [0; MANY];
+    view.fib.codes_of_v4(&destinations[..count], &mut codes);
+    for number in codes[..count].iter().filter_map(|code| Fib::tunnel_of(*code)) {
+        view.tunnels.slots.prefetch(number);
+    }
+    let mut bundles: [Option<&Bundle>; MANY] = [None; MANY];
+    for (code, bundle) in codes[..count].iter().zip(&mut bundles) {
+        let row = Fib::tunnel_of(*code).and_then(|number| view.tunnels.slots(number));
+        let slot = row.and_then(|row| row.slot(Family::V4));
+        *bundle = slot.and_then(|slot| view.bundles.bundle(slot));
+        if let Some(bundle) = bundle {
+            prefetch(*bundle);
+        }
+    }
+    for at in 0..count {
+        let end = if at + 1 < count { starts[at + 1] } else { slots.len() };
+        let sa = bundles[at].and_then(Bundle::simple);
+        if let Some(sa) = sa {
+            sa.prefetch();
+        }
+        let run = &mut slots[starts[at]..end];
+        for slot in run.iter_mut().filter(|slot| slot.verdict.is_none()) {
+            slot.lead = Lead::to(codes[at]);
+            match sa {
+                Some(sa) => slot.outbound = Some(sa),
+                None => enter_one(slot, view, turn),
+            }
+        }
+    }
+    true
+}
+
+/// The long way, for a packet whose route was looked up.
+#[inline(never)]
+fn enter_one<'v>(slot: &mut Slot<'v>, view: &'v View, turn: &mut Turn<'_>) {
+    let entered = find(slot, view).and_then(|()| match slot.tunnel {
+        Some(entrance) => enter(slot, entrance, view, turn),
+        None => Ok(()),
+    });
+    if let Err(verdict) = entered {
+        slot.decide(verdict);
     }
 }
 
@@ -360,6 +433,9 @@ pub(crate) fn is_of(sa: &Sa, number: u32, view: &View) -> bool {
         tunnel.name == TunnelName { if_id: sa.if_id(), remote: Some(sa.source()) }
     })
 }
+
+#[cfg(test)]
+mod twin;
 
 #[cfg(test)]
 mod tests {

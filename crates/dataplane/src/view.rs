@@ -13,6 +13,7 @@ use crate::encapsulation::PortSet;
 use crate::fib::Fib;
 use crate::local::Locals;
 use crate::neighbour::Neighbours;
+use crate::policy::Direction;
 use crate::publication;
 use crate::sad::Sad;
 use crate::spd::Spd;
@@ -75,6 +76,12 @@ impl View {
     #[inline]
     pub(crate) fn has_host(&self) -> bool {
         self.host.is_some() || !self.tunnel_devices.is_empty()
+    }
+
+    /// Whether every packet in clear may come in, as no policy can say anything of it.
+    #[inline]
+    pub(crate) fn welcomes_clear(&self) -> bool {
+        self.spd.side(Direction::Forward).is_silent()
     }
 
     /// Brings the tables into the shape in which look-ups are fastest, which many small changes leave

@@ -271,7 +271,7 @@ impl Tables {
         if usable {
             view.sad.insert(sa.clone());
         }
-        let is_local = |address| view.local.contains(address);
+        let is_local = |address| view.local.contains(&address);
         self.encapsulation.add(&sa, is_local, &mut view.encapsulation_ports);
         let worker = parameters.cpu.map(|cpu| self.cpus.worker_of(cpu) as u16);
         let before = self.sas.get_mut(record.id.0).and_then(|known| known.before.take());

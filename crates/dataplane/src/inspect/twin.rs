@@ -217,6 +217,8 @@ proptest! {
             for (slot, (flow, sa)) in batch.slots.iter_mut().zip(packets()) {
                 (slot.flow, slot.inbound) = (flow, Some(&sas[sa]));
             }
+            // As if another worker had opened them.
+            batch.returned = batch.slots.len();
             inspect(&mut batch, view, &mut Turn {
                 now_ns: 1,
                 worker: 0,

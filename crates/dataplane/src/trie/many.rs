@@ -10,7 +10,7 @@
 
 use super::flat::{Flat, LONGER};
 use super::{COVERING, Node, STRIDE, Trie, Word};
-use crate::cpu::prefetch;
+use crate::cpu::{counting_bits, prefetch};
 
 /// Addresses that are looked up side by side: four times what a core of today fetches at a time, so
 /// that the first has come when the last was asked for; what is kept of them fits the first level
@@ -25,7 +25,7 @@ impl<W: Word> Trie<W> {
         let (addresses, values) = (&addresses[..count], &mut values[..count]);
         match &self.flat {
             Some(flat) => self.read(flat, addresses, values),
-            None => self.descend_many(addresses, values),
+            None => counting_bits(|| self.descend_many(addresses, values)),
         }
     }
 
@@ -61,12 +61,13 @@ impl<W: Word> Trie<W> {
             asked[count] = *address;
             count += 1;
         }
-        self.descend_many(&asked[..count], &mut found[..count]);
+        counting_bits(|| self.descend_many(&asked[..count], &mut found[..count]));
         let longer = values.iter_mut().filter(|value| **value == LONGER);
         longer.zip(&found).for_each(|(value, found)| *value = *found);
     }
 
     /// Down the trie.
+    #[inline(always)]
     fn descend_many(&self, addresses: &[W], values: &mut [u32]) {
         let mut at: [Option<&Node>; SIDE_BY_SIDE] = [None; SIDE_BY_SIDE];
         let mut best: [Option<(&Node, u32)>; SIDE_BY_SIDE] = [None; SIDE_BY_SIDE];

@@ -68,7 +68,7 @@ impl Tables {
     /// The addresses of this host have changed: so may have the ports on which ESP arrives.
     pub fn relocate(&mut self, view: &mut View) {
         let local = &view.local;
-        let is_local = |address| local.contains(address);
+        let is_local = |address| local.contains(&address);
         self.encapsulation.relocate(is_local, &mut view.encapsulation_ports);
     }
 }
