@@ -2,12 +2,14 @@
 //! in varied sizes, every byte compared. One program for both ends, without any library, because
 //! it also runs in a guest that has none; `provide` compiles it.
 //!
-//! It measures nothing; loss or damage ends it with exit code 1 and a sentence.
+//! It measures nothing; damage, and loss where it is not counted, end it with exit code 1 and a
+//! sentence.
 //!
 //! usage: stream serve PORT                    echoes on every address
 //!        stream udp ADDRESS PORT COUNT MAX    sends that many datagrams of up to MAX bytes, each
 //!                                             after the other's echo
-//!        stream while ADDRESS PORT MAX        sends such datagrams until its input ends
+//!        stream while ADDRESS PORT MAX        sends such datagrams until its input ends, and prints
+//!                                             how many had no echo
 //!        stream tcp ADDRESS PORT BYTES        sends that many bytes while it reads their echo
 
 use std::io::{self, Read, Write};
@@ -70,23 +72,34 @@ fn datagram_length(number: usize, max: usize, pattern: &mut Pattern) -> usize {
     edges.get(number).copied().unwrap_or_else(|| pattern.next() as usize % max)
 }
 
-fn udp(to: SocketAddr, max: usize, goes_on: impl Fn(usize) -> bool) -> io::Result<()> {
+/// Sends datagrams while it `goes_on` after so many, and until one came back. `lost` says whether one
+/// without echo is borne.
+fn udp(
+    to: SocketAddr,
+    max: usize,
+    goes_on: impl Fn(usize) -> bool,
+    mut lost: impl FnMut() -> bool,
+) -> io::Result<()> {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any)?;
     socket.connect(to)?;
     socket.set_read_timeout(Some(PATIENCE))?;
     let mut pattern = Pattern(0x9e37_79b9_7f4a_7c15);
     let (mut sent, mut echo) = (vec![0; max], vec![0; 65536]);
-    for number in (0..).take_while(|number| goes_on(*number)) {
+    let (mut number, mut came_back) = (0, true);
+    while goes_on(number) || !came_back {
         let length = datagram_length(number, max, &mut pattern);
         pattern.fill(&mut sent[..length]);
         socket.send(&sent[..length])?;
-        let got = socket.recv(&mut echo).map_err(|error| {
-            io::Error::other(format!("datagram {number} of {length} bytes: {error}"))
-        })?;
-        if echo[..got] != sent[..length] {
-            return Err(io::Error::other(format!("datagram {number} of {length} bytes: damaged")));
-        }
+        let described =
+            |what| io::Error::other(format!("datagram {number} of {length} bytes: {what}"));
+        came_back = match socket.recv(&mut echo) {
+            Ok(got) if echo[..got] == sent[..length] => true,
+            Ok(_) => return Err(described("damaged".to_string())),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && lost() => false,
+            Err(error) => return Err(described(error.to_string())),
+        };
+        number += 1;
     }
     Ok(())
 }
@@ -150,11 +163,15 @@ fn main() -> ExitCode {
     let outcome = match (arguments.first().map(String::as_str), target(), number(3)) {
         (Some("serve"), ..) => serve(number(1).and_then(|n| u16::try_from(n).ok()).unwrap_or(0)),
         (Some("udp"), Some(to), Some(count)) => {
-            udp(to, number(4).unwrap_or(1400).max(1), |sent| sent < count)
+            udp(to, number(4).unwrap_or(1400).max(1), |sent| sent < count, || false)
         }
         (Some("while"), Some(to), Some(max)) => {
-            let open = input_is_open();
-            udp(to, max.max(1), |_| open())
+            let (open, mut lost) = (input_is_open(), 0);
+            let bear = || {
+                lost += 1;
+                true
+            };
+            udp(to, max.max(1), |_| open(), bear).map(|()| println!("lost {lost}"))
         }
         (Some("tcp"), Some(to), Some(bytes)) => tcp(to, bytes),
         _ => Err(io::Error::other(
