@@ -265,7 +265,7 @@ pub fn rekeyed(
     let said = String::from_utf8_lossy(&out.stdout);
     let lost = said.strip_prefix("lost ").and_then(|count| count.trim().parse::<u64>().ok());
     let dropped = dropped_by_the_peer(bench)? - dropped_before;
-    if !lost.is_some_and(|lost| lost <= dropped) {
+    if lost.is_none_or(|lost| lost > dropped) {
         let error = format!("{said}the peer dropped {dropped}; the rekeying: {changed:?}");
         return Err(bench.explain(error));
     }

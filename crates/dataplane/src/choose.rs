@@ -39,6 +39,9 @@ pub(crate) fn choose<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<
         let mut runs = Runs::new();
         find_runs(slots, &mut runs, &side, turn);
         for run in runs.iter_mut() {
+            turn.flows.recall(&side, &run.first(slots).flow, run.asked);
+        }
+        for run in runs.iter_mut() {
             let flow = &run.first(slots).flow;
             run.found = turn.flows.lookup(&side, flow, run.asked);
             if let Lookup::Policy(policy) = run.found {

@@ -14,7 +14,7 @@
 //! the next headers, and the turn of the other side; where sealing is measured there is no other
 //! side. The payload was last touched on the same core, so it is in the second level cache, as a
 //! packet is that the kernel just copied. Consecutive packets use different tunnels, in a fixed
-//! random order over all of them.
+//! random order over all of them or one after the other ([`Order`]).
 //!
 //! All SAs: AES-256-GCM, extended sequence numbers, window of 64, IPv4 in IPv4. Nothing here
 //! prints or judges.
@@ -125,6 +125,29 @@ impl Selection {
     }
 }
 
+/// Which tunnel the next packet uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Any other, in an order that was drawn once: what a gateway of many peers meets.
+    Random,
+    /// The next one by number, as packet generators count: a processor sees where that leads.
+    Turns,
+}
+
+impl Order {
+    /// Both.
+    pub const ALL: [Order; 2] = [Order::Random, Order::Turns];
+
+    /// The name used on the command line and in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Order::Random => "random",
+            Order::Turns => "turns",
+        }
+    }
+}
+
 /// Why a bench cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum PathError {
@@ -198,6 +221,8 @@ pub struct PathBench {
     order: Vec<u32>,
     next: usize,
     frames: Vec<Frame>,
+    /// Whether policies change as they are to.
+    changing: bool,
     /// Measured cycles since the policies were changed last.
     unchanged: u64,
     /// How often they were.
@@ -242,9 +267,10 @@ impl PathBench {
             selection,
             measured: Measured::Seal,
             sizes: Vec::new(),
-            order: gateways::order(tunnels),
+            order: gateways::random_order(tunnels),
             next: 0,
             frames: Vec::with_capacity(BATCH_PACKETS),
+            changing: true,
             unchanged: 0,
             changes: 0,
         };
@@ -268,6 +294,19 @@ impl PathBench {
         self.measured = measured;
         self.sizes = sizes.to_vec();
         Ok(())
+    }
+
+    /// Uses the tunnels in another order from now on; it begins in random order.
+    pub fn set_order(&mut self, order: Order) {
+        self.order = match order {
+            Order::Random => gateways::random_order(self.order.len()),
+            Order::Turns => (0..self.order.len() as u32).collect(),
+        };
+    }
+
+    /// Lets the policies that are to change ([`Selection::PolicyChanging`]) change from now on, or not.
+    pub fn set_changing(&mut self, changing: bool) {
+        self.changing = changing;
     }
 
     /// Sends `rounds` batches of 64 packets along the path.
@@ -331,7 +370,8 @@ impl PathBench {
     /// Changes the policies of both gateways if a millisecond was measured since they were changed last.
     fn change_policies(&mut self, cycles: u64) {
         self.unchanged += cycles;
-        if self.selection != Selection::PolicyChanging || self.unchanged < (hz() / 1e3) as u64 {
+        let is_due = self.unchanged >= (hz() / 1e3) as u64;
+        if !(self.changing && is_due && self.selection == Selection::PolicyChanging) {
             return;
         }
         self.unchanged = 0;
@@ -486,10 +526,14 @@ mod tests {
             let sa = sad.get(gateways::SPI_FIRST + tunnel, gateways::EAST.into()).unwrap();
             assert_eq!(sa.stats().usage.packets, 6);
         }
-        let mut order = bench.order.clone();
-        assert!(!order.is_sorted());
-        order.sort_unstable();
-        assert!(order.into_iter().eq(0..64));
+        let drawn = bench.order.clone();
+        assert!(!drawn.is_sorted());
+        bench.set_order(Order::Turns);
+        assert!(bench.order.iter().copied().eq(0..64));
+        bench.set_order(Order::Random);
+        assert_eq!(bench.order, drawn);
+        bench.order.sort_unstable();
+        assert!(bench.order.iter().copied().eq(0..64));
     }
 
     #[test]

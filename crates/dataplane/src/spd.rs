@@ -117,6 +117,14 @@ impl<'a> Side<'a> {
         }
     }
 
+    /// Asks for the memory that a look-up outside of route mode may read, however many tables there are.
+    pub(crate) fn ask_everywhere(&self, flow: &Flow) {
+        match flow.src {
+            IpAddr::V4(_) => self.v4.ask_everywhere(0, flow),
+            IpAddr::V6(_) => self.v6.ask_everywhere(0, flow),
+        }
+    }
+
     /// What [`Spd::lookup_of`] says of a flow which [`ask`](Side::ask) was told of.
     #[inline]
     pub(crate) fn lookup(&self, if_id: u32, flow: &Flow, asked: u64) -> Lookup<'a> {
@@ -243,6 +251,12 @@ impl Spd {
             Some(policy) => Lookup::Policy(policy),
             None => Lookup::Default(self.default_action(direction)),
         }
+    }
+
+    /// Asks for the memory that [`numbered`](Spd::numbered) will read.
+    #[inline]
+    pub(crate) fn prefetch_numbered(&self, number: u32) {
+        self.numbers.prefetch(number);
     }
 
     #[inline]

@@ -79,11 +79,31 @@ const OTHER_PATHS: Part = Part {
     needs_root: false,
 };
 
+/// The order in which VPP's tunnels were measured.
+const PATHS_IN_TURNS: Part = Part {
+    name: "path",
+    arguments: &[
+        "path",
+        "--sas",
+        "10000",
+        "--selections",
+        "policy,p2p,p2mp",
+        "--orders",
+        "turns",
+        "--directions",
+        "seal,open",
+        "--sizes",
+        "64,114,1428,imix1",
+    ],
+    needs_root: false,
+};
+
 /// In the order in which they run. The paths run twice, minutes apart: a machine that others use may be
 /// slow for longer than a bench lasts.
 const PARTS: &[Part] = &[
     PATH,
     OTHER_PATHS,
+    PATHS_IN_TURNS,
     Part { name: "tables", arguments: &["tables"], needs_root: false },
     Part {
         name: "tables",
@@ -104,6 +124,7 @@ const PARTS: &[Part] = &[
     },
     PATH,
     OTHER_PATHS,
+    PATHS_IN_TURNS,
 ];
 
 impl All {

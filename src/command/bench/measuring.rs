@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crypto::Engine;
 use dataplane::laps::Stage;
-use dataplane::path::{CipherBench, Measured, PathBench, PathError, Sample, Selection};
+use dataplane::path::{CipherBench, Measured, Order, PathBench, PathError, Sample, Selection};
 use indicatif::{ProgressBar, ProgressStyle};
 use lab::figure::{Figures, Spread};
 use lab::traffic::Mix;
@@ -20,16 +20,52 @@ const LINK_LEN: usize = 14;
 /// batches pass undisturbed.
 pub const ROUNDS: usize = 64;
 
+/// Rounds where something happens every millisecond of them: so many that it happens several times in each
+/// batch, also in the quickest.
+const ROUNDS_OF_CHANGES: usize = 8 * ROUNDS;
+
 /// What to measure.
 pub struct Plan {
     pub engine: Engine,
     pub selections: Vec<Selection>,
+    pub orders: Vec<Order>,
     pub directions: Vec<Measured>,
     pub sas: Vec<usize>,
     /// Names, and the lengths of the inner packets behind each.
     pub sizes: Vec<(String, Vec<usize>)>,
     pub batches: u32,
     pub quiet: bool,
+}
+
+/// A path, and another one that it is compared with.
+struct Pair {
+    path: PathBench,
+    against: Option<PathBench>,
+}
+
+impl Pair {
+    fn each(
+        &mut self,
+        mut what: impl FnMut(&mut PathBench) -> Result<(), PathError>,
+    ) -> Result<(), Unfit> {
+        what(&mut self.path).map_err(unfit)?;
+        self.against.as_mut().map_or(Ok(()), what).map_err(unfit)
+    }
+
+    /// A batch of what the path is compared with, if it is.
+    fn against(
+        &mut self,
+        selection: Selection,
+        rounds: usize,
+    ) -> Result<Option<Sample>, PathError> {
+        if selection == Selection::PolicyChanging {
+            self.path.set_changing(false);
+            let sample = self.path.run(rounds);
+            self.path.set_changing(true);
+            return sample.map(Some);
+        }
+        self.against.as_mut().map(|path| path.run(rounds)).transpose()
+    }
 }
 
 /// What a stage took in a line of the table.
@@ -44,10 +80,15 @@ pub struct StageCost {
 pub struct Row {
     pub selection: &'static str,
     pub direction: &'static str,
+    /// Of the tunnels, from packet to packet.
+    pub order: &'static str,
     pub sas: usize,
     pub size: String,
     /// The worker's whole turn.
     pub path_cycles: Spread,
+    /// What a selection is compared with, in turn with it: one whose policies change every millisecond with
+    /// itself while they do not, and one whose flows no cache knows with route mode.
+    pub against_cycles: Option<Spread>,
     /// The cipher alone with one key.
     pub cipher_cycles: Spread,
     /// The cipher alone with as many keys as there are SAs, in random order, nothing prefetched.
@@ -65,33 +106,28 @@ pub struct Row {
 impl Plan {
     /// Measures everything, the benches of a line in turn, so that all see the same machine.
     pub fn measure(&self) -> anyhow::Result<Vec<Row>> {
-        let per_sas = self.selections.len() * self.directions.len() * self.sizes.len();
-        let bar = progress((per_sas * self.sas.len()) as u64, self.quiet)?;
+        let ways = self.selections.len() * self.orders.len() * self.directions.len();
+        let lines = ways * self.sas.len() * self.sizes.len();
+        let bar = progress(lines as u64, self.quiet)?;
         let mut rows = Vec::new();
         for &selection in &self.selections {
             for &sas in &self.sas {
                 let first = &self.sizes[0].1;
                 // Building 50 000 tunnels takes longer than measuring them: once for all lines.
-                let mut path = PathBench::new(self.engine, selection, sas, Measured::Seal, first)
-                    .map_err(unfit)?;
-                for &direction in &self.directions {
-                    // In clear there is one direction, and nothing to open.
-                    if selection == Selection::Plain && direction != Measured::Seal {
-                        bar.inc(self.sizes.len() as u64);
-                        continue;
-                    }
-                    for (name, sizes) in &self.sizes {
-                        let (way, to) = (selection.name(), direction_name(direction));
-                        bar.set_message(format!("{way}, {to}, {sas} SAs, {name}"));
-                        path.measure(direction, sizes).map_err(unfit)?;
-                        rows.push(self.line(
-                            &mut path,
-                            (selection, direction, sas),
-                            name,
-                            sizes,
-                        )?);
-                        bar.inc(1);
-                    }
+                let bench = |selection| {
+                    PathBench::new(self.engine, selection, sas, Measured::Seal, first)
+                        .map_err(unfit)
+                };
+                let against = (selection == Selection::PolicyUncached)
+                    .then(|| bench(Selection::P2p))
+                    .transpose()?;
+                let mut pair = Pair { path: bench(selection)?, against };
+                for &order in &self.orders {
+                    pair.each(|path| {
+                        path.set_order(order);
+                        Ok(())
+                    })?;
+                    self.lines(&mut pair, (selection, order, sas), &bar, &mut rows)?;
                 }
             }
         }
@@ -99,10 +135,36 @@ impl Plan {
         Ok(rows)
     }
 
+    /// All directions and sizes of one pair of gateways, its tunnels in one order.
+    fn lines(
+        &self,
+        pair: &mut Pair,
+        (selection, order, sas): (Selection, Order, usize),
+        bar: &ProgressBar,
+        rows: &mut Vec<Row>,
+    ) -> anyhow::Result<()> {
+        for &direction in &self.directions {
+            // In clear there is one direction, and nothing to open.
+            if selection == Selection::Plain && direction != Measured::Seal {
+                bar.inc(self.sizes.len() as u64);
+                continue;
+            }
+            for (name, sizes) in &self.sizes {
+                let (way, to) = (selection.name(), direction_name(direction));
+                bar.set_message(format!("{way}, {to}, {sas} SAs, {name}"));
+                pair.each(|path| path.measure(direction, sizes))?;
+                let kind = (selection, order, direction, sas);
+                rows.push(self.line(pair, kind, name, sizes)?);
+                bar.inc(1);
+            }
+        }
+        Ok(())
+    }
+
     fn line(
         &self,
-        path: &mut PathBench,
-        (selection, direction, sas): (Selection, Measured, usize),
+        pair: &mut Pair,
+        (selection, order, direction, sas): (Selection, Order, Measured, usize),
         name: &str,
         sizes: &[usize],
     ) -> anyhow::Result<Row> {
@@ -110,13 +172,17 @@ impl Plan {
         let (mut one_key, mut all_keys) = (cipher(1)?, cipher(sas)?);
         // Once to warm up: page faults, branch history, every SA twice.
         let warm = ROUNDS.max(2 * sas / 64);
-        path.run(warm)?;
+        pair.each(|path| path.run(warm).map(drop))?;
         one_key.run(ROUNDS);
         all_keys.run(warm);
         let (mut paths, mut ones, mut alls) = (Vec::new(), Vec::new(), Vec::new());
+        let mut againsts = Vec::new();
         let mut total = Sample::default();
+        let rounds =
+            if selection == Selection::PolicyChanging { ROUNDS_OF_CHANGES } else { ROUNDS };
         for _ in 0..self.batches {
-            let sample = path.run(ROUNDS)?;
+            againsts.extend(pair.against(selection, rounds)?.map(|one| one.cycles_per_packet()));
+            let sample = pair.path.run(rounds)?;
             (total.packets, total.bytes) =
                 (total.packets + sample.packets, total.bytes + sample.bytes);
             paths.push(sample.cycles_per_packet());
@@ -126,7 +192,7 @@ impl Plan {
             ones.push(one_key.run(ROUNDS).cycles_per_packet());
             alls.push(all_keys.run(ROUNDS).cycles_per_packet());
         }
-        let stages = self.stages(path)?;
+        let stages = self.stages(&mut pair.path)?;
         let path_cycles = Spread::of_times(paths);
         let cipher_cycles = Spread::of_times(ones);
         let hz = dataplane::cycles::hz();
@@ -134,9 +200,11 @@ impl Plan {
         Ok(Row {
             selection: selection.name(),
             direction: direction_name(direction),
+            order: order.name(),
             sas,
             size: name.to_owned(),
             path_cycles,
+            against_cycles: (!againsts.is_empty()).then(|| Spread::of_times(againsts)),
             cipher_cycles,
             cipher_all_keys_cycles: Spread::of_times(alls),
             beside_cycles,
@@ -161,13 +229,17 @@ impl Plan {
     }
 }
 
-/// The lines as figures, by name.
+/// The lines as figures, by name: those of tunnels that take turns begin with `path-turns`.
 pub fn figures(rows: &[Row]) -> Figures {
     let mut figures = Figures::default();
     for row in rows {
-        let Row { selection, direction, sas, size, .. } = row;
-        let name = |what: &str| format!("path/{selection}/{direction}/{sas}/{size}/{what}");
+        let Row { selection, direction, order, sas, size, .. } = row;
+        let above = if *order == Order::Turns.name() { "path-turns" } else { "path" };
+        let name = |what: &str| format!("{above}/{selection}/{direction}/{sas}/{size}/{what}");
         figures.add_spread(name("cycles"), &row.path_cycles, "cycles");
+        if let Some(against) = &row.against_cycles {
+            figures.add_spread(name("against/cycles"), against, "cycles");
+        }
         figures.add(name("gbps"), row.path_gbps, "Gbps");
         for StageCost { stage, cycles } in &row.stages {
             figures.add(name(&format!("stage/{stage}")), *cycles, "cycles");
@@ -208,6 +280,12 @@ pub fn selection(name: &str) -> Result<Selection, String> {
     let names = || Selection::ALL.map(Selection::name).join(", ");
     let found = Selection::ALL.into_iter().find(|selection| selection.name() == name);
     found.ok_or_else(|| format!("write one of: {}", names()))
+}
+
+/// `random`, `turns`.
+pub fn order(name: &str) -> Result<Order, String> {
+    let found = Order::ALL.into_iter().find(|order| order.name() == name);
+    found.ok_or_else(|| "write random or turns".to_owned())
 }
 
 /// The inner lengths of each size given on the command line.
@@ -260,6 +338,7 @@ mod tests {
         let plan = Plan {
             engine: Engine::AwsLc,
             selections: vec![Selection::Plain, Selection::Policy],
+            orders: vec![Order::Random],
             directions: vec![Measured::Seal, Measured::Both],
             sas: vec![1, 5],
             sizes: inner_sizes(&["114".to_owned()]).unwrap(),

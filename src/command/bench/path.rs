@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crypto::Engine;
-use dataplane::path::{Measured, Selection};
+use dataplane::path::{Measured, Order, Selection};
 
 use super::machine::Machine;
-use super::measuring::{Plan, Row, direction, figures, inner_sizes, selection};
+use super::measuring::{Plan, Row, direction, figures, inner_sizes, order, selection};
 use super::output::{self, Table};
 use crate::command::Unfit;
 
@@ -15,7 +15,7 @@ use crate::command::Unfit;
 ///
 /// The ruler is the memory port: the worker's whole turn (receive, parse, classify, open, inspect,
 /// seal, route, send) from ring to ring in RAM, no kernel, no interface. Consecutive packets use
-/// different tunnels in random order. Path, cipher with one key, and cipher with all keys are
+/// different tunnels, in random order unless it is asked for otherwise. Path, cipher with one key, and cipher with all keys are
 /// measured in turn, in many short batches; a figure is the median of the quickest quarter of the
 /// batches (the 12.5th percentile), and in brackets is what lay between the 10th and the 90th
 /// percentile of all of them. Cycles are those of the time stamp counter, whose rate is printed.
@@ -70,6 +70,10 @@ struct Asked {
     /// same, a policy changed every millisecond), p2p and p2mp (route mode), plain (there is none)
     #[arg(long, value_delimiter = ',', default_value = "policy", value_parser = selection)]
     selections: Vec<Selection>,
+    /// In which order packets use the tunnels: random, turns (one after the other, as packet generators
+    /// count)
+    #[arg(long, value_delimiter = ',', default_value = "random", value_parser = order)]
+    orders: Vec<Order>,
     /// Crypto engine (default: the best this CPU has)
     #[arg(long)]
     engine: Option<String>,
@@ -104,6 +108,7 @@ impl Asked {
         let plan = Plan {
             engine,
             selections: self.selections,
+            orders: self.orders,
             directions: self.directions,
             sas: sas.to_vec(),
             sizes: inner_sizes(sizes)?,
@@ -132,6 +137,7 @@ pub fn table(rows: &[Row]) -> Table {
     let mut table = output::table(&[
         "selection",
         "direction",
+        "order",
         "SAs",
         "size",
         "path cycles",
@@ -146,6 +152,7 @@ pub fn table(rows: &[Row]) -> Table {
         table.add_row([
             row.selection.to_owned(),
             row.direction.to_owned(),
+            row.order.to_owned(),
             row.sas.to_string(),
             row.size.clone(),
             output::spread(&row.path_cycles),
@@ -162,13 +169,15 @@ pub fn table(rows: &[Row]) -> Table {
 
 /// Where the cycles of each line went.
 fn stages(rows: &[Row]) -> Table {
-    let header = ["selection", "direction", "SAs", "size", "cycles per packet, stage by stage"];
+    let header =
+        ["selection", "direction", "order", "SAs", "size", "cycles per packet, stage by stage"];
     let mut table = output::table(&header[..]);
     for row in rows {
         let stages = row.stages.iter().map(|cost| format!("{} {:.0}", cost.stage, cost.cycles));
         table.add_row([
             row.selection.to_owned(),
             row.direction.to_owned(),
+            row.order.to_owned(),
             row.sas.to_string(),
             row.size.clone(),
             stages.collect::<Vec<_>>().join(", "),

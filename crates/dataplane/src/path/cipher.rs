@@ -3,7 +3,7 @@
 use crypto::{Engine, Key};
 use wire::esp;
 
-use super::gateways::{SPI_FIRST, key_bytes, order};
+use super::gateways::{SPI_FIRST, key_bytes, random_order};
 use super::{Measured, PathError, Sample, check_sizes, check_tunnels};
 use crate::batch::BATCH_PACKETS;
 use crate::cpu::cycles;
@@ -45,7 +45,7 @@ impl CipherBench {
         let made = (0..keys).map(|n| Ok(Key::new(engine, &key_bytes(n))?));
         Ok(CipherBench {
             keys: made.collect::<Result<_, PathError>>()?,
-            order: order(keys).into_iter().cycle().take(keys + KEYS_AHEAD).collect(),
+            order: random_order(keys).into_iter().cycle().take(keys + KEYS_AHEAD).collect(),
             next: 0,
             fetched: false,
             measured,

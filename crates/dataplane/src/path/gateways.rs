@@ -65,7 +65,7 @@ fn spi(tunnel: usize) -> u32 {
 }
 
 /// All tunnels in a fixed random order.
-pub(crate) fn order(tunnels: usize) -> Vec<u32> {
+pub(crate) fn random_order(tunnels: usize) -> Vec<u32> {
     let mut order: Vec<u32> = (0..tunnels as u32).collect();
     // Fisher and Yates, with Knuth's MMIX constants.
     let mut state = 1u64;

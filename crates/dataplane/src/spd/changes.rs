@@ -57,13 +57,15 @@ impl<A: Address> Recent<A> {
     }
 
     /// Whether any change after `at` may say something of a flow.
+    #[inline]
     fn touched(&self, at: u64, direction: Direction, flow: &Fields<A>) -> bool {
         if at < self.since {
             return true;
         }
-        let (newer, older) = self.changes.split_at(self.next.min(self.changes.len()));
-        let newest_first = newer.iter().rev().chain(older.iter().rev());
-        newest_first
+        // Newest first; of nearly every flow no more than one or two are asked.
+        let back = |ago: usize| self.changes.get((self.next + KNOWN - 1 - ago) % KNOWN);
+        (0..self.changes.len())
+            .map_while(back)
             .take_while(|change| change.at > at)
             .any(|change| change.direction == direction && change.shape.selects(flow))
     }
@@ -130,6 +132,7 @@ impl Changes {
     }
 
     /// Whether any of so many last changes may say something of a flow, outside of route mode.
+    #[inline]
     pub(super) fn touched(&self, changes: u64, direction: Direction, flow: &Flow) -> bool {
         let Some(at) = self.count.checked_sub(changes) else { return true };
         match flow.src {

@@ -36,6 +36,12 @@ impl Numbers {
         }
     }
 
+    /// Asks for the memory that [`get`](Numbers::get) will read.
+    #[inline]
+    pub(super) fn prefetch(&self, number: u32) {
+        self.places.prefetch(number);
+    }
+
     /// The number of a policy that has one, or 0.
     pub(super) fn of(&self, policy: &Policy) -> u32 {
         let number = policy.number();

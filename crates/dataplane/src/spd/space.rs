@@ -121,6 +121,14 @@ impl<A: Address> Space<A> {
         self.tuples.iter().take(OWN_TUPLES).fold(0, ask)
     }
 
+    /// Asks for the memory that a look-up may read in any tuple.
+    pub(super) fn ask_everywhere(&self, if_id: u32, flow: &Flow) {
+        let flow = Fields::of(flow, if_id);
+        for tuple in &self.tuples {
+            tuple.ask(&flow);
+        }
+    }
+
     /// Every bit that policies look at: flows that differ in none are decided alike.
     #[inline]
     pub(super) fn seen(&self) -> &Fields<A> {

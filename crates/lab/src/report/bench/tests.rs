@@ -8,6 +8,8 @@ fn bench() -> Bench {
         for size in ["114", "1428", "imix1"] {
             let name = |what| format!("path/policy/seal/{tunnels}/{size}/{what}");
             figures.add(name("cycles"), cycles, "cycles");
+            let in_turns = format!("path-turns/policy/seal/{tunnels}/{size}/cycles");
+            figures.add(in_turns, cycles, "cycles");
             figures.add(name("beside_ns"), cycles / 20.0, "ns");
             figures.add(format!("cipher/seal/{tunnels}/{size}/cycles"), 90.0, "cycles");
         }
