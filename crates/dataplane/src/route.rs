@@ -24,7 +24,10 @@ struct Last<'v> {
     sa: Option<&'v Sa>,
     vrf: u32,
     destination: IpAddr,
-    hop: NextHop,
+    /// Of the route, and whether all that it leads are sent to one router.
+    code: u32,
+    is_shared: bool,
+    port: u16,
     mtu: usize,
     /// The link header's first eight bytes, and its last.
     header: [u64; 2],
@@ -53,9 +56,8 @@ impl Ahead {
             slot.verdict.is_none() && known(slot).is_none() && vrf_of::<VRFS>(slot, view) == MAIN
         };
         for slot in slots.iter().filter(is_asked) {
-            let destination = destination(slot);
-            if count == 0 || self.destinations[count - 1] != destination {
-                self.destinations[count] = destination;
+            if count == 0 || !leads_to(slot, &self.destinations[count - 1]) {
+                self.destinations[count] = destination(slot);
                 count += 1;
             }
         }
@@ -65,15 +67,15 @@ impl Ahead {
         }
     }
 
-    /// The route of a destination, which is asked for in the order of the packets.
-    fn route(&mut self, vrf: u32, destination: IpAddr, view: &View) -> Option<Route> {
-        if vrf != MAIN {
-            return view.fib.lookup_in(vrf, destination);
+    /// The code of the route of a packet's destination, which is asked for in the order of the packets.
+    #[inline]
+    fn code(&mut self, vrf: u32, slot: &Slot<'_>, view: &View) -> u32 {
+        if vrf == MAIN
+            && let Some(at) = self.rest.find(|at| leads_to(slot, &self.destinations[*at]))
+        {
+            return self.codes[at];
         }
-        match self.rest.find(|at| self.destinations[*at] == destination) {
-            Some(at) => view.fib.route_of(self.codes[at]),
-            None => view.fib.lookup(destination),
-        }
+        view.fib.code_in(vrf, destination(slot))
     }
 }
 
@@ -120,6 +122,15 @@ fn destination(slot: &Slot<'_>) -> IpAddr {
     }
 }
 
+/// Whether that is an address.
+#[inline]
+fn leads_to(slot: &Slot<'_>, address: &IpAddr) -> bool {
+    match slot.outbound {
+        Some(sa) => sa.leads_to(address),
+        None => slot.flow.dst == *address,
+    }
+}
+
 /// The code of a packet's route that was looked up already: `choose` asked whether it leads into a tunnel.
 #[inline]
 fn known(slot: &Slot<'_>) -> Option<u32> {
@@ -136,8 +147,10 @@ fn route_one<'v, const VRFS: bool>(
 ) -> Result<(), Verdict> {
     // Packets of one SA have one destination.
     let follows = |last: &Last<'_>| last.sa.is_some_and(|sa| is_same(slot.outbound, sa));
-    if !last.as_ref().is_some_and(follows) {
-        find::<VRFS>(slot, view, turn, last, ahead)?;
+    match last {
+        Some(last) if follows(last) => {}
+        Some(last) if !VRFS && leads_to(slot, &last.destination) => last.sa = slot.outbound,
+        _ => find::<VRFS>(slot, view, turn, last, ahead)?,
     }
     let Some(last) = last else { return Err(Verdict::NoRoute) };
     if slot.frame.len() > last.mtu {
@@ -146,11 +159,11 @@ fn route_one<'v, const VRFS: bool>(
     let room = slot.frame.push_front(HEADER_LEN).ok_or(Verdict::NoRoom)?;
     room[..8].copy_from_slice(&last.header[0].to_ne_bytes());
     room[HEADER_LEN - 8..].copy_from_slice(&last.header[1].to_ne_bytes());
-    slot.egress = Some(last.hop.port);
+    slot.egress = Some(last.port);
     Ok(())
 }
 
-/// Where a packet leaves that does not follow another of its SA.
+/// Where a packet leaves that goes elsewhere than the one before.
 #[inline]
 fn find<'v, const VRFS: bool>(
     slot: &Slot<'v>,
@@ -159,46 +172,47 @@ fn find<'v, const VRFS: bool>(
     last: &mut Option<Last<'v>>,
     ahead: Option<&mut Ahead>,
 ) -> Result<(), Verdict> {
-    let to = (vrf_of::<VRFS>(slot, view), destination(slot));
-    if last.as_ref().is_none_or(|last| last.destination != to.1 || (VRFS && last.vrf != to.0)) {
-        let route = match known(slot) {
-            Some(code) => view.fib.route_of(code),
-            None => match ahead {
-                Some(ahead) => ahead.route(to.0, to.1, view),
-                None => view.fib.lookup_in(to.0, to.1),
-            },
-        };
-        look_up(slot, to, route, view, turn, last)?;
+    let (vrf, to) = (vrf_of::<VRFS>(slot, view), destination(slot));
+    // Two tunnels of different VRFs may share an SA's address, and packets of one VRF an SA.
+    let sa = slot.outbound.filter(|_| !VRFS);
+    if let Some(last) = last
+        && last.destination == to
+        && last.vrf == vrf
+    {
+        return Ok(());
     }
-    if let Some(last) = last {
-        // Two tunnels of different VRFs may share an SA's address, and packets of one VRF an SA: not here.
-        last.sa = slot.outbound.filter(|_| !VRFS);
+    let code = match (known(slot), ahead) {
+        (Some(code), _) => code,
+        (None, Some(ahead)) => ahead.code(vrf, slot, view),
+        (None, None) => view.fib.code_in(vrf, to),
+    };
+    match last {
+        // Others of one network have the same route.
+        Some(last)
+            if last.code == code
+                && last.is_shared
+                && last.destination.is_ipv4() == to.is_ipv4() =>
+        {
+            (last.sa, last.vrf, last.destination) = (sa, vrf, to);
+        }
+        _ => *last = Some(Last { sa, ..look_up(slot, (vrf, to), code, view, turn)? }),
     }
     Ok(())
 }
 
-fn look_up(
+fn look_up<'v>(
     slot: &Slot<'_>,
     (vrf, destination): (u32, IpAddr),
-    route: Option<Route>,
+    code: u32,
     view: &View,
     turn: &mut Turn<'_>,
-    last: &mut Option<Last<'_>>,
-) -> Result<(), Verdict> {
-    let hop = match route {
+) -> Result<Last<'v>, Verdict> {
+    let hop = match view.fib.route_of(code) {
         Some(Route::Via(hop)) => hop,
         Some(other) => return Err(refused(other, slot)),
         None if vrf == UNKNOWN => return Err(Verdict::VrfUnknown),
         None => return Err(Verdict::NoRoute),
     };
-    if let Some(last) = last
-        && last.hop == hop
-        && hop.gateway.is_some()
-        && last.destination.is_ipv4() == destination.is_ipv4()
-    {
-        (last.vrf, last.destination) = (vrf, destination);
-        return Ok(());
-    }
     let port = view.ports.get(usize::from(hop.port)).ok_or(Verdict::RouteNotAPort)?;
     if !port.up {
         return Err(Verdict::PortDown);
@@ -213,9 +227,8 @@ fn look_up(
     let written = Header::new(mac, port.mac, ethertype).emit(&mut header);
     written.map_err(|_| Verdict::NoRoom)?;
     let piece = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| header[at + byte]));
-    let header = [piece(0), piece(HEADER_LEN - 8)];
-    *last = Some(Last { sa: None, vrf, destination, hop, mtu, header });
-    Ok(())
+    let (is_shared, header) = (hop.gateway.is_some(), [piece(0), piece(HEADER_LEN - 8)]);
+    Ok(Last { sa: None, vrf, destination, code, is_shared, port: hop.port, mtu, header })
 }
 
 fn resolve(

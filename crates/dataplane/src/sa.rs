@@ -235,6 +235,21 @@ impl Sa {
         }
     }
 
+    /// Whether that is an address. To compare one that was asked for would take longer: it is written in
+    /// other pieces than it is read in.
+    #[inline]
+    pub(crate) fn leads_to(&self, address: &IpAddr) -> bool {
+        match (&self.hot.outer, address) {
+            (OuterTemplate::V4(template), IpAddr::V4(address)) => {
+                template.destination() == *address
+            }
+            (OuterTemplate::V6(template), IpAddr::V6(address)) => {
+                template.destination() == *address
+            }
+            _ => false,
+        }
+    }
+
     /// The replay window.
     #[inline]
     pub fn replay(&self) -> &Replay {

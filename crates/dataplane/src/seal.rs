@@ -42,10 +42,35 @@ pub(crate) fn seal(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
             keep_back(rest, sa, turn);
             continue;
         }
+        // Among many SAs mostly each packet has another, which only this worker has, and no limits.
+        let is_one = rest.get(1).is_none_or(|next| !is_same(next.outbound, sa));
+        if is_one && access == Access::Alone && !sa.hot().counted {
+            number_one(&mut rest[0], sa, turn);
+            rest = &mut rest[1..];
+            continue;
+        }
         let run = fit_run(rest, sa);
         let (now, later) = rest.split_at_mut(run.slots);
         number_run(now, &run, sa, access == Access::Alone, turn);
         rest = later;
+    }
+}
+
+/// What [`fit_run`] and [`number_run`] do, for a packet alone of an SA without limits that this worker has
+/// for itself.
+#[inline]
+fn number_one(slot: &mut Slot<'_>, sa: &Sa, turn: &Turn<'_>) {
+    let numbered = Room::of(sa.hot()).fit(slot).and_then(|counted| {
+        let numbers = next_numbers(&mut { Numbers::NONE }, sa, 1, true);
+        numbers.map(|numbers| (counted, numbers)).map_err(refusal_verdict)
+    });
+    match numbered {
+        Ok((counted, (sequence, iv))) => {
+            slot.counted = counted;
+            (slot.sequence, slot.iv) = (sequence, iv);
+            sa.count(1, u64::from(counted), turn.now_ns, true);
+        }
+        Err(verdict) => refuse(slot, sa, verdict),
     }
 }
 

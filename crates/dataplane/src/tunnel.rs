@@ -233,12 +233,15 @@ pub(crate) fn enter_all<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut T
     }
     let mut codes = [0; MANY];
     view.fib.codes_of_v4(&destinations[..count], &mut codes);
-    for number in codes[..count].iter().filter_map(|code| Fib::tunnel_of(*code)) {
-        view.tunnels.slots.prefetch(number);
+    let mut rows: [Option<&Slots>; MANY] = [None; MANY];
+    for (code, row) in codes[..count].iter().zip(&mut rows) {
+        *row = Fib::tunnel_of(*code).and_then(|number| view.tunnels.slots(number));
+        if let Some(row) = row {
+            prefetch(*row);
+        }
     }
     let mut bundles: [Option<&Bundle>; MANY] = [None; MANY];
-    for (code, bundle) in codes[..count].iter().zip(&mut bundles) {
-        let row = Fib::tunnel_of(*code).and_then(|number| view.tunnels.slots(number));
+    for (row, bundle) in rows[..count].iter().zip(&mut bundles) {
         let slot = row.and_then(|row| row.slot(Family::V4));
         *bundle = slot.and_then(|slot| view.bundles.bundle(slot));
         if let Some(bundle) = bundle {
