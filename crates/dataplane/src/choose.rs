@@ -14,6 +14,7 @@ use wire::flow::Flow;
 use crate::batch::{BATCH_PACKETS, Batch, Slot, Turn};
 use crate::bundles::{Bundle, Whose};
 use crate::cpu::prefetch;
+use crate::flows::Flows;
 use crate::hold::Stay;
 use crate::inspect::check_ports_known;
 use crate::policy::{Action, Direction, Kind, Policy, Template};
@@ -38,8 +39,10 @@ pub(crate) fn choose<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<
         }
         let mut runs = Runs::new();
         find_runs(slots, &mut runs, &side, turn);
-        for run in runs.iter_mut() {
-            turn.flows.recall(&side, &run.first(slots).flow, run.asked);
+        if Flows::is_worth_it(&side) {
+            for run in runs.iter_mut() {
+                turn.flows.recall(&side, &run.first(slots).flow, run.asked);
+            }
         }
         for run in runs.iter_mut() {
             let flow = &run.first(slots).flow;
@@ -149,11 +152,10 @@ fn choose_run<'v>(run: &Run<'v>, slots: &mut [Slot<'v>], view: &'v View, turn: &
         && !policy.wants_own_sas()
     {
         sa.prefetch();
-        for slot in run.of(slots) {
+        run.count_each(policy, slots, turn, |slot| {
             slot.policy = Some(policy);
             slot.outbound = Some(sa);
-        }
-        run.count(policy, slots, turn);
+        });
         return;
     }
     // As easily where a route leads into a tunnel: the SA need not be read to know that it takes everything.

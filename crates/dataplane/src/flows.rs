@@ -118,6 +118,12 @@ impl Flows {
         }
     }
 
+    /// Whether any flow of a side is looked for in the cache.
+    #[inline]
+    pub(crate) fn is_worth_it(side: &Side<'_>) -> bool {
+        [Family::V4, Family::V6].into_iter().any(|family| side.tables(family) > TABLES_MAX)
+    }
+
     /// Asks for the memory that [`lookup`](Flows::lookup) will read, in the cache or in the database, and
     /// returns what it wants to know.
     #[inline]

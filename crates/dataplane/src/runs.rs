@@ -56,17 +56,30 @@ impl<'v> Run<'v> {
         slots.iter_mut().filter(|slot| slot.verdict.is_none())
     }
 
-    /// Counts its packets, if there are any left, as a policy's.
+    /// Does something with each of its packets, and counts them, if there are any left, as a policy's.
     #[inline]
-    pub(crate) fn count(&self, policy: &Policy, slots: &mut [Slot<'v>], turn: &Turn<'_>) {
+    pub(crate) fn count_each(
+        &self,
+        policy: &Policy,
+        slots: &mut [Slot<'v>],
+        turn: &Turn<'_>,
+        mut each: impl FnMut(&mut Slot<'v>),
+    ) {
         let (mut packets, mut bytes) = (0, 0);
         for slot in self.of(slots) {
+            each(slot);
             packets += 1;
             bytes += slot.frame.len() as u64;
         }
         if packets != 0 {
             policy.count(turn.seat, packets, bytes, turn.now_ns);
         }
+    }
+
+    /// Counts its packets, if there are any left, as a policy's.
+    #[inline]
+    pub(crate) fn count(&self, policy: &Policy, slots: &mut [Slot<'v>], turn: &Turn<'_>) {
+        self.count_each(policy, slots, turn, |_| {});
     }
 }
 

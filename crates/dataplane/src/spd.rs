@@ -96,14 +96,13 @@ impl<'a> Side<'a> {
     /// nothing that any of them looks at.
     #[inline]
     pub(crate) fn same(&self, one: &Flow, other: &Flow) -> bool {
-        let is_v6 = one.is_ipv6();
-        if is_v6 != other.is_ipv6() || one.fragment != other.fragment {
+        if one.fragment != other.fragment {
             return false;
         }
-        match is_v6 {
-            false if self.v4.is_empty() => true,
-            false => self.v4.seen().same(&Fields::of(one, 0), &Fields::of(other, 0)),
-            true => self.v6.seen().same(&Fields::of(one, 0), &Fields::of(other, 0)),
+        match (one.src, other.src) {
+            (IpAddr::V4(_), IpAddr::V4(_)) => self.v4.is_empty() || self.v4.seen().same(one, other),
+            (IpAddr::V6(_), IpAddr::V6(_)) => self.v6.seen().same(one, other),
+            _ => false,
         }
     }
 

@@ -104,7 +104,7 @@ impl<K, V, const N: usize> Drop for Gone<K, V, N> {
             // SAFETY: as above.
             Gone::Lines(shard) => unsafe { shard.end() },
             Gone::All(shards, aside) => (0..shards.len()).for_each(|index| {
-                let shard = shard_at(shards, aside, index);
+                let shard = *shard_at(shards, aside, index);
                 // SAFETY: every version has ended, and each value is in one of the last one's shards.
                 unsafe {
                     shard.end_values();
@@ -241,7 +241,7 @@ impl<K: Hash + Eq + Copy, V: Steady, const N: usize> Table<K, V, N> {
     }
 
     #[inline]
-    fn shard(&self, index: usize) -> Shard<K, V, N> {
+    fn shard(&self, index: usize) -> &Shard<K, V, N> {
         shard_at(&self.shards, &self.aside, index)
     }
 
@@ -254,7 +254,7 @@ impl<K: Hash + Eq + Copy, V: Steady, const N: usize> Table<K, V, N> {
         // of their own. Nobody who publishes one version after the other comes here.
         let lineage = Lineage::new();
         let own = |index| {
-            let shard = self.shard(index);
+            let shard = *self.shard(index);
             // SAFETY: one of this version's; the copy is nobody else's, as its values are from here on.
             unsafe {
                 let mut copy = shard.copy(lineage.number());
@@ -278,7 +278,7 @@ impl<K: Hash + Eq + Copy, V: Steady, const N: usize> Table<K, V, N> {
     /// A shard for change, with lines of this version's own, and room for one more entry if that is
     /// wanted. After [`advance`](Table::advance).
     fn own(&mut self, index: usize, with_room: bool) -> &mut Shard<K, V, N> {
-        let (known, number) = (self.shard(index), self.lineage.number());
+        let (known, number) = (*self.shard(index), self.lineage.number());
         let grows = with_room && known.is_full();
         if known.born == number && !grows {
             return self.place(index);
@@ -340,7 +340,7 @@ impl<K: Hash + Eq + Copy, V: Steady, const N: usize> Table<K, V, N> {
         let mut shards: Vec<Shard<K, V, N>> =
             lens.into_iter().map(|len| Shard::free(len + len / 8, number)).collect();
         for index in 0..self.shards.len() {
-            let known = self.shard(index);
+            let known = *self.shard(index);
             // SAFETY: one of this version's; the others are new, and take its place after this.
             for (key, value) in unsafe { known.entries() } {
                 let hash = self.hash(key);
@@ -369,22 +369,22 @@ fn shard_of(hash: u64, count: usize) -> usize {
 
 /// The shard of an index, of an array and those that count instead.
 #[inline]
-fn shard_at<K, V, const N: usize>(
-    shards: &[Shard<K, V, N>],
-    aside: &[(usize, Shard<K, V, N>)],
+fn shard_at<'a, K, V, const N: usize>(
+    shards: &'a [Shard<K, V, N>],
+    aside: &'a [(usize, Shard<K, V, N>)],
     index: usize,
-) -> Shard<K, V, N> {
-    if aside.is_empty() { shards[index] } else { shard_aside(shards, aside, index) }
+) -> &'a Shard<K, V, N> {
+    if aside.is_empty() { &shards[index] } else { shard_aside(shards, aside, index) }
 }
 
 #[cold]
-fn shard_aside<K, V, const N: usize>(
-    shards: &[Shard<K, V, N>],
-    aside: &[(usize, Shard<K, V, N>)],
+fn shard_aside<'a, K, V, const N: usize>(
+    shards: &'a [Shard<K, V, N>],
+    aside: &'a [(usize, Shard<K, V, N>)],
     index: usize,
-) -> Shard<K, V, N> {
+) -> &'a Shard<K, V, N> {
     let aside = aside.iter().find(|(place, _)| *place == index);
-    aside.map_or(shards[index], |(_, shard)| *shard)
+    aside.map_or(&shards[index], |(_, shard)| shard)
 }
 
 #[cfg(test)]

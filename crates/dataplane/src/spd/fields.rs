@@ -147,14 +147,20 @@ impl<A: Address> Fields<A> {
         }
     }
 
-    /// Whether two flows differ in nothing that this mask looks at.
+    /// Whether two flows of one family differ in nothing that this mask looks at. Where they are told apart it
+    /// is mostly by their destinations.
     #[inline]
-    pub(super) fn same(&self, one: &Fields<A>, other: &Fields<A>) -> bool {
-        let addresses = one.source.xor(other.source).and(self.source);
-        let addresses = addresses.or(one.destination.xor(other.destination).and(self.destination));
+    pub(super) fn same(&self, one: &Flow, other: &Flow) -> bool {
+        let differ = |one, other, mask: A| {
+            A::of_address(one).xor(A::of_address(other)).and(mask) != A::of(0)
+        };
+        if differ(one.dst, other.dst, self.destination) || differ(one.src, other.src, self.source) {
+            return false;
+        }
+        let (one, other) = (Fields::<A>::of(one, 0), Fields::<A>::of(other, 0));
         let rest = (one.ports ^ other.ports) & self.ports
             | u32::from((one.protocol ^ other.protocol) & self.protocol);
-        addresses == A::of(0) && rest == 0
+        rest == 0
     }
 
     #[inline]
