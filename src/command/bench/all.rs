@@ -69,12 +69,23 @@ const PATH: Part = Part {
 
 const OTHER_PATHS: Part = Part {
     name: "path",
+    arguments: &["path", "--sas", "1,10000", "--selections", "policy-uncached,policy-cached,p2mp"],
+    needs_root: false,
+};
+
+/// What policies that change cost: long batches, and so of one size.
+const CHANGES: Part = Part {
+    name: "path",
     arguments: &[
         "path",
         "--sas",
-        "1,10000",
+        "10000",
         "--selections",
-        "policy-uncached,policy-cached,policy-changing,p2mp",
+        "policy-changing",
+        "--directions",
+        "seal,open",
+        "--sizes",
+        "imix1",
     ],
     needs_root: false,
 };
@@ -103,6 +114,7 @@ const PATHS_IN_TURNS: Part = Part {
 const PARTS: &[Part] = &[
     PATH,
     OTHER_PATHS,
+    CHANGES,
     PATHS_IN_TURNS,
     Part { name: "tables", arguments: &["tables"], needs_root: false },
     Part {
@@ -124,6 +136,7 @@ const PARTS: &[Part] = &[
     },
     PATH,
     OTHER_PATHS,
+    CHANGES,
     PATHS_IN_TURNS,
 ];
 
