@@ -17,6 +17,16 @@ use crate::cpu::{counting_bits, prefetch};
 /// cache many times over.
 pub(crate) const SIDE_BY_SIDE: usize = 64;
 
+/// How far an address has come.
+#[derive(Clone, Copy)]
+struct Walk<'t, W> {
+    address: W,
+    at: Option<&'t Node>,
+    /// The node in which the longest prefix so far ends, and which of those there it is.
+    best: Option<&'t Node>,
+    end: u32,
+}
+
 impl<W: Word> Trie<W> {
     /// The values of the longest prefixes of addresses, in their order; 0 for those without one. As
     /// many as the shorter of both has, and at most [`SIDE_BY_SIDE`].
@@ -69,37 +79,41 @@ impl<W: Word> Trie<W> {
     /// Down the trie.
     #[inline(always)]
     fn descend_many(&self, addresses: &[W], values: &mut [u32]) {
-        let mut at: [Option<&Node>; SIDE_BY_SIDE] = [None; SIDE_BY_SIDE];
-        let mut best: [Option<(&Node, u32)>; SIDE_BY_SIDE] = [None; SIDE_BY_SIDE];
-        for (address, node) in addresses.iter().zip(&mut at) {
-            *node = self.root(address.bits(0, self.root_bits) as usize);
-            if let Some(node) = node {
-                prefetch(*node);
+        let mut walks = [Walk { address: W::ZERO, at: None, best: None, end: 0 }; SIDE_BY_SIDE];
+        let walks = &mut walks[..addresses.len().min(SIDE_BY_SIDE)];
+        for (walk, address) in walks.iter_mut().zip(addresses) {
+            walk.address = *address;
+            walk.at = self.root(address.bits(0, self.root_bits) as usize);
+            if let Some(node) = walk.at {
+                prefetch(node);
             }
         }
         let mut depth = self.root_bits;
         let mut further = !self.roots.is_empty();
         while further {
             further = false;
-            for ((address, at), best) in addresses.iter().zip(&mut at).zip(&mut best) {
-                let Some(node) = *at else { continue };
-                let next = address.bits(depth, STRIDE);
-                let ends = node.ends & COVERING[next as usize >> 1 & 31];
-                if ends != 0 {
-                    *best = Some((node, ends.ilog2()));
+            for walk in walks.iter_mut() {
+                let Some(node) = walk.at else { continue };
+                let next = walk.address.bits(depth, STRIDE);
+                // On most levels no prefix ends.
+                if node.ends != 0 {
+                    let ends = node.ends & COVERING[next as usize >> 1 & 31];
+                    if ends != 0 {
+                        (walk.best, walk.end) = (Some(node), ends.ilog2());
+                    }
                 }
-                *at = node.child(next);
-                if let Some(child) = *at {
+                walk.at = node.child(next);
+                if let Some(child) = walk.at {
                     prefetch(child);
                     further = true;
                 }
             }
             depth += STRIDE;
         }
-        for ((address, best), value) in addresses.iter().zip(&best).zip(values) {
-            *value = match best {
-                Some((node, end)) => node.value(*end),
-                None => self.above(*address),
+        for (walk, value) in walks.iter().zip(values) {
+            *value = match walk.best {
+                Some(node) => node.value(walk.end),
+                None => self.above(walk.address),
             };
         }
     }
