@@ -19,6 +19,7 @@ use wire::flow::{Flow, Fragment};
 
 use crate::batch::{BATCH_PACKETS, Batch, Slot, Turn, is_same};
 use crate::classify::is_local;
+use crate::flows::Flows;
 use crate::policy::{Action, Direction, Kind, Policy};
 use crate::punt::to_host;
 use crate::runs::{Run, Runs};
@@ -47,6 +48,11 @@ pub(crate) fn inspect<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn
     for slots in batch.slots.chunks_mut(BATCH_PACKETS) {
         let mut runs = Runs::new();
         find_runs(slots, &mut runs, &sides, view, turn);
+        if sides.are_cached() {
+            for run in runs.iter_mut() {
+                recall(run, slots, &sides, turn);
+            }
+        }
         for run in runs.iter_mut() {
             run.found = find(run, slots, &sides, turn);
             if let Lookup::Policy(policy) = run.found {
@@ -75,6 +81,12 @@ impl<'v> Sides<'v> {
             [Direction::In, Direction::Forward]
                 .map(|direction| view.spd.side_of(direction, of_tunnels))
         }))
+    }
+
+    /// Whether what is known of flows is known of any of them.
+    #[inline]
+    fn are_cached(&self) -> bool {
+        self.0[0].iter().any(Flows::is_worth_it)
     }
 
     #[inline]
@@ -192,6 +204,14 @@ fn refuse(slot: &mut Slot<'_>, verdict: Verdict) {
         sa.count_error(verdict);
     }
     slot.decide(verdict);
+}
+
+/// Asks for the memory of what is known of a run's flow.
+fn recall(run: &Run<'_>, slots: &[Slot<'_>], sides: &Sides<'_>, turn: &Turn<'_>) {
+    let slot = run.first(slots);
+    if slot.inbound.is_none_or(|sa| sa.hot().if_id == 0) {
+        turn.flows.recall(sides.side(0, run.direction), &slot.flow, run.asked);
+    }
 }
 
 /// What the policies of the packets' direction say.

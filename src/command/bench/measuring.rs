@@ -238,7 +238,7 @@ pub fn figures(rows: &[Row]) -> Figures {
         let name = |what: &str| format!("{above}/{selection}/{direction}/{sas}/{size}/{what}");
         figures.add_spread(name("cycles"), &row.path_cycles, "cycles");
         if let Some(against) = &row.against_cycles {
-            figures.add_spread(name("against/cycles"), against, "cycles");
+            figures.add_spread(name("against_cycles"), against, "cycles");
         }
         figures.add(name("gbps"), row.path_gbps, "Gbps");
         for StageCost { stage, cycles } in &row.stages {

@@ -150,11 +150,11 @@ fn known(v6: bool, count: usize) -> f64 {
 
 #[test]
 fn few_flows_are_all_known_and_of_too_many_a_part() {
-    // The bounds are a few hundredths below what any seed of the hash gives.
+    // A few hundredths below what a hundred seeds of the hash gave, which differ by one or two.
     assert!(known(false, LINES * WAYS / 2) > 0.95);
     assert!(known(false, LINES * WAYS * 2) > 0.4);
     assert!(known(true, LINES / 8) > 0.95);
-    assert!(known(true, LINES * 2) > 0.3);
+    assert!(known(true, LINES * 2) > 0.4);
 }
 
 #[test]
