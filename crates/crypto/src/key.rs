@@ -4,7 +4,7 @@
 //! 800-38D §8): whoever seals owns a counter and the key's lifetime.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use crate::engine::{Engine, EngineError};
 use crate::{aws_lc, ipsec_mb, vaes512};
@@ -34,18 +34,23 @@ pub const AAD_LEN_MAX: usize = 1 << 20;
 pub struct Key {
     /// Used by `vaes512`, zeros otherwise.
     schedule: vaes512::Schedule,
-    form: Form,
+    /// Its expanded form where another engine uses it.
+    library: Option<Box<Library>>,
+    /// How many [`SharedKey`](crate::SharedKey)s there are of it.
+    pub(crate) users: AtomicU32,
+    bits: u16,
+    /// The proof that the schedule can be used; `None` where a library's form is.
+    cpu: Option<vaes512::Supported>,
 }
 
 /// Cache lines are what a key costs at scale.
 #[cfg(target_arch = "x86_64")]
 const _: () = assert!(size_of::<Key>() == 512);
 
-/// The engine that the key was expanded for, and where its expanded form is.
-enum Form {
-    Vaes512 { bits: u16, cpu: vaes512::Supported },
-    IpsecMb { bits: u16, key: Box<ipsec_mb::Key> },
-    AwsLc { bits: u16, key: Box<aws_lc::Key> },
+/// A key that was expanded by a library.
+enum Library {
+    IpsecMb(ipsec_mb::Key),
+    AwsLc(aws_lc::Key),
 }
 
 /// Why no key was made.
@@ -60,73 +65,56 @@ pub enum KeyError {
 }
 
 impl Key {
-    /// Expands a key of 16, 24 or 32 bytes where it will stay, so that nothing of it is left behind on
-    /// the stack. Wiping `key` itself stays with the caller.
-    pub fn shared(engine: Engine, key: &[u8]) -> Result<Arc<Key>, KeyError> {
-        if engine != Engine::Vaes512 {
-            // The expanded key is in a box, which is all that moves.
-            return Key::new(engine, key).map(Arc::new);
-        }
+    /// Expands a key of 16, 24 or 32 bytes. Wiping `key` itself stays with the caller.
+    pub fn new(engine: Engine, key: &[u8]) -> Result<Key, KeyError> {
+        let mut new = Key::unexpanded(engine, key)?;
+        new.expand(key);
+        Ok(new)
+    }
+
+    /// A key for an engine, to be expanded where it will stay. What a library expanded stays in its box.
+    pub(crate) fn unexpanded(engine: Engine, key: &[u8]) -> Result<Key, KeyError> {
         let bits = match key.len() {
             16 | 24 | 32 => 8 * key.len() as u16,
             other => return Err(KeyError::Length(other)),
         };
-        let cpu = vaes512::supported().map_err(|reason| engine.unavailable(reason))?;
-        let form = Form::Vaes512 { bits, cpu };
-        let mut shared = Arc::new(Key { schedule: vaes512::Schedule::empty(), form });
-        // Nobody else has it yet.
-        if let Some(own) = Arc::get_mut(&mut shared) {
-            cpu.expand(key, &mut own.schedule);
-        }
-        Ok(shared)
-    }
-
-    /// Expands a key of 16, 24 or 32 bytes. Wiping `key` itself stays with the caller.
-    pub fn new(engine: Engine, key: &[u8]) -> Result<Key, KeyError> {
-        let bits = match key.len() {
-            16 => 128,
-            24 => 192,
-            32 => 256,
-            other => return Err(KeyError::Length(other)),
-        };
-        let mut schedule = vaes512::Schedule::empty();
         let unavailable = |reason| engine.unavailable(reason);
-        let form = match engine {
-            Engine::Vaes512 => {
-                let cpu = vaes512::supported().map_err(unavailable)?;
-                cpu.expand(key, &mut schedule);
-                Form::Vaes512 { bits, cpu }
-            }
+        let (cpu, library) = match engine {
+            Engine::Vaes512 => (Some(vaes512::supported().map_err(unavailable)?), None),
             Engine::IpsecMb => {
                 let key = ipsec_mb::Key::new(key).map_err(unavailable)?;
-                Form::IpsecMb { bits, key: Box::new(key) }
+                (None, Some(Box::new(Library::IpsecMb(key))))
             }
             Engine::AwsLc => {
                 let key = aws_lc::Key::new(key).ok_or(KeyError::Length(key.len()))?;
-                Form::AwsLc { bits, key: Box::new(key) }
+                (None, Some(Box::new(Library::AwsLc(key))))
             }
         };
-        Ok(Key { schedule, form })
+        let (schedule, users) = (vaes512::Schedule::empty(), AtomicU32::new(1));
+        Ok(Key { schedule, library, users, bits, cpu })
+    }
+
+    /// Fills the schedule, if it is the engine's.
+    pub(crate) fn expand(&mut self, key: &[u8]) {
+        if let Some(cpu) = self.cpu {
+            cpu.expand(key, &mut self.schedule);
+        }
     }
 
     /// The engine this key was expanded for.
     #[must_use]
     pub fn engine(&self) -> Engine {
-        match self.form {
-            Form::Vaes512 { .. } => Engine::Vaes512,
-            Form::IpsecMb { .. } => Engine::IpsecMb,
-            Form::AwsLc { .. } => Engine::AwsLc,
+        match self.library.as_deref() {
+            None => Engine::Vaes512,
+            Some(Library::IpsecMb(_)) => Engine::IpsecMb,
+            Some(Library::AwsLc(_)) => Engine::AwsLc,
         }
     }
 
     /// The key's size: 128, 192 or 256.
     #[must_use]
     pub fn bits(&self) -> u16 {
-        match self.form {
-            Form::Vaes512 { bits, .. } | Form::IpsecMb { bits, .. } | Form::AwsLc { bits, .. } => {
-                bits
-            }
-        }
+        self.bits
     }
 
     /// Asks the CPU for the cache lines that sealing or opening one packet will read, so that other
@@ -143,10 +131,10 @@ impl Key {
     /// the time.
     #[inline]
     pub fn prefetch_for(&self, data_len: usize) {
-        match &self.form {
-            Form::Vaes512 { .. } => self.schedule.prefetch(data_len),
-            Form::IpsecMb { key, .. } => key.prefetch(),
-            Form::AwsLc { .. } => {}
+        match self.library.as_deref() {
+            None => self.schedule.prefetch(data_len),
+            Some(Library::IpsecMb(key)) => key.prefetch(),
+            Some(Library::AwsLc(_)) => {}
         }
     }
 
@@ -176,9 +164,9 @@ impl Key {
     ) {
         assert!(data.len() as u64 <= DATA_LEN_MAX, "data beyond the limit of AES-GCM");
         assert!(aad.len() <= AAD_LEN_MAX, "AAD beyond what is offered");
-        match &self.form {
-            Form::Vaes512 { bits, cpu } => cpu.seal(*bits, &self.schedule, nonce, aad, data, tag),
-            _ => self.seal_elsewhere(nonce, aad, data, tag),
+        match self.cpu {
+            Some(cpu) => cpu.seal(self.bits, &self.schedule, nonce, aad, data, tag),
+            None => self.seal_elsewhere(nonce, aad, data, tag),
         }
     }
 
@@ -191,10 +179,10 @@ impl Key {
         data: &mut [u8],
         tag: &mut [u8; TAG_LEN],
     ) {
-        match &self.form {
-            Form::Vaes512 { bits, cpu } => cpu.seal(*bits, &self.schedule, nonce, aad, data, tag),
-            Form::IpsecMb { key, .. } => key.seal(nonce, aad, data, tag),
-            Form::AwsLc { key, .. } => key.seal(nonce, aad, data, tag),
+        match self.library.as_deref() {
+            Some(Library::IpsecMb(key)) => key.seal(nonce, aad, data, tag),
+            Some(Library::AwsLc(key)) => key.seal(nonce, aad, data, tag),
+            None => unreachable!("a key has a proof or a library's form"),
         }
     }
 
@@ -214,11 +202,9 @@ impl Key {
     ) -> bool {
         let genuine = data.len() as u64 <= DATA_LEN_MAX
             && aad.len() <= AAD_LEN_MAX
-            && match &self.form {
-                Form::Vaes512 { bits, cpu } => {
-                    cpu.open_unwiped(*bits, &self.schedule, nonce, aad, data, tag)
-                }
-                _ => self.open_elsewhere(nonce, aad, data, tag),
+            && match self.cpu {
+                Some(cpu) => cpu.open_unwiped(self.bits, &self.schedule, nonce, aad, data, tag),
+                None => self.open_elsewhere(nonce, aad, data, tag),
             };
         if !genuine {
             wipe(data);
@@ -235,12 +221,10 @@ impl Key {
         data: &mut [u8],
         tag: &[u8; TAG_LEN],
     ) -> bool {
-        match &self.form {
-            Form::Vaes512 { bits, cpu } => {
-                cpu.open_unwiped(*bits, &self.schedule, nonce, aad, data, tag)
-            }
-            Form::IpsecMb { key, .. } => key.open_unwiped(nonce, aad, data, tag),
-            Form::AwsLc { key, .. } => key.open_unwiped(nonce, aad, data, tag),
+        match self.library.as_deref() {
+            Some(Library::IpsecMb(key)) => key.open_unwiped(nonce, aad, data, tag),
+            Some(Library::AwsLc(key)) => key.open_unwiped(nonce, aad, data, tag),
+            None => unreachable!("a key has a proof or a library's form"),
         }
     }
 }

@@ -24,6 +24,8 @@ mod ipsec_mb;
 #[path = "ipsec_mb_absent.rs"]
 mod ipsec_mb;
 mod key;
+#[allow(unsafe_code)] // a key that lives as long as its owners
+mod shared;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)] // loads, stores, and calls that need a proof of the CPU's instructions
 mod vaes512;
@@ -33,3 +35,4 @@ mod vaes512;
 
 pub use engine::{Engine, EngineError};
 pub use key::{AAD_LEN_MAX, DATA_LEN_MAX, Key, KeyError, NONCE_LEN, TAG_LEN};
+pub use shared::SharedKey;

@@ -8,7 +8,7 @@
 //! takes its own, else the one for all. Another worker's own SA it never takes: the peer bound that
 //! SA's other end to a CPU because one CPU sends on it.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use crate::array::Array;
 use crate::sa::Sa;
@@ -34,6 +34,9 @@ struct Beyond {
 
 const _: () = assert!(size_of::<Bundle>() == 16);
 
+/// No worker has an SA of its own: one for all the slots of which that is so.
+static NOBODYS: LazyLock<Arc<Beyond>> = LazyLock::new(|| Arc::new(Beyond { own: Box::default() }));
+
 /// Whose SA a packet leaves by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
@@ -49,9 +52,12 @@ impl Bundle {
     /// A slot's SAs: the one for all, and those of workers 0, 1, ….
     pub fn new(shared: Option<Arc<Sa>>, own: Vec<Option<Arc<Sa>>>) -> Bundle {
         let own = if own.iter().any(Option::is_some) { own } else { Vec::new() };
-        let selective = shared.iter().any(|sa| sa.hot().selective);
+        let selective = shared.iter().any(|sa| sa.is_selective());
         let special = selective || !own.is_empty();
-        let beyond = special.then(|| Arc::new(Beyond { own: own.into() }));
+        let beyond = special.then(|| match &own[..] {
+            [] => NOBODYS.clone(),
+            _ => Arc::new(Beyond { own: own.into() }),
+        });
         Bundle { shared, beyond }
     }
 

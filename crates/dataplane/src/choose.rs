@@ -236,7 +236,7 @@ pub(crate) fn protect<'v>(
 /// Whether the SA's own selector admits the packet.
 #[inline]
 pub(crate) fn carries(sa: &Sa, slot: &Slot<'_>) -> bool {
-    !sa.hot().selective || sa.selector().is_none_or(|selector| selector.matches(&slot.flow))
+    !sa.is_selective() || sa.selector().is_none_or(|selector| selector.matches(&slot.flow))
 }
 
 /// RFC 9611 §3: a packet leaves by the SA for all while its worker has none of its own, and one is

@@ -128,9 +128,8 @@ fn set_tos(packet: &mut [u8], is_v6: bool, tos: u8) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
-    use crypto::{Engine, Key};
+    use crypto::{Engine, SharedKey};
     use proptest::prelude::*;
     use xsk::Umem;
 
@@ -147,7 +146,7 @@ mod tests {
             source: [192, 0, 2, 1].into(),
             destination: [192, 0, 2, 2].into(),
             reqid: 1,
-            key: Arc::new(Key::new(Engine::AwsLc, &[7; 16]).unwrap()),
+            key: SharedKey::new(Engine::AwsLc, &[7; 16]).unwrap(),
             salt: [0; 4],
             extended_sequence: true,
             replay_window: 64,

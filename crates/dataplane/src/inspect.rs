@@ -121,7 +121,7 @@ impl<'v> Way<'v> {
     #[inline]
     fn is_single(&self) -> bool {
         // Selectors of SAs look at more than the policies do.
-        self.sa.is_some_and(|sa| sa.hot().selective)
+        self.sa.is_some_and(Sa::is_selective)
     }
 
     #[inline]
@@ -268,7 +268,7 @@ fn inspect_opened<'v>(
     sa: &Sa,
     found: Lookup<'v>,
 ) -> Result<Option<&'v Policy>, Verdict> {
-    if sa.hot().selective
+    if sa.is_selective()
         && let Some(selector) = sa.selector()
     {
         check_selector(flow, selector)?;

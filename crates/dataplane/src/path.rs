@@ -24,9 +24,7 @@ mod cipher;
 mod contest;
 pub(crate) mod gateways;
 
-use std::sync::Arc;
-
-use crypto::{Engine, Key};
+use crypto::{Engine, SharedKey};
 use wire::esp;
 use wire::ethernet::HEADER_LEN;
 use xsk::{Frame, MemoryEnd, MemoryPort, Pool, Port, Umem};
@@ -253,7 +251,7 @@ impl PathBench {
         check_tunnels(tunnels)?;
         // Each side has its own: the one must not find in the cache what the other has just used.
         let keys = || {
-            let key = |n| Ok(Arc::new(Key::new(engine, &gateways::key_bytes(n))?));
+            let key = |n| Ok(SharedKey::new(engine, &gateways::key_bytes(n))?);
             (0..tunnels).map(key).collect::<Result<Vec<_>, PathError>>()
         };
         let west_view = gateways::west_view(selection, &keys()?)?;

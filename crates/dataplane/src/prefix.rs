@@ -80,7 +80,7 @@ impl Prefix {
     }
 
     /// The prefix that holds every address of a family.
-    pub fn any(family: Family) -> Prefix {
+    pub const fn any(family: Family) -> Prefix {
         let address = match family {
             Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),

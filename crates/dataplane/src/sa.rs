@@ -9,7 +9,9 @@
 //! bundle points to it and [`Sa::arm`] gave it IVs. Soft lifetimes, rekeying and timers are
 //! control's business; the hard limits in packets and bytes are enforced here, to the packet.
 
+mod carries;
 mod numbers;
+mod rare;
 mod settings;
 mod successor;
 
@@ -18,7 +20,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crypto::Key;
+use crypto::SharedKey;
 use wire::{ipv4, ipv6, protocol};
 
 use crate::alarm::Alarm;
@@ -33,7 +35,9 @@ use crate::seat;
 use crate::selector::Selector;
 use crate::verdict::Verdict;
 
+use carries::Carries;
 pub(crate) use numbers::Numbers;
+use rare::Rare;
 pub use settings::{HardLimits, Mode, SaConfig, SaError, SaFlags, SaStats};
 
 /// Why an SA gives no number to seal with.
@@ -77,7 +81,7 @@ pub(crate) struct Hot {
     /// The replay window, and with it the entry's words.
     pub(crate) replay: Replay,
     /// The expanded key.
-    pub(crate) key: Arc<Key>,
+    pub(crate) key: SharedKey,
     /// The policy that was last found to ask for this SA, by [`Policy::id`](crate::policy::Policy), or the
     /// row of its tunnel, by [`Tunnels::id`](crate::tunnel::Tunnels).
     pub(crate) welcomed_by: AtomicU64,
@@ -87,8 +91,7 @@ pub(crate) struct Hot {
     /// Whether a packet may find a hard limit reached, or reach a limit that control wants to hear
     /// of: then packets are taken one by one.
     pub(crate) counted: bool,
-    /// Whether the SA has a selector of its own.
-    pub(crate) selective: bool,
+    carries: Carries,
     /// Whether there is UDP around its ESP.
     pub(crate) encapsulated: bool,
     /// Its tunnel of route mode.
@@ -98,13 +101,6 @@ pub(crate) struct Hot {
     /// Which IVs its next numbers have.
     block: BlockCopy,
     pub(crate) spi: u32,
-}
-
-/// What hardly any SA has.
-struct Rare {
-    selector: Option<Selector>,
-    limits: HardLimits,
-    alarm: Option<Alarm>,
 }
 
 /// A security association, in three lines when it is counted (`Arc`). 100 000 of them are kept: what is not in
@@ -159,8 +155,7 @@ impl Sa {
     /// This SA with an alarm, of which a replacement with changes knows nothing.
     pub fn with_alarm(mut self, alarm: Option<Alarm>) -> Sa {
         if alarm.is_some() || self.rare.is_some() {
-            let none = || Box::new(Rare { selector: None, limits: HardLimits::NONE, alarm: None });
-            let rare = self.rare.get_or_insert_with(none);
+            let rare = self.rare.get_or_insert_default();
             rare.alarm = alarm;
             self.hot.counted = rare.is_counted();
         }
@@ -194,7 +189,7 @@ impl Sa {
             flags: config.flags,
             mode: config.mode,
             counted: rare.is_counted(),
-            selective: config.selector.is_some(),
+            carries: Carries::of(config.selector.as_ref()),
             encapsulated: config.encapsulation.is_some(),
             if_id: config.if_id,
             outer,
@@ -202,7 +197,8 @@ impl Sa {
             spi: config.spi,
         };
         let (reqid, encapsulation) = (config.reqid, config.encapsulation);
-        let rare = (hot.counted || hot.selective).then(|| Box::new(rare));
+        let is_rare = hot.counted || hot.carries == Carries::Selected;
+        let rare = is_rare.then(|| Box::new(rare));
         Ok(Sa { runtime, rare, reqid, encapsulation, room: [0; 2], hot })
     }
 
@@ -215,6 +211,21 @@ impl Sa {
     #[inline]
     pub(crate) fn hot(&self) -> &Hot {
         &self.hot
+    }
+
+    /// Whether it has a selector, so that there are packets it may not carry.
+    #[inline]
+    pub(crate) fn is_selective(&self) -> bool {
+        self.hot.carries != Carries::Everything
+    }
+
+    /// What it may carry; `None` if everything.
+    #[inline]
+    pub fn selector(&self) -> Option<&Selector> {
+        match self.hot.carries {
+            Carries::Selected => self.rare.as_ref()?.selector.as_ref(),
+            simple => simple.selector(),
+        }
     }
 
     /// The near end, of the family of the outer header.
@@ -374,9 +385,8 @@ impl Sa {
 
     #[cold]
     fn limit_reached(&self) -> bool {
-        let Some(Rare { limits, .. }) = self.rare.as_deref() else { return false };
-        *limits != HardLimits::NONE
-            && (self.words().packets() >= limits.packets || self.words().bytes() >= limits.bytes)
+        let words = self.words();
+        self.rare.as_ref().is_some_and(|rare| rare.is_over(words.packets(), words.bytes()))
     }
 
     /// Counts packets sealed or opened.
@@ -421,13 +431,6 @@ impl Sa {
     }
 }
 
-impl Rare {
-    /// Whether packets are to be counted one by one.
-    fn is_counted(&self) -> bool {
-        self.alarm.is_some() || self.limits != HardLimits::NONE
-    }
-}
-
 /// Sets a new entry's window to what the settings say was received.
 fn begin_window(config: &SaConfig, words: Words) {
     let (window, extended, top) = (config.replay_window, config.extended_sequence, config.received);
@@ -447,7 +450,7 @@ impl std::fmt::Debug for Sa {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crypto::Engine;
+    use crypto::{Engine, SharedKey};
 
     fn config() -> SaConfig {
         SaConfig {
@@ -456,7 +459,7 @@ mod tests {
             source: [192, 0, 2, 1].into(),
             destination: [192, 0, 2, 2].into(),
             reqid: 1,
-            key: Arc::new(Key::new(Engine::AwsLc, &[7; 16]).unwrap()),
+            key: SharedKey::new(Engine::AwsLc, &[7; 16]).unwrap(),
             salt: [0; 4],
             extended_sequence: true,
             replay_window: 64,
@@ -479,7 +482,7 @@ mod tests {
             old.replay().commit(sequence).unwrap();
         }
         old.count(1, 1000, 7, true);
-        let key = Arc::new(Key::new(Engine::AwsLc, &[7; 16]).unwrap());
+        let key = SharedKey::new(Engine::AwsLc, &[7; 16]).unwrap();
         let elsewhere = SaConfig {
             source: [192, 0, 2, 9].into(),
             // As they were read before the last packets: 4 was received, 5 not yet, 70 not sent.

@@ -59,7 +59,7 @@ impl Selector {
     }
 
     /// Selects every flow of a family.
-    pub fn any(family: Family) -> Selector {
+    pub const fn any(family: Family) -> Selector {
         Selector {
             source: Prefix::any(family),
             destination: Prefix::any(family),

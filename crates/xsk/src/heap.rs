@@ -9,9 +9,13 @@
 //!  stretch  │ key │ SA │ policy │ policy │ key │ … │ never used yet → │
 //! ```
 //!
-//! All that is not some lines goes to the C library. Blocks are never joined or given back to the kernel:
-//! what a size took at its most stays for that size. A program that wants this makes [`Lines`] its
-//! `#[global_allocator]`; nothing breaks in one that does not.
+//! A shard of a table grows through many sizes, and all shards grow alike: what they leave behind is of sizes
+//! that nobody asks for any more, a seventh of the memory of 100 000 SAs. So a small block for which there is
+//! none is cut from a free large one before a stretch is, as long as its size has more than those that
+//! copies of tables take and give back all the time.
+//!
+//! All that is not some lines goes to the C library. Blocks are never joined or given back to the kernel. A
+//! program that wants this makes [`Lines`] its `#[global_allocator]`; nothing breaks in one that does not.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::{self, NonNull};
@@ -25,6 +29,18 @@ const BLOCK_MAX: usize = 16 << 10;
 
 /// Sizes.
 const CLASSES: usize = BLOCK_MAX / LINE;
+
+/// The largest blocks that are cut from others: an SA, a key, a policy. What is cut is larger.
+const SMALL_MAX: usize = 10 * LINE;
+
+/// Blocks that are being cut at a time: one that is too small for a key does for policies.
+const PIECES: usize = 4;
+
+/// Free blocks of a size that are left to those who ask for that size.
+const KEPT: usize = 16;
+
+/// Large blocks that are given back before there is another look for some to cut, after there were none.
+const PATIENCE: usize = 64;
 
 /// Address space that is taken at a time; it takes memory where it is used.
 const STRETCH_BYTES: usize = 64 << 20;
@@ -40,9 +56,15 @@ pub struct Lines {
 struct State {
     /// Free blocks by their lines, less one. Each begins with the address of the next.
     free: [Option<NonNull<u8>>; CLASSES],
+    /// How many they are.
+    count: [usize; CLASSES],
     /// What of the stretch was never used.
     next: *mut u8,
     left: usize,
+    /// What is left of the blocks that are being cut, and how many bytes that is.
+    pieces: [(*mut u8, usize); PIECES],
+    /// Large blocks to be given back before the next look for one to cut.
+    patience: usize,
     /// Whether to ask for huge pages.
     huge: bool,
 }
@@ -61,8 +83,16 @@ fn class_of(layout: Layout) -> Option<usize> {
 impl Lines {
     /// A heap that has no memory yet.
     pub const fn new() -> Lines {
-        let (free, next) = ([None; CLASSES], ptr::null_mut());
-        Lines { state: Mutex::new(State { free, next, left: 0, huge: false }) }
+        let state = State {
+            free: [None; CLASSES],
+            count: [0; CLASSES],
+            next: ptr::null_mut(),
+            left: 0,
+            pieces: [(ptr::null_mut(), 0); PIECES],
+            patience: 0,
+            huge: false,
+        };
+        Lines { state: Mutex::new(state) }
     }
 
     /// Asks for huge pages from now on, for what there is, too.
@@ -88,13 +118,15 @@ impl Default for Lines {
 
 impl State {
     fn take(&mut self, class: usize) -> *mut u8 {
-        if let Some(block) = self.free[class] {
-            // SAFETY: `give` wrote this at the beginning of the block, which nobody has had since; it is
-            // aligned to a line.
-            self.free[class] = unsafe { block.cast::<Option<NonNull<u8>>>().read() };
+        if let Some(block) = self.take_free(class) {
             return block.as_ptr();
         }
         let size = (class + 1) * LINE;
+        if size <= SMALL_MAX
+            && let Some(block) = self.cut(size)
+        {
+            return block;
+        }
         if self.left < size && !self.stretch() {
             return ptr::null_mut();
         }
@@ -105,8 +137,56 @@ impl State {
         block
     }
 
+    #[inline]
+    fn take_free(&mut self, class: usize) -> Option<NonNull<u8>> {
+        let block = self.free[class]?;
+        // SAFETY: `give` wrote this at the beginning of the block, which nobody has had since; it is
+        // aligned to a line.
+        self.free[class] = unsafe { block.cast::<Option<NonNull<u8>>>().read() };
+        self.count[class] -= 1;
+        Some(block)
+    }
+
+    /// A small block out of a large one, if there is one to spare.
+    fn cut(&mut self, size: usize) -> Option<*mut u8> {
+        let fits = |piece: &usize| self.pieces[*piece].1 >= size;
+        let piece = (0..PIECES).filter(fits).min_by_key(|piece| self.pieces[*piece].1);
+        let piece = piece.or_else(|| self.next_piece())?;
+        let (block, left) = self.pieces[piece];
+        // SAFETY: so many bytes are left of the piece.
+        self.pieces[piece] = (unsafe { block.add(size) }, left - size);
+        Some(block)
+    }
+
+    /// Takes another block to cut, of the size whose free ones have the most bytes, in place of the piece
+    /// that is smallest.
+    #[cold]
+    fn next_piece(&mut self) -> Option<usize> {
+        if self.patience != 0 {
+            return None;
+        }
+        let spare = |class: &usize| self.count[*class].saturating_sub(KEPT) * (class + 1);
+        let class = (SMALL_MAX / LINE..CLASSES).max_by_key(spare).filter(|class| spare(class) != 0);
+        let Some((class, block)) = class.and_then(|class| Some((class, self.take_free(class)?)))
+        else {
+            self.patience = PATIENCE;
+            return None;
+        };
+        let piece = (0..PIECES).min_by_key(|piece| self.pieces[*piece].1)?;
+        let (rest, left) = self.pieces[piece];
+        if let Some(class) = (left / LINE).checked_sub(1) {
+            self.give(class, rest);
+        }
+        self.pieces[piece] = (block.as_ptr(), (class + 1) * LINE);
+        Some(piece)
+    }
+
     fn give(&mut self, class: usize, block: *mut u8) {
         let Some(block) = NonNull::new(block) else { return };
+        if (class + 1) * LINE > SMALL_MAX {
+            self.patience = self.patience.saturating_sub(1);
+        }
+        self.count[class] += 1;
         // SAFETY: the block is at least a line, aligned to one, and its owner has given it up.
         unsafe { block.cast::<Option<NonNull<u8>>>().write(self.free[class]) };
         self.free[class] = Some(block);
@@ -206,6 +286,7 @@ unsafe impl GlobalAlloc for Lines {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::HashSet;
 
     /// A block, what it was filled with, and its layout.
     type Held = (*mut u8, u8, Layout);
@@ -286,6 +367,38 @@ mod tests {
             assert!(blocks.iter().all(|block| !block.is_null()));
             blocks.sort_unstable();
             assert!(blocks.windows(2).all(|two| two[1].addr() - two[0].addr() >= BLOCK_MAX));
+        }
+    }
+
+    #[test]
+    fn small_blocks_are_cut_from_large_ones_that_are_left_over() {
+        let heap = Lines::new();
+        let lines = |count: usize| Layout::from_size_align(count * LINE, LINE).unwrap();
+        let used = || STRETCH_BYTES - heap.lock().left;
+        // SAFETY: none of the sizes is zero, and each block is given back once.
+        unsafe {
+            // As shards grow: each size is given back when the next is there.
+            let mut large: Vec<_> = (0..1000).map(|_| heap.alloc(lines(20))).collect();
+            for size in 21..40 {
+                for block in &mut large {
+                    let grown = heap.alloc(lines(size));
+                    heap.dealloc(*block, lines(size - 1));
+                    *block = grown;
+                }
+            }
+            let before = used();
+            let left_over: usize = (20..39).map(|size| (1000 - KEPT) * size * LINE).sum();
+            let (mut small, mut bytes) = (HashSet::new(), 0);
+            while bytes < left_over * 95 / 100 {
+                let size = [9, 3, 2, 2][small.len() % 4];
+                let block = heap.alloc(lines(size));
+                fill(block, 7, size * LINE);
+                assert!(small.insert(block));
+                bytes += size * LINE;
+            }
+            assert_eq!(used(), before, "no memory that was never used");
+            // Those that are given back and taken all the time are left alone.
+            assert!(heap.lock().count[19..38].iter().all(|count| *count >= KEPT));
         }
     }
 

@@ -74,9 +74,8 @@ fn end_of(sa: &Sa) -> Option<End> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
-    use crypto::{Engine, Key};
+    use crypto::{Engine, SharedKey};
     use dataplane::encapsulation::UdpEncapsulation;
     use dataplane::sa::{HardLimits, Mode, SaConfig, SaFlags};
 
@@ -93,7 +92,7 @@ mod tests {
             source: THERE,
             destination,
             reqid: 1,
-            key: Arc::new(Key::new(Engine::AwsLc, &[7; 16]).unwrap()),
+            key: SharedKey::new(Engine::AwsLc, &[7; 16]).unwrap(),
             salt: [0; 4],
             extended_sequence: false,
             replay_window: 0,

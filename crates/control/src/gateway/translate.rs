@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use crypto::{Engine, Key};
+use crypto::{Engine, SharedKey};
 use dataplane::alarm::Alarm;
 use dataplane::clock::Clock;
 use dataplane::encapsulation::UdpEncapsulation;
@@ -80,7 +80,7 @@ pub enum Home<'a> {
 pub fn sa(record: &SaRecord, engine: Engine, clock: &Clock, home: Home<'_>) -> Result<Sa, String> {
     let material = record.aead.key.expose();
     let (key, salt) = material.split_last_chunk::<SALT_LEN>().ok_or("the key has no salt")?;
-    let key = Key::shared(engine, key).map_err(|error| error.to_string())?;
+    let key = SharedKey::new(engine, key).map_err(|error| error.to_string())?;
     let parameters = &record.parameters;
     let info = &parameters.info;
     let flag = |bit: u8| info.flags & bit != 0;

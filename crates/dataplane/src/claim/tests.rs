@@ -1,10 +1,9 @@
 //! Claims by themselves, and SAs whose numbers and windows are claimed by workers that come and go.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crypto::{Engine, Key};
+use crypto::{Engine, SharedKey};
 use proptest::prelude::*;
 
 use super::*;
@@ -61,7 +60,7 @@ fn sa() -> Sa {
         destination: [192, 0, 2, 2].into(),
         reqid: 1,
         if_id: 0,
-        key: Arc::new(Key::new(Engine::AwsLc, &[7; 16]).unwrap()),
+        key: SharedKey::new(Engine::AwsLc, &[7; 16]).unwrap(),
         salt: [0; 4],
         extended_sequence: true,
         replay_window: 64,

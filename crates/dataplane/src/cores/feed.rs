@@ -1,8 +1,6 @@
 //! Who feeds the workers of the ruler, and who checks what they made of it.
 
-use std::sync::Arc;
-
-use crypto::{Engine, Key};
+use crypto::{Engine, SharedKey};
 use wire::ethernet::HEADER_LEN;
 use wire::{esp, ipv4};
 use xsk::{Frame, MemoryEnd, Pool, Umem};
@@ -69,7 +67,7 @@ impl Feed {
                 )));
             }
         };
-        let keys = (0..tunnels).map(|n| Ok(Arc::new(Key::new(engine, &gateways::key_bytes(n))?)));
+        let keys = (0..tunnels).map(|n| Ok(SharedKey::new(engine, &gateways::key_bytes(n))?));
         let keys = keys.collect::<Result<Vec<_>, PathError>>()?;
         let (west, east) = (
             gateways::west_view(Selection::Policy, &keys)?,

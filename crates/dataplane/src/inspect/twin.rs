@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crypto::{Engine, Key};
+use crypto::{Engine, SharedKey};
 use proptest::prelude::*;
 use wire::flow::{Flow, Fragment};
 use xsk::Umem;
@@ -142,7 +142,7 @@ impl Tables {
 
 /// An SA of each `if_id`, far end and kind of selector, at these numbers.
 fn sas() -> Vec<Sa> {
-    let key = Arc::new(Key::new(Engine::AwsLc, &[7; 16]).unwrap());
+    let key = SharedKey::new(Engine::AwsLc, &[7; 16]).unwrap();
     let sa = |n: u8| {
         let narrow = Selector { source_port: PortMatch::exactly(7), ..Selector::any(Family::V4) };
         let config = SaConfig {

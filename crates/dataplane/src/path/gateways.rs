@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crypto::Key;
+use crypto::SharedKey;
 use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
 use wire::{Overlay, checksum, ipv4, protocol};
 
@@ -154,7 +154,7 @@ pub(super) fn lead_to_hub(frame: &mut [u8]) {
     }
 }
 
-fn sa(Ends { west, east, if_id }: Ends, tunnel: usize, key: &Arc<Key>) -> Result<Sa, PathError> {
+fn sa(Ends { west, east, if_id }: Ends, tunnel: usize, key: &SharedKey) -> Result<Sa, PathError> {
     let config = SaConfig {
         spi: spi(tunnel),
         mode: Mode::Tunnel,
@@ -247,7 +247,7 @@ fn protect(tunnel: usize, direction: Direction, selector: Selector, if_id: u32) 
 }
 
 /// The tables of the gateway that seals, or forwards in clear.
-pub(crate) fn west_view(selection: Selection, keys: &[Arc<Key>]) -> Result<View, PathError> {
+pub(crate) fn west_view(selection: Selection, keys: &[SharedKey]) -> Result<View, PathError> {
     // Epochs counted in memory: these keys and IVs never leave the process.
     let mut epoch = 0;
     let nonces = NonceSpace::new(move || {
@@ -288,7 +288,7 @@ pub(crate) fn west_view(selection: Selection, keys: &[Arc<Key>]) -> Result<View,
 }
 
 /// The tables of the gateway that opens.
-pub(crate) fn east_view(selection: Selection, keys: &[Arc<Key>]) -> Result<View, PathError> {
+pub(crate) fn east_view(selection: Selection, keys: &[SharedKey]) -> Result<View, PathError> {
     let mut view = base_view();
     put_others(selection, Direction::Forward, &mut view);
     view.local.insert(EAST.into());

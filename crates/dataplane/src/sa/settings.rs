@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crypto::Key;
+use crypto::SharedKey;
 
 use super::Sa;
 use crate::counters::UsageSnapshot;
@@ -66,7 +66,7 @@ pub struct SaConfig {
     /// inner packets meet the policies of this number alone.
     pub if_id: u32,
     /// The expanded key, without the salt.
-    pub key: Arc<Key>,
+    pub key: SharedKey,
     /// The last four bytes of the keying material (RFC 4106 §8.1).
     pub salt: [u8; 4],
     /// Extended sequence numbers (RFC 4303 §2.2.1).
@@ -194,12 +194,6 @@ impl Sa {
     #[inline]
     pub fn if_id(&self) -> u32 {
         self.hot.if_id
-    }
-
-    /// What it may carry; `None` if everything.
-    #[inline]
-    pub fn selector(&self) -> Option<&Selector> {
-        self.rare.as_ref()?.selector.as_ref()
     }
 
     /// The UDP ports around its ESP.

@@ -1,6 +1,5 @@
 //! What takes an SA's place: the same SA with other settings, at another place, or with other numbers.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Sa, SaConfig, SaError};
@@ -11,7 +10,7 @@ impl Sa {
         let mut config = self.settings();
         change(&mut config);
         let same = config.spi == self.spi()
-            && Arc::ptr_eq(&config.key, &self.hot.key)
+            && config.key.is(&self.hot.key)
             && config.salt == self.hot.salt
             && config.extended_sequence == self.hot.replay.is_extended()
             && config.replay_window == self.hot.replay.window();

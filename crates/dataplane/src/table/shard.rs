@@ -23,9 +23,6 @@ struct Line<K, V, const N: usize>([Slot<K, V>; N]);
 type Slot<K, V> = Option<Entry<K, V>>;
 type Entry<K, V> = (K, ManuallyDrop<V>);
 
-/// Bytes of the word in front of a shard's lines, and what they are aligned to where they are asked for.
-const WORD: usize = size_of::<usize>();
-
 /// Where the lines of a shard are, and how many entries they have. A copy names the same lines.
 pub(super) struct Shard<K, V, const N: usize> {
     lines: NonNull<Line<K, V, N>>,
@@ -96,30 +93,17 @@ impl<K, V, const N: usize> Shard<K, V, N> {
         Shard { lines, count: count as u32, len: 0, born }
     }
 
-    /// What is asked for so that `count` lines lie in it, behind a word that says where it begins.
     fn layout(count: usize) -> Layout {
-        let lines = Layout::array::<Line<K, V, N>>(count).ok();
-        let bytes = lines.and_then(|lines| lines.size().checked_add(lines.align()));
-        let layout = bytes.and_then(|bytes| Layout::from_size_align(bytes, WORD).ok());
-        layout.unwrap_or_else(|| panic!("a shard of {count} lines"))
+        Layout::array::<Line<K, V, N>>(count).unwrap_or_else(|_| panic!("a shard of {count} lines"))
     }
 
-    /// Memory for lines. It is not asked for as aligned, which the C library answers with a piece of a
-    /// larger one: such pieces seldom fit where others were before, so the heap grows.
+    /// Memory for lines. The heap of whole lines has nothing in front of them; the C library would answer
+    /// with a piece of a larger block, and such pieces seldom fit where others were before.
     fn allocate(count: usize) -> NonNull<Line<K, V, N>> {
         let layout = Self::layout(count);
-        // SAFETY: the layout has a size.
-        let Some(start) = NonNull::new(unsafe { alloc(layout) }) else {
-            handle_alloc_error(layout)
-        };
-        // SAFETY: a word and `count` lines fit behind any word, as there is room for an alignment more,
-        // which is a multiple of a word's.
-        unsafe {
-            let after = start.add(WORD);
-            let lines = after.add(after.align_offset(align_of::<Line<K, V, N>>()));
-            lines.cast::<NonNull<u8>>().sub(1).write(start);
-            lines.cast()
-        }
+        // SAFETY: the layout has a size, as there is always a line.
+        let start = NonNull::new(unsafe { alloc(layout) });
+        start.unwrap_or_else(|| handle_alloc_error(layout)).cast()
     }
 
     /// Entries.
@@ -200,12 +184,8 @@ impl<K, V, const N: usize> Shard<K, V, N> {
     /// # Safety
     /// Nobody uses them any more, through this name or another.
     pub(super) unsafe fn end(self) {
-        // SAFETY: `allocate` made them with this layout and wrote the word in front, and the rest is as the
-        // caller says.
-        unsafe {
-            let start = self.lines.cast::<NonNull<u8>>().sub(1).read();
-            dealloc(start.as_ptr(), Self::layout(self.count as usize));
-        }
+        // SAFETY: `allocate` made them with this layout, and the rest is as the caller says.
+        unsafe { dealloc(self.lines.as_ptr().cast(), Self::layout(self.count as usize)) };
     }
 
     /// Ends every value.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crypto::{Engine, Key};
+use crypto::{Engine, SharedKey};
 use proptest::prelude::*;
 use xsk::Umem;
 
@@ -47,7 +47,7 @@ fn sa(number: u32, selective: bool) -> Sa {
         source: [192, 0, 2, 1].into(),
         destination: [192, 0, 2, 100].into(),
         reqid: 1,
-        key: Arc::new(Key::new(Engine::AwsLc, &[7; 16]).unwrap()),
+        key: SharedKey::new(Engine::AwsLc, &[7; 16]).unwrap(),
         salt: [0; 4],
         extended_sequence: true,
         replay_window: 64,

@@ -32,8 +32,9 @@ const PEER_NETWORKS: (Ipv4Addr, u8) = (Ipv4Addr::new(100, 64, 0, 0), 27);
 const OUTBOUND_SPIS: u32 = 0x0100_0000;
 /// Where strongSwan looks for inbound SPIs.
 const INBOUND_SPIS: (u32, u32) = (0xc000_0000, 0xcfff_ffff);
-/// Replay window and words of its bitmap.
-const WINDOW: (u32, u32) = (128, 4);
+/// strongSwan's replay windows, if nobody sets one: of an SA that receives, and of one that sends. Both
+/// bitmaps are one word.
+const WINDOWS: (u32, u32) = (32, 1);
 /// AES-256 and the salt of RFC 4106 §4.
 const KEY_BYTES: usize = 36;
 /// strongSwan's priority for such a selector; any other would do.
@@ -105,7 +106,7 @@ impl Tunnel {
             reqid: self.number + 1,
             family: AF_INET,
             mode: mode::TUNNEL,
-            flags: sa_flag::ESN,
+            flags: sa_flag::ESN | sa_flag::AF_UNSPEC,
             ..UsersaInfo::default()
         }
     }
@@ -155,9 +156,9 @@ impl Requests {
             icv_len: 128,
         };
         let key = test_key(SEED, info.id.spi.get(), KEY_BYTES);
-        let (replay_window, bmp_len) = WINDOW;
-        let window = ReplayStateEsn { bmp_len, replay_window, ..ReplayStateEsn::default() };
-        let bitmap = [0_u32; WINDOW.1 as usize];
+        let replay_window = if inbound { WINDOWS.0 } else { WINDOWS.1 };
+        let window = ReplayStateEsn { bmp_len: 1, replay_window, ..ReplayStateEsn::default() };
+        let bitmap = [0_u32; 1];
         self.begin(kind, NLM_F_REQUEST | NLM_F_ACK)
             .fixed(&info)
             .attribute_parts(attr::ALG_AEAD, &[head.as_bytes(), &key])
