@@ -14,10 +14,11 @@
 //! 24 that of depth 19, 48 that of 43. A large table begins at depth 13; prefixes shorter than that
 //! are written out for all 8192 values of the first bits. A table of ten prefixes takes some 2 KiB.
 //!
-//! A large table of IPv4 has its first bits written out beside the trie (`trie/flat.rs`), and many
-//! addresses may be looked up side by side (`trie/many.rs`).
+//! A large table of IPv4 is written out beside the trie where it has many prefixes (`trie/flat.rs`), and
+//! many addresses may be looked up side by side (`trie/many.rs`).
 //!
-//! It knows bits and numbers, not routes; a value is neither 0 nor all ones.
+//! It knows bits and numbers, not routes; a value is not 0, and of its two highest bits not the lower one
+//! alone is set.
 
 mod flat;
 pub(crate) mod many;
@@ -25,7 +26,7 @@ pub(crate) mod many;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use flat::{Flat, LONGER};
+use flat::{Flat, Known};
 
 /// Bits that a node takes of an address.
 const STRIDE: u32 = 6;
@@ -38,7 +39,7 @@ const FEW: usize = 6;
 
 /// From how many prefixes on the trie begins deeper: two nodes for a handful, 8 KiB of them for some
 /// hundreds, half a MiB for a table of the Internet's size.
-const DEEPER: [(u32, usize); 2] = [(7, 128), (13, 4096)];
+const DEEPER: [(u32, usize); 2] = [(7, 128), (flat::BITS, flat::FROM)];
 
 /// An address as bits, the first ones highest.
 pub(crate) trait Word: Copy + Eq {
@@ -140,10 +141,10 @@ impl<W: Word> Trie<W> {
     #[inline]
     pub(crate) fn lookup(&self, address: W) -> u32 {
         match &self.flat {
-            Some(flat) => match flat.entry(address).copied().unwrap_or(0) {
-                0 => self.above(address),
-                LONGER => self.descend(address),
-                value => value,
+            Some(flat) => match flat.find(address) {
+                Known::At(0) => self.above(address),
+                Known::At(value) => *value,
+                Known::No => self.descend(address),
             },
             None => self.descend(address),
         }
@@ -240,10 +241,10 @@ impl<W: Word> Trie<W> {
     /// Writes out the first bits of all addresses.
     #[cold]
     fn write_out(&mut self) {
-        let mut flat = Flat::new();
+        let mut flat = Flat::new(self.len);
         for root in 0..1 << flat::BITS {
             if let Some(node) = self.root(root).filter(|node| !node.is_empty()) {
-                flat.paint(W::ZERO.with_bits(0, flat::BITS, root as u32), flat::BITS, node);
+                flat.begin(W::ZERO.with_bits(0, flat::BITS, root as u32), node);
             }
         }
         self.flat = Some(flat);
@@ -274,7 +275,7 @@ impl<W: Word> Trie<W> {
         let node = &mut Arc::make_mut(chunk)[root & ((1 << CHUNK_BITS) - 1)];
         let old = node.replace(prefix, self.root_bits, len, value);
         if let Some(flat) = &mut self.flat {
-            flat.paint(prefix, len, node);
+            flat.paint(prefix, len, node, i32::from(value != 0) - i32::from(old != 0));
         }
         old
     }

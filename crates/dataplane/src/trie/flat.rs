@@ -1,103 +1,285 @@
-//! The first 24 bits of a large table written out, so that a look-up reads one line of it.
+//! What a large table says of addresses by their first 24 bits, and by all 32 where that is worth it: a look-up
+//! reads a line or two.
 //!
-//! Method: DIR-24-8 (Gupta, Lin, McKeown, INFOCOM 1998), its second half left to the trie. An entry
-//! for each 24 bits says the value of their longest prefix from [`BITS`] bits on, that there is none,
-//! or that longer prefixes begin with them, so that the trie has to be asked. Shorter prefixes are not
-//! written out here: a default route that changes would change sixteen million entries.
+//! Method: DIR-24-8 (Gupta, Lin, McKeown, INFOCOM 1998), where there are many prefixes; elsewhere the trie is
+//! asked. An entry for each 24 bits says the value of their longest prefix from [`BITS`] bits on, that there is
+//! none, or that longer prefixes begin with them. Of those, where they are several, a tail says the value for
+//! each of the last eight bits. Shorter prefixes than [`BITS`] are not written out here: a default route that
+//! changes would change sixteen million entries.
 //!
 //! ```text
-//!  address   13 bits ─► leaf, 8 KiB │ 11 bits ─► entry │ the rest: in the trie
+//!  address   13 bits ─► leaf, 8 KiB │ 11 bits ─► entry ─► tail, 1 KiB │ 8 bits ─► value
 //! ```
 //!
-//! Versions share leaves. It is made of the trie's nodes and holds nothing that they do not.
+//! Versions share leaves and tails. It is made of the trie's nodes and holds nothing that they do not.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{COVERING, Node, STRIDE, Word};
 
-/// From how many IPv4 prefixes on their first bits are written out: that takes up to 64 MB, and a table
-/// of that many prefixes takes some 20 MB itself. Tests pass it with few.
-pub(super) const FROM: usize = if cfg!(test) { 5000 } else { 1 << 18 };
+/// From how many IPv4 prefixes on they are written out at all: where the trie's roots begin at [`BITS`].
+pub(super) const FROM: usize = 4096;
 
 /// The depth at which the leaves begin; that of the trie's roots.
 pub(super) const BITS: u32 = 13;
 
-/// Bits of an entry's number in its leaf.
+/// From how many prefixes on a leaf, and a tail, are worth their memory in any case: 128 bytes for each of the
+/// prefixes. They go when half are left. Tests pass it with few.
+const LEAF_FROM: u32 = if cfg!(test) { 6 } else { 64 };
+const TAIL_FROM: u32 = if cfg!(test) { 4 } else { 8 };
+
+/// A leaf for so many prefixes of the table there may be, whatever the leaves have: 512 bytes for each.
+const LEAF_FOR: u32 = 16;
+
+/// Bits of an entry's number in its leaf, and of a value's in its tail.
 const LEAF_BITS: u32 = 11;
+const TAIL_BITS: u32 = 8;
 
 /// References that are copied together. Each of them is a line of memory somewhere else.
 const BRANCH: usize = 16;
 
-/// An entry that sends to the trie; no value is that.
-pub(super) const LONGER: u32 = u32::MAX;
+/// An entry that sends further, with the number of the tail; the last number sends to the trie. No value is
+/// between it and [`FURTHER_MAX`].
+const FURTHER: u32 = 1 << 30;
+const FURTHER_MAX: u32 = (1 << 31) - 1;
 
-type Leaf = [u32; 1 << LEAF_BITS];
+/// An entry that sends to the trie.
+pub(super) const TO_TRIE: u32 = FURTHER_MAX;
+
+/// Whether an entry is not a value.
+#[inline(always)]
+pub(super) fn leads_further(entry: u32) -> bool {
+    (FURTHER..=FURTHER_MAX).contains(&entry)
+}
+
+type Tail = [u32; 1 << TAIL_BITS];
+
+#[derive(Clone)]
+struct Leaf {
+    entries: [u32; 1 << LEAF_BITS],
+    /// By their numbers. One that nothing leads to any more is free.
+    tails: Vec<Option<Arc<Tail>>>,
+}
+
+/// What is written out of the prefixes that begin with the same first bits, and how many they are.
+#[derive(Clone, Default)]
+struct Place {
+    leaf: Option<Arc<Leaf>>,
+    count: u32,
+}
 
 type Branch<T> = Arc<[T; BRANCH]>;
 
 /// The branches just above the leaves.
-type Lowest = Branch<Option<Arc<Leaf>>>;
+type Lowest = Branch<Place>;
 
 /// Entries for all addresses.
 #[derive(Clone)]
 pub(super) struct Flat {
     branches: Arc<[Branch<Lowest>]>,
+    budget: Budget,
+}
+
+/// Leaves that there are, and prefixes.
+#[derive(Clone, Copy)]
+struct Budget {
+    leaves: u32,
+    prefixes: u32,
+}
+
+impl Budget {
+    /// Whether a leaf is there for so many prefixes, and stays.
+    fn keeps(self, count: u32) -> bool {
+        count >= LEAF_FROM / 2 || count != 0 && self.leaves <= self.prefixes / (LEAF_FOR / 2)
+    }
+
+    /// Whether one is made for so many.
+    fn affords(self, count: u32) -> bool {
+        count >= LEAF_FROM || count != 0 && self.leaves < self.prefixes / LEAF_FOR
+    }
+}
+
+/// What is known of an address.
+#[derive(Clone, Copy)]
+pub(super) enum Known<'f> {
+    /// Here is its value; 0 if no prefix from [`BITS`] bits on has it.
+    At(&'f u32),
+    /// The trie knows.
+    No,
+}
+
+/// An entry that an address led to, to be read when it has come.
+#[derive(Clone, Copy)]
+pub(super) struct Entry<'f> {
+    leaf: &'f Leaf,
+    at: usize,
+}
+
+impl<'f> Entry<'f> {
+    /// Its memory.
+    #[inline(always)]
+    pub(super) fn word(self) -> &'f u32 {
+        &self.leaf.entries[self.at]
+    }
+
+    /// What it says of the address.
+    #[inline(always)]
+    pub(super) fn read<W: Word>(self, address: W) -> Known<'f> {
+        let word = self.word();
+        if !leads_further(*word) {
+            return Known::At(word);
+        }
+        match self.leaf.tails.get((word - FURTHER) as usize) {
+            Some(Some(tail)) => {
+                Known::At(&tail[address.bits(BITS + LEAF_BITS, TAIL_BITS) as usize])
+            }
+            _ => Known::No,
+        }
+    }
 }
 
 impl Flat {
-    /// Nothing written out.
-    pub(super) fn new() -> Flat {
-        let lowest = Arc::new([const { None }; BRANCH]);
+    /// Nothing written out, of a table of so many prefixes.
+    pub(super) fn new(prefixes: usize) -> Flat {
+        let lowest = Arc::new(std::array::from_fn(|_| Place::default()));
         let middle = Arc::new(std::array::from_fn(|_| lowest.clone()));
-        Flat { branches: vec![middle; (1 << BITS) / (BRANCH * BRANCH)].into() }
+        let branches = vec![middle; (1 << BITS) / (BRANCH * BRANCH)].into();
+        let prefixes = u32::try_from(prefixes).unwrap_or(u32::MAX);
+        Flat { branches, budget: Budget { leaves: 0, prefixes } }
     }
 
-    /// The entry of an address; `None` where no prefix of its leaf was ever written out.
+    /// The entry of an address; `None` where nothing is written out.
     #[inline(always)]
-    pub(super) fn entry<W: Word>(&self, address: W) -> Option<&u32> {
+    pub(super) fn entry<W: Word>(&self, address: W) -> Option<Entry<'_>> {
         let root = address.bits(0, BITS) as usize;
         let middle = self.branches.get(root / (BRANCH * BRANCH))?;
-        let leaf = middle[root / BRANCH % BRANCH][root % BRANCH].as_ref()?;
-        Some(&leaf[address.bits(BITS, LEAF_BITS) as usize])
+        let leaf = middle[root / BRANCH % BRANCH][root % BRANCH].leaf.as_ref()?;
+        Some(Entry { leaf, at: address.bits(BITS, LEAF_BITS) as usize })
     }
 
-    /// Writes out anew what a prefix of [`BITS`] bits or more covers; `node` is the trie's node there.
-    pub(super) fn paint<W: Word>(&mut self, prefix: W, len: u32, node: &Node) {
+    /// What is known of an address.
+    #[inline]
+    pub(super) fn find<W: Word>(&self, address: W) -> Known<'_> {
+        self.entry(address).map_or(Known::No, |entry| entry.read(address))
+    }
+
+    /// Writes out anew what a prefix of [`BITS`] bits or more covers, which was added (1), removed (-1) or has
+    /// another value (0); `node` is the trie's node of its first bits.
+    pub(super) fn paint<W: Word>(&mut self, prefix: W, len: u32, node: &Node, added: i32) {
+        self.budget.prefixes = self.budget.prefixes.saturating_add_signed(added);
+        let (mut budget, place) = (self.budget, self.place(prefix));
+        place.count = place.count.saturating_add_signed(added);
+        match &mut place.leaf {
+            Some(leaf) if budget.keeps(place.count) => {
+                let all = 1usize << (BITS + LEAF_BITS).saturating_sub(len);
+                let first = prefix.bits(BITS, LEAF_BITS) as usize;
+                let tail_first = prefix.bits(BITS + LEAF_BITS, TAIL_BITS) as usize;
+                let tail_all = 1usize << (u32::BITS - len.max(BITS + LEAF_BITS));
+                let tails = tail_first..tail_first + tail_all;
+                Arc::make_mut(leaf).paint(first..first + all, &tails, node);
+            }
+            _ => place.begin(node, &mut budget),
+        }
+        self.budget = budget;
+    }
+
+    /// Writes out what begins with the same bits as `prefix`, for the first time; `node` is the trie's node of
+    /// them.
+    pub(super) fn begin<W: Word>(&mut self, prefix: W, node: &Node) {
+        let mut budget = self.budget;
+        let place = self.place(prefix);
+        place.count = node.count();
+        place.begin(node, &mut budget);
+        self.budget = budget;
+    }
+
+    fn place<W: Word>(&mut self, prefix: W) -> &mut Place {
         let root = prefix.bits(0, BITS) as usize;
-        let first = prefix.bits(BITS, LEAF_BITS) as usize;
-        let count = 1 << (BITS + LEAF_BITS).saturating_sub(len);
         let middle = &mut Arc::make_mut(&mut self.branches)[root / (BRANCH * BRANCH)];
         let lowest = &mut Arc::make_mut(middle)[root / BRANCH % BRANCH];
-        let place = &mut Arc::make_mut(lowest)[root % BRANCH];
-        let leaf = Arc::make_mut(place.get_or_insert_with(|| Arc::new([0; 1 << LEAF_BITS])));
-        paint(leaf, first..first + count, node);
-        if leaf.iter().all(|entry| *entry == 0) {
-            *place = None;
-        }
+        &mut Arc::make_mut(lowest)[root % BRANCH]
     }
 }
 
-/// Writes out some entries of a leaf.
-fn paint(leaf: &mut Leaf, entries: std::ops::Range<usize>, node: &Node) {
-    // A node's child covers this many.
-    const CHILD: usize = 1 << (LEAF_BITS - STRIDE);
-    for next in entries.start / CHILD..entries.end.div_ceil(CHILD) {
-        let all = next * CHILD;
-        let some = entries.start.max(all)..entries.end.min(all + CHILD);
-        let base = node.longest(next as u32).unwrap_or(0);
-        let Some(child) = node.child(next as u32) else {
-            leaf[some].fill(base);
-            continue;
-        };
-        for entry in some {
-            // Its last bit is the first that 24 bits do not say.
-            let bits = (entry - all) as u32 * 2;
-            leaf[entry] = match child.below >> bits & 0b11 {
-                0 => child.longest(bits).unwrap_or(base),
-                _ => LONGER,
-            };
+impl Place {
+    /// Another leaf, or none if it is not worth it.
+    fn begin(&mut self, node: &Node, budget: &mut Budget) {
+        budget.leaves -= u32::from(self.leaf.take().is_some());
+        self.leaf = budget.affords(self.count).then(|| {
+            let mut leaf = Leaf { entries: [0; 1 << LEAF_BITS], tails: Vec::new() };
+            leaf.paint(0..1 << LEAF_BITS, &(0..1 << TAIL_BITS), node);
+            Arc::new(leaf)
+        });
+        budget.leaves += u32::from(self.leaf.is_some());
+    }
+}
+
+impl Leaf {
+    /// Writes out some entries, and of the tails that they lead to some values.
+    fn paint(&mut self, entries: Range<usize>, tails: &Range<usize>, node: &Node) {
+        // A node's child covers this many.
+        const CHILD: usize = 1 << (LEAF_BITS - STRIDE);
+        for next in entries.start / CHILD..entries.end.div_ceil(CHILD) {
+            let all = next * CHILD;
+            let base = node.longest(next as u32).unwrap_or(0);
+            let child = node.child(next as u32);
+            for entry in entries.start.max(all)..entries.end.min(all + CHILD) {
+                // Its last bit is the first that 24 bits do not say.
+                let bits = (entry - all) as u32 * 2;
+                let base = child.and_then(|child| child.longest(bits)).unwrap_or(base);
+                let halves = [0, 1].map(|half| child.and_then(|child| child.child(bits | half)));
+                self.paint_entry(entry, base, halves, tails);
+            }
         }
     }
+
+    /// Writes out an entry, of which longer prefixes are in `halves`, and `base` is the longest of the others.
+    fn paint_entry(
+        &mut self,
+        entry: usize,
+        base: u32,
+        halves: [Option<&Node>; 2],
+        tails: &Range<usize>,
+    ) {
+        let longer: u32 = halves.iter().flatten().map(|node| node.count()).sum();
+        let old = (self.entries[entry].wrapping_sub(FURTHER)) as usize;
+        let known = self.tails.get(old).is_some_and(Option::is_some);
+        let stays = known && longer >= TAIL_FROM / 2;
+        if !stays {
+            if known {
+                self.tails[old] = None;
+            }
+            self.entries[entry] = match longer {
+                0 => base,
+                TAIL_FROM.. => self.begin_tail(base, halves),
+                _ => TO_TRIE,
+            };
+        } else if let Some(Some(tail)) = self.tails.get_mut(old) {
+            let tail = Arc::make_mut(tail);
+            tails.clone().for_each(|at| tail[at] = value_of(at, base, halves));
+        }
+    }
+
+    /// A new tail; the entry that leads to it.
+    fn begin_tail(&mut self, base: u32, halves: [Option<&Node>; 2]) -> u32 {
+        let tail = std::array::from_fn(|at| value_of(at, base, halves));
+        let free = self.tails.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.tails.push(None);
+            self.tails.len() - 1
+        });
+        self.tails[free] = Some(Arc::new(tail));
+        FURTHER + free as u32
+    }
+}
+
+/// The value for the last eight bits.
+fn value_of(at: usize, base: u32, halves: [Option<&Node>; 2]) -> u32 {
+    let bits = at as u32;
+    let (next, last) = (bits >> 1 & 63, (bits & 1) << (STRIDE - 1));
+    let Some(half) = halves[at >> (TAIL_BITS - 1)] else { return base };
+    let longest = half.child(next).and_then(|node| node.longest(last));
+    longest.or_else(|| half.longest(next)).unwrap_or(base)
 }
 
 impl Node {
@@ -106,9 +288,18 @@ impl Node {
         let ends = self.ends & COVERING[next as usize >> 1 & 31];
         (ends != 0).then(|| self.value(ends.ilog2()))
     }
+
+    /// Prefixes here and below.
+    fn count(&self) -> u32 {
+        let below = self.children.iter().flat_map(|children| children.iter());
+        self.ends.count_ones() + below.map(Node::count).sum::<u32>()
+    }
 }
 
-const _: () = assert!((1 << LEAF_BITS) >> STRIDE == 32);
+const _: () = assert!((1 << LEAF_BITS) >> STRIDE == 32 && BITS + 3 * STRIDE + 1 == 32);
+
+// Every number of a tail is one of its own, and none is the trie's.
+const _: () = assert!(FURTHER + (1 << LEAF_BITS) < TO_TRIE);
 
 #[cfg(test)]
 mod tests {
@@ -164,6 +355,44 @@ mod tests {
             assert_eq!(trie.lookup(address | 7), naive(&twin, address | 7), "{at}");
         }
         assert!(trie.flat.is_none() && trie.len() == 0);
+    }
+
+    /// Tails of a table.
+    fn tails(trie: &Trie<u32>) -> usize {
+        let places = trie.flat.iter().flat_map(|flat| flat.branches.iter());
+        let places = places.flat_map(|middle| middle.iter()).flat_map(|lowest| lowest.iter());
+        let leaves = places.filter_map(|place| place.leaf.as_ref());
+        leaves.map(|leaf| leaf.tails.iter().flatten().count()).sum()
+    }
+
+    #[test]
+    fn tails_come_with_long_prefixes_and_go_with_them() {
+        let (mut trie, mut twin) = large();
+        let prefix = |n: u32| {
+            let len = [32, 30, 27, 25, 31, 32, 26, 24][n as usize % 8];
+            let address = 0x0a00_0000 | n.wrapping_mul(0x9e37_79b9) >> 22;
+            (address & u32::MAX << (32 - len), len)
+        };
+        let same = |trie: &Trie<u32>, twin: &Twin| {
+            (0x0a00_0000..0x0a00_0400).all(|address| trie.lookup(address) == naive(twin, address))
+        };
+        let mut most = 0;
+        for n in 0..200 {
+            let (address, len) = prefix(n);
+            trie.insert(address, len, n + 1);
+            twin.insert((address, len), n + 1);
+            assert!(same(&trie, &twin), "{n}");
+            most = most.max(tails(&trie));
+        }
+        assert_eq!(most, 4);
+        let old = (trie.clone(), twin.clone());
+        for n in 0..200 {
+            let (address, len) = prefix(n);
+            trie.remove(address, len);
+            twin.remove(&(address, len));
+            assert!(same(&trie, &twin), "{n}");
+        }
+        assert!(tails(&trie) == 0 && tails(&old.0) == 4 && same(&old.0, &old.1));
     }
 
     proptest! {

@@ -8,7 +8,7 @@
 //! All addresses go down by one level before any goes down by the next, and each asks for the memory
 //! of its next node as it learns where that is.
 
-use super::flat::{Flat, LONGER};
+use super::flat::{Entry, Flat, Known, TO_TRIE, leads_further};
 use super::{COVERING, Node, STRIDE, Trie, Word};
 use crate::cpu::{counting_bits, prefetch};
 
@@ -41,39 +41,59 @@ impl<W: Word> Trie<W> {
 
     /// From what is written out; what is not, together.
     fn read(&self, flat: &Flat, addresses: &[W], values: &mut [u32]) {
-        let mut entries: [Option<&u32>; SIDE_BY_SIDE] = [None; SIDE_BY_SIDE];
+        let mut entries: [Option<Entry<'_>>; SIDE_BY_SIDE] = [None; SIDE_BY_SIDE];
         for (address, entry) in addresses.iter().zip(&mut entries) {
             *entry = flat.entry(*address);
             if let Some(entry) = entry {
-                prefetch(*entry);
+                prefetch(entry.word());
             }
         }
-        let mut longer = 0;
+        let mut further = 0;
         for ((address, entry), value) in addresses.iter().zip(&entries).zip(values.iter_mut()) {
-            *value = entry.copied().unwrap_or(0);
-            if *value == 0 {
-                *value = self.above(*address);
+            *value = entry.map_or(TO_TRIE, |entry| *entry.word());
+            match *value {
+                0 => *value = self.above(*address),
+                word => further += usize::from(leads_further(word)),
             }
-            longer += usize::from(*value == LONGER);
         }
-        if longer != 0 {
-            self.read_longer(addresses, values);
+        if further != 0 {
+            self.read_further(&entries, addresses, values);
         }
     }
 
-    /// The trie's values where there are longer prefixes.
-    #[cold]
-    fn read_longer(&self, addresses: &[W], values: &mut [u32]) {
-        let mut asked = [W::ZERO; SIDE_BY_SIDE];
-        let mut found = [0; SIDE_BY_SIDE];
-        let mut count = 0;
-        for (address, _) in addresses.iter().zip(&*values).filter(|(_, value)| **value == LONGER) {
-            asked[count] = *address;
-            count += 1;
+    /// The values of addresses whose entries say that they are elsewhere: in tails, or in the trie.
+    #[inline(never)]
+    fn read_further(&self, entries: &[Option<Entry<'_>>], addresses: &[W], values: &mut [u32]) {
+        let mut known = [Known::No; SIDE_BY_SIDE];
+        for (at, known) in known.iter_mut().enumerate().take(values.len()) {
+            if leads_further(values[at])
+                && let Some(entry) = entries[at]
+            {
+                *known = entry.read(addresses[at]);
+                if let Known::At(value) = known {
+                    prefetch(*value);
+                }
+            }
         }
-        counting_bits(|| self.descend_many(&asked[..count], &mut found[..count]));
-        let longer = values.iter_mut().filter(|value| **value == LONGER);
-        longer.zip(&found).for_each(|(value, found)| *value = *found);
+        let mut asked = [W::ZERO; SIDE_BY_SIDE];
+        let mut count = 0;
+        for ((address, value), known) in addresses.iter().zip(values.iter_mut()).zip(&known) {
+            match known {
+                Known::At(0) => *value = self.above(*address),
+                Known::At(known) => *value = **known,
+                Known::No if leads_further(*value) => {
+                    asked[count] = *address;
+                    count += 1;
+                }
+                Known::No => {}
+            }
+        }
+        if count != 0 {
+            let mut found = [0; SIDE_BY_SIDE];
+            counting_bits(|| self.descend_many(&asked[..count], &mut found[..count]));
+            let unknown = values.iter_mut().filter(|value| leads_further(**value));
+            unknown.zip(&found).for_each(|(value, found)| *value = *found);
+        }
     }
 
     /// Down the trie.
