@@ -1,6 +1,7 @@
-//! The work of the path for an instruction counter to watch: `instructions TUNNELS seal` sends a
+//! The work of the path for an instruction counter to watch: `instructions policy TUNNELS seal` sends a
 //! fixed number of packets through a sealing gateway with that many tunnels, and as many through the
-//! bare cipher; with `both` they are opened as well. It measures nothing itself;
+//! bare cipher; with `both` they are opened as well, and with `p2p` routes lead into the tunnels. It
+//! measures nothing itself;
 //! `tests/instructions.rs` runs it under callgrind and divides.
 //!
 //! The engine is the portable one: callgrind knows neither AVX-512 nor VAES. What is judged is the
@@ -17,10 +18,10 @@ const ROUNDS: usize = 16;
 /// Bytes of the inner packets: short, because the cipher is not what is counted.
 const SIZE: usize = 100;
 
-fn run(tunnels: usize, measured: Measured) -> Result<u64, PathError> {
+fn run(selection: Selection, tunnels: usize, measured: Measured) -> Result<u64, PathError> {
     let sizes = [SIZE];
     let engine = Engine::AwsLc;
-    let path = PathBench::new(engine, Selection::Policy, tunnels, measured, &sizes)?.run(ROUNDS)?;
+    let path = PathBench::new(engine, selection, tunnels, measured, &sizes)?.run(ROUNDS)?;
     let cipher = CipherBench::new(engine, tunnels, measured, &sizes)?.run(ROUNDS);
     assert_eq!(path.packets, cipher.packets, "both must do the same work");
     Ok(path.packets)
@@ -30,15 +31,19 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let asked = match words[..] {
-        [tunnels, "seal"] => tunnels.parse().ok().map(|tunnels| (tunnels, Measured::Seal)),
-        [tunnels, "both"] => tunnels.parse().ok().map(|tunnels| (tunnels, Measured::Both)),
+        [selection, tunnels, "seal"] => Some((selection, tunnels, Measured::Seal)),
+        [selection, tunnels, "both"] => Some((selection, tunnels, Measured::Both)),
         _ => None,
     };
-    let Some((tunnels, measured)) = asked else {
-        eprintln!("usage: instructions TUNNELS seal|both");
+    let understood = asked.and_then(|(selection, tunnels, measured)| {
+        let selection = Selection::ALL.into_iter().find(|one| one.name() == selection)?;
+        Some((selection, tunnels.parse().ok()?, measured))
+    });
+    let Some((selection, tunnels, measured)) = understood else {
+        eprintln!("usage: instructions policy|p2p TUNNELS seal|both");
         return ExitCode::from(2);
     };
-    match run(tunnels, measured) {
+    match run(selection, tunnels, measured) {
         Ok(packets) => {
             println!("{packets}");
             ExitCode::SUCCESS

@@ -3,7 +3,7 @@
 //! Time on a shared machine varies by more than any change that is worth noticing; instructions do
 //! not. What is judged is the path *beside* the cipher (the turn of a worker less the same calls of
 //! the same engine alone), in a release build, for sealing and opening with one tunnel and with
-//! 10 000. The figures that stand are in `instructions.txt` beside this file; whoever makes the path
+//! 10 000, by policies and by routes. The figures that stand are in `instructions.txt` beside this file; whoever makes the path
 //! longer for a good reason records them anew with `make counts` and says why in the commit.
 //!
 //! Cache misses are not counted: that is what `peregrine bench` measures, on a real machine.
@@ -18,8 +18,8 @@ use std::process::Command;
 /// How far above its figure a case may be. Compilers of one minor version and the C library's
 /// choice of `memcpy` move the counts by one percent.
 const TOLERANCE: f64 = 1.03;
-/// The numbers of tunnels that are counted.
-const TUNNELS: [&str; 2] = ["1", "10000"];
+/// What is counted: how packets find their tunnel, and how many tunnels there are.
+const CASES: [[&str; 2]; 3] = [["policy", "1"], ["policy", "10000"], ["p2p", "10000"]];
 /// A worker's turn, and the calls of the bare cipher.
 const PATH: &str = "path::timed_turn";
 const CIPHER: [&str; 2] = ["CipherBench::sealing_calls", "CipherBench::opening_calls"];
@@ -69,13 +69,14 @@ fn build() -> PathBuf {
 }
 
 /// Runs the program under callgrind.
-fn watch(program: &Path, tunnels: &str, measured: &str, folder: &Path) -> Counted {
-    let out = folder.join(format!("{tunnels}.{measured}"));
+fn watch(program: &Path, case: [&str; 2], measured: &str, folder: &Path) -> Counted {
+    let out = folder.join(format!("{}.{measured}", case.join(".")));
     let watched = Command::new("valgrind")
         .arg("--tool=callgrind")
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(program)
-        .args([tunnels, measured])
+        .args(case)
+        .arg(measured)
         .output()
         .expect("valgrind runs; `./setup test` installs it");
     assert!(watched.status.success(), "{}", String::from_utf8_lossy(&watched.stderr));
@@ -134,11 +135,11 @@ fn count() -> Vec<(String, Counted)> {
     let program = build();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut counted = Vec::new();
-    for tunnels in TUNNELS {
-        let seal = watch(&program, tunnels, "seal", folder.path());
-        let open = watch(&program, tunnels, "both", folder.path()).beyond(&seal);
-        counted.push((format!("seal {tunnels}"), seal));
-        counted.push((format!("open {tunnels}"), open));
+    for case in CASES {
+        let seal = watch(&program, case, "seal", folder.path());
+        let open = watch(&program, case, "both", folder.path()).beyond(&seal);
+        counted.push((format!("{} seal", case.join(" ")), seal));
+        counted.push((format!("{} open", case.join(" ")), open));
     }
     counted
 }
@@ -157,11 +158,11 @@ fn expected() -> HashMap<String, f64> {
 
 fn record(counted: &[(String, Counted)]) {
     let mut text = String::from(
-        "# Instructions per packet beside the cipher, release build: direction, tunnels, figure.\n\
+        "# Instructions per packet beside the cipher, release build: selection, tunnels, direction, figure.\n\
          # `make counts` writes this file; instructions.rs holds the path to it.\n",
     );
     for (name, case) in counted {
-        let _ = writeln!(text, "{name:<12}{:.1}", case.beside());
+        let _ = writeln!(text, "{name:<20}{:.1}", case.beside());
     }
     fs::write(expected_file(), text).expect("the file of figures can be written");
 }

@@ -149,13 +149,19 @@ impl Flat {
         Flat { branches, budget: Budget { leaves: 0, prefixes } }
     }
 
-    /// The entry of an address; `None` where nothing is written out.
+    /// The entry of an address; `None` where prefixes are not written out.
     #[inline(always)]
     pub(super) fn entry<W: Word>(&self, address: W) -> Option<Entry<'_>> {
+        static NONE: Leaf = Leaf { entries: [0; 1 << LEAF_BITS], tails: Vec::new() };
         let root = address.bits(0, BITS) as usize;
         let middle = self.branches.get(root / (BRANCH * BRANCH))?;
-        let leaf = middle[root / BRANCH % BRANCH][root % BRANCH].leaf.as_ref()?;
-        Some(Entry { leaf, at: address.bits(BITS, LEAF_BITS) as usize })
+        let place = &middle[root / BRANCH % BRANCH][root % BRANCH];
+        match &place.leaf {
+            Some(leaf) => Some(Entry { leaf, at: address.bits(BITS, LEAF_BITS) as usize }),
+            // Always the same line.
+            None if place.count == 0 => Some(Entry { leaf: &NONE, at: 0 }),
+            None => None,
+        }
     }
 
     /// What is known of an address.
