@@ -22,7 +22,7 @@ use std::hash::{BuildHasher, Hash};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
+use foldhash::quality::RandomState;
 use wire::ethernet::MacAddr;
 
 use self::lineage::Lineage;
@@ -84,6 +84,8 @@ pub struct Table<K, V, const N: usize = 2> {
     /// changed any more has none.
     spare: Arc<[Shard<K, V, N>]>,
     len: usize,
+    /// The hash that mixes to the end. The quick one is a product: with one seed in a hundred, numbers that count
+    /// up (the `if_id`s of tunnels) lay so close that a search took seven lines, with some eighty.
     hasher: RandomState,
     lineage: Lineage<Gone<K, V, N>>,
 }

@@ -133,7 +133,7 @@ fn calls(profile: &str) -> HashMap<(String, String), u64> {
 }
 
 /// Every case with its name. One that takes more than is recorded is counted again: each process has seeds of
-/// its own for its hash tables, and one in more than a hundred was seen to take 300 instructions more.
+/// its own for its hash tables.
 fn count(expected: &HashMap<String, f64>) -> Vec<(String, Counted)> {
     let program = build();
     let folder = tempfile::tempdir().expect("a temporary folder");
