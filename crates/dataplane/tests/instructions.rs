@@ -18,8 +18,6 @@ use std::process::Command;
 /// How far above its figure a case may be. Compilers of one minor version and the C library's
 /// choice of `memcpy` move the counts by one percent.
 const TOLERANCE: f64 = 1.03;
-/// Processes that are asked, at most, before a case has grown.
-const PROCESSES: usize = 3;
 /// What is counted: how packets find their tunnel, and how many tunnels there are.
 const CASES: [[&str; 2]; 3] = [["policy", "1"], ["policy", "10000"], ["p2p", "10000"]];
 /// A worker's turn, and the calls of the bare cipher.
@@ -132,37 +130,18 @@ fn calls(profile: &str) -> HashMap<(String, String), u64> {
     costs
 }
 
-/// Every case with its name. One that takes more than is recorded is counted again: each process has seeds of
-/// its own for its hash tables.
-fn count(expected: &HashMap<String, f64>) -> Vec<(String, Counted)> {
+/// Every case with its name.
+fn count() -> Vec<(String, Counted)> {
     let program = build();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut counted = Vec::new();
     for case in CASES {
-        let names = ["seal", "open"].map(|direction| format!("{} {direction}", case.join(" ")));
-        let watch = || {
-            let seal = watch(&program, case, "seal", folder.path());
-            let open = watch(&program, case, "both", folder.path()).beyond(&seal);
-            [seal, open]
-        };
-        let is_fine = |counted: &[Counted; 2]| {
-            names.iter().zip(counted).all(|(name, case)| !has_grown(expected.get(name), case))
-        };
-        let mut both = watch();
-        for _ in 1..PROCESSES {
-            if is_fine(&both) {
-                break;
-            }
-            both = watch();
-        }
-        counted.extend(names.into_iter().zip(both));
+        let seal = watch(&program, case, "seal", folder.path());
+        let open = watch(&program, case, "both", folder.path()).beyond(&seal);
+        counted.push((format!("{} seal", case.join(" ")), seal));
+        counted.push((format!("{} open", case.join(" ")), open));
     }
     counted
-}
-
-/// Whether a case takes more than is recorded, or nothing is.
-fn has_grown(recorded: Option<&f64>, case: &Counted) -> bool {
-    recorded.is_none_or(|figure| case.beside() > figure * TOLERANCE)
 }
 
 /// The recorded figures by case.
@@ -190,8 +169,8 @@ fn record(counted: &[(String, Counted)]) {
 
 #[test]
 fn a_packet_takes_no_more_instructions_than_it_did() {
+    let counted = count();
     let expected = expected();
-    let counted = count(&expected);
     let mut grown = Vec::new();
     println!("instructions per packet        path   cipher   beside   recorded");
     for (name, case) in &counted {
@@ -206,7 +185,7 @@ fn a_packet_takes_no_more_instructions_than_it_did() {
         let stages = case.stages.iter().filter(|(_, cost)| **cost >= 1.0);
         let stages: Vec<String> = stages.map(|(name, cost)| format!("{name} {cost:.0}")).collect();
         println!("    {}", stages.join(", "));
-        if has_grown(recorded, case) {
+        if recorded.is_none_or(|figure| case.beside() > figure * TOLERANCE) {
             grown.push(format!("{name}: {:.1}, recorded {recorded_text}", case.beside()));
         }
     }
