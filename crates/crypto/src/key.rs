@@ -34,18 +34,23 @@ pub const AAD_LEN_MAX: usize = 1 << 20;
 pub struct Key {
     /// Used by `vaes512`, zeros otherwise.
     schedule: vaes512::Schedule,
-    /// Its expanded form where another engine uses it.
-    library: Option<Box<Library>>,
+    form: Form,
     /// How many [`SharedKey`](crate::SharedKey)s there are of it.
     pub(crate) users: AtomicU32,
     bits: u16,
-    /// The proof that the schedule can be used; `None` where a library's form is.
-    cpu: Option<vaes512::Supported>,
 }
 
 /// Cache lines are what a key costs at scale.
 #[cfg(target_arch = "x86_64")]
 const _: () = assert!(size_of::<Key>() == 512);
+
+/// Whose the expanded key is.
+enum Form {
+    /// Our own engine's, in the schedule; with the proof that it can be used.
+    Vaes512(vaes512::Supported),
+    /// A library's, elsewhere.
+    Library(Box<Library>),
+}
 
 /// A key that was expanded by a library.
 enum Library {
@@ -79,24 +84,24 @@ impl Key {
             other => return Err(KeyError::Length(other)),
         };
         let unavailable = |reason| engine.unavailable(reason);
-        let (cpu, library) = match engine {
-            Engine::Vaes512 => (Some(vaes512::supported().map_err(unavailable)?), None),
+        let form = match engine {
+            Engine::Vaes512 => Form::Vaes512(vaes512::supported().map_err(unavailable)?),
             Engine::IpsecMb => {
                 let key = ipsec_mb::Key::new(key).map_err(unavailable)?;
-                (None, Some(Box::new(Library::IpsecMb(key))))
+                Form::Library(Box::new(Library::IpsecMb(key)))
             }
             Engine::AwsLc => {
                 let key = aws_lc::Key::new(key).ok_or(KeyError::Length(key.len()))?;
-                (None, Some(Box::new(Library::AwsLc(key))))
+                Form::Library(Box::new(Library::AwsLc(key)))
             }
         };
         let (schedule, users) = (vaes512::Schedule::empty(), AtomicU32::new(1));
-        Ok(Key { schedule, library, users, bits, cpu })
+        Ok(Key { schedule, form, users, bits })
     }
 
     /// Fills the schedule, if it is the engine's.
     pub(crate) fn expand(&mut self, key: &[u8]) {
-        if let Some(cpu) = self.cpu {
+        if let Form::Vaes512(cpu) = self.form {
             cpu.expand(key, &mut self.schedule);
         }
     }
@@ -104,10 +109,9 @@ impl Key {
     /// The engine this key was expanded for.
     #[must_use]
     pub fn engine(&self) -> Engine {
-        match self.library.as_deref() {
-            None => Engine::Vaes512,
-            Some(Library::IpsecMb(_)) => Engine::IpsecMb,
-            Some(Library::AwsLc(_)) => Engine::AwsLc,
+        match &self.form {
+            Form::Vaes512(_) => Engine::Vaes512,
+            Form::Library(library) => library.engine(),
         }
     }
 
@@ -131,10 +135,9 @@ impl Key {
     /// the time.
     #[inline]
     pub fn prefetch_for(&self, data_len: usize) {
-        match self.library.as_deref() {
-            None => self.schedule.prefetch(data_len),
-            Some(Library::IpsecMb(key)) => key.prefetch(),
-            Some(Library::AwsLc(_)) => {}
+        match &self.form {
+            Form::Vaes512(_) => self.schedule.prefetch(data_len),
+            Form::Library(library) => library.prefetch(),
         }
     }
 
@@ -164,25 +167,9 @@ impl Key {
     ) {
         assert!(data.len() as u64 <= DATA_LEN_MAX, "data beyond the limit of AES-GCM");
         assert!(aad.len() <= AAD_LEN_MAX, "AAD beyond what is offered");
-        match self.cpu {
-            Some(cpu) => cpu.seal(self.bits, &self.schedule, nonce, aad, data, tag),
-            None => self.seal_elsewhere(nonce, aad, data, tag),
-        }
-    }
-
-    /// By a library.
-    #[inline(never)]
-    fn seal_elsewhere(
-        &self,
-        nonce: &[u8; NONCE_LEN],
-        aad: &[u8],
-        data: &mut [u8],
-        tag: &mut [u8; TAG_LEN],
-    ) {
-        match self.library.as_deref() {
-            Some(Library::IpsecMb(key)) => key.seal(nonce, aad, data, tag),
-            Some(Library::AwsLc(key)) => key.seal(nonce, aad, data, tag),
-            None => unreachable!("a key has a proof or a library's form"),
+        match &self.form {
+            Form::Vaes512(cpu) => cpu.seal(self.bits, &self.schedule, nonce, aad, data, tag),
+            Form::Library(library) => library.seal(nonce, aad, data, tag),
         }
     }
 
@@ -202,29 +189,54 @@ impl Key {
     ) -> bool {
         let genuine = data.len() as u64 <= DATA_LEN_MAX
             && aad.len() <= AAD_LEN_MAX
-            && match self.cpu {
-                Some(cpu) => cpu.open_unwiped(self.bits, &self.schedule, nonce, aad, data, tag),
-                None => self.open_elsewhere(nonce, aad, data, tag),
+            && match &self.form {
+                Form::Vaes512(cpu) => {
+                    cpu.open_unwiped(self.bits, &self.schedule, nonce, aad, data, tag)
+                }
+                Form::Library(library) => library.open_unwiped(nonce, aad, data, tag),
             };
         if !genuine {
             wipe(data);
         }
         genuine
     }
+}
 
-    /// By a library; nothing is wiped.
+impl Library {
+    fn engine(&self) -> Engine {
+        match self {
+            Library::IpsecMb(_) => Engine::IpsecMb,
+            Library::AwsLc(_) => Engine::AwsLc,
+        }
+    }
+
+    fn prefetch(&self) {
+        match self {
+            Library::IpsecMb(key) => key.prefetch(),
+            Library::AwsLc(_) => {}
+        }
+    }
+
     #[inline(never)]
-    fn open_elsewhere(
+    fn seal(&self, nonce: &[u8; NONCE_LEN], aad: &[u8], data: &mut [u8], tag: &mut [u8; TAG_LEN]) {
+        match self {
+            Library::IpsecMb(key) => key.seal(nonce, aad, data, tag),
+            Library::AwsLc(key) => key.seal(nonce, aad, data, tag),
+        }
+    }
+
+    /// Nothing is wiped.
+    #[inline(never)]
+    fn open_unwiped(
         &self,
         nonce: &[u8; NONCE_LEN],
         aad: &[u8],
         data: &mut [u8],
         tag: &[u8; TAG_LEN],
     ) -> bool {
-        match self.library.as_deref() {
-            Some(Library::IpsecMb(key)) => key.open_unwiped(nonce, aad, data, tag),
-            Some(Library::AwsLc(key)) => key.open_unwiped(nonce, aad, data, tag),
-            None => unreachable!("a key has a proof or a library's form"),
+        match self {
+            Library::IpsecMb(key) => key.open_unwiped(nonce, aad, data, tag),
+            Library::AwsLc(key) => key.open_unwiped(nonce, aad, data, tag),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A key with several owners.
 //!
-//! It is what `SharedKey` would be, but for where the owners are counted: `Arc` puts its counts in front,
+//! It is what `Arc<Key>` would be, but for where the owners are counted: `Arc` puts its counts in front,
 //! which takes a line of memory for each key, of which there are 100 000. A key has room for one at its end.
 
 use std::fmt;

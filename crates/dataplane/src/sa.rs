@@ -450,7 +450,7 @@ impl std::fmt::Debug for Sa {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crypto::{Engine, SharedKey};
+    use crypto::Engine;
 
     fn config() -> SaConfig {
         SaConfig {

@@ -26,7 +26,7 @@ pub(crate) mod many;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use flat::{Flat, Known};
+use flat::Flat;
 
 /// Bits that a node takes of an address.
 const STRIDE: u32 = 6;
@@ -142,9 +142,9 @@ impl<W: Word> Trie<W> {
     pub(crate) fn lookup(&self, address: W) -> u32 {
         match &self.flat {
             Some(flat) => match flat.find(address) {
-                Known::At(0) => self.above(address),
-                Known::At(value) => *value,
-                Known::No => self.descend(address),
+                Some(0) => self.above(address),
+                Some(value) => *value,
+                None => self.descend(address),
             },
             None => self.descend(address),
         }

@@ -174,11 +174,16 @@ impl State {
         };
         let piece = (0..PIECES).min_by_key(|piece| self.pieces[*piece].1)?;
         let (rest, left) = self.pieces[piece];
-        if let Some(class) = (left / LINE).checked_sub(1) {
-            self.give(class, rest);
-        }
+        self.give_rest(rest, left);
         self.pieces[piece] = (block.as_ptr(), (class + 1) * LINE);
         Some(piece)
+    }
+
+    /// Makes a block of what is left of something larger.
+    fn give_rest(&mut self, rest: *mut u8, left: usize) {
+        if let Some(class) = (left / LINE).checked_sub(1) {
+            self.give(class.min(CLASSES - 1), rest);
+        }
     }
 
     fn give(&mut self, class: usize, block: *mut u8) {
@@ -195,9 +200,7 @@ impl State {
     /// Takes another stretch; what was left of the last one becomes a block. Whether there is one.
     #[cold]
     fn stretch(&mut self) -> bool {
-        if let Some(class) = (self.left / LINE).checked_sub(1) {
-            self.give(class.min(CLASSES - 1), self.next);
-        }
+        self.give_rest(self.next, self.left);
         (self.next, self.left) = (ptr::null_mut(), 0);
         let (access, kind) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);

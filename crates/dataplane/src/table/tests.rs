@@ -141,6 +141,12 @@ fn many_changes_of_as_many_versions_copy_the_array_now_and_then() {
     assert!((20..=1000 / ASIDE_MAX).contains(&arrays), "{arrays}");
 }
 
+/// Whether a key lies in the line that its hash names.
+fn is_at_home<K: Hash + Eq + Copy, const N: usize>(table: &Table<K, u32, N>, key: &K) -> bool {
+    let hash = table.hash(key);
+    table.shard(shard_of(hash, table.shards.len())).is_at_home(hash, key)
+}
+
 #[test]
 fn most_entries_lie_in_their_own_line_and_lines_are_half_full() {
     fn shares<const N: usize>() -> (f64, f64) {
@@ -155,11 +161,7 @@ fn most_entries_lie_in_their_own_line_and_lines_are_half_full() {
         keys().for_each(|key| assert_eq!(table.insert(key, 0), None));
         let shards = (0..table.shards.len()).map(|index| table.shard(index));
         let slots: usize = shards.map(|shard| shard.slots()).sum();
-        let at_home = |key: &u64| {
-            let hash = table.hash(key);
-            table.shard(shard_of(hash, table.shards.len())).is_at_home(hash, key)
-        };
-        let at_home = keys().filter(at_home).count();
+        let at_home = keys().filter(|key| is_at_home(&table, key)).count();
         (at_home as f64 / 50_000.0, 50_000.0 / slots as f64)
     }
     for ((at_home, full), least) in
@@ -177,11 +179,7 @@ fn numbers_that_count_up_lie_as_random_ones_do() {
         let mut table: Table<(u64, u64), u32, 2> = Table::new();
         let keys = || (0..10_000).map(|n| (0, n));
         keys().for_each(|key| assert_eq!(table.insert(key, 0), None));
-        let at_home = |key: &(u64, u64)| {
-            let hash = table.hash(key);
-            table.shard(shard_of(hash, table.shards.len())).is_at_home(hash, key)
-        };
-        let at_home = keys().filter(at_home).count();
+        let at_home = keys().filter(|key| is_at_home(&table, key)).count();
         assert!((8600..9200).contains(&at_home), "{at_home} of 10 000");
     }
 }

@@ -39,18 +39,16 @@ const TAIL_BITS: u32 = 8;
 /// References that are copied together. Each of them is a line of memory somewhere else.
 const BRANCH: usize = 16;
 
-/// An entry that sends further, with the number of the tail; the last number sends to the trie. No value is
-/// between it and [`FURTHER_MAX`].
+/// An entry that sends further, with the number of the tail. No value is between it and [`TO_TRIE`].
 const FURTHER: u32 = 1 << 30;
-const FURTHER_MAX: u32 = (1 << 31) - 1;
 
 /// An entry that sends to the trie.
-pub(super) const TO_TRIE: u32 = FURTHER_MAX;
+pub(super) const TO_TRIE: u32 = (1 << 31) - 1;
 
 /// Whether an entry is not a value.
 #[inline(always)]
 pub(super) fn leads_further(entry: u32) -> bool {
-    (FURTHER..=FURTHER_MAX).contains(&entry)
+    (FURTHER..=TO_TRIE).contains(&entry)
 }
 
 type Tail = [u32; 1 << TAIL_BITS];
@@ -100,15 +98,6 @@ impl Budget {
     }
 }
 
-/// What is known of an address.
-#[derive(Clone, Copy)]
-pub(super) enum Known<'f> {
-    /// Here is its value; 0 if no prefix from [`BITS`] bits on has it.
-    At(&'f u32),
-    /// The trie knows.
-    No,
-}
-
 /// An entry that an address led to, to be read when it has come.
 #[derive(Clone, Copy)]
 pub(super) struct Entry<'f> {
@@ -123,19 +112,16 @@ impl<'f> Entry<'f> {
         &self.leaf.entries[self.at]
     }
 
-    /// What it says of the address.
+    /// Where the value of the address is, which is 0 if no prefix from [`BITS`] bits on has it; `None` if the
+    /// trie knows.
     #[inline(always)]
-    pub(super) fn read<W: Word>(self, address: W) -> Known<'f> {
+    pub(super) fn value<W: Word>(self, address: W) -> Option<&'f u32> {
         let word = self.word();
         if !leads_further(*word) {
-            return Known::At(word);
+            return Some(word);
         }
-        match self.leaf.tails.get((word - FURTHER) as usize) {
-            Some(Some(tail)) => {
-                Known::At(&tail[address.bits(BITS + LEAF_BITS, TAIL_BITS) as usize])
-            }
-            _ => Known::No,
-        }
+        let tail = self.leaf.tails.get((word - FURTHER) as usize)?.as_ref()?;
+        Some(&tail[address.bits(BITS + LEAF_BITS, TAIL_BITS) as usize])
     }
 }
 
@@ -164,10 +150,10 @@ impl Flat {
         }
     }
 
-    /// What is known of an address.
+    /// The value of an address, as [`Entry::value`] says.
     #[inline]
-    pub(super) fn find<W: Word>(&self, address: W) -> Known<'_> {
-        self.entry(address).map_or(Known::No, |entry| entry.read(address))
+    pub(super) fn find<W: Word>(&self, address: W) -> Option<&u32> {
+        self.entry(address)?.value(address)
     }
 
     /// Writes out anew what a prefix of [`BITS`] bits or more covers, which was added (1), removed (-1) or has

@@ -8,7 +8,7 @@
 //! All addresses go down by one level before any goes down by the next, and each asks for the memory
 //! of its next node as it learns where that is.
 
-use super::flat::{Entry, Flat, Known, TO_TRIE, leads_further};
+use super::flat::{Entry, Flat, TO_TRIE, leads_further};
 use super::{COVERING, Node, STRIDE, Trie, Word};
 use crate::cpu::{counting_bits, prefetch};
 
@@ -64,13 +64,13 @@ impl<W: Word> Trie<W> {
     /// The values of addresses whose entries say that they are elsewhere: in tails, or in the trie.
     #[inline(never)]
     fn read_further(&self, entries: &[Option<Entry<'_>>], addresses: &[W], values: &mut [u32]) {
-        let mut known = [Known::No; SIDE_BY_SIDE];
+        let mut known: [Option<&u32>; SIDE_BY_SIDE] = [None; SIDE_BY_SIDE];
         for (at, known) in known.iter_mut().enumerate().take(values.len()) {
             if leads_further(values[at])
                 && let Some(entry) = entries[at]
             {
-                *known = entry.read(addresses[at]);
-                if let Known::At(value) = known {
+                *known = entry.value(addresses[at]);
+                if let Some(value) = known {
                     prefetch(*value);
                 }
             }
@@ -79,13 +79,13 @@ impl<W: Word> Trie<W> {
         let mut count = 0;
         for ((address, value), known) in addresses.iter().zip(values.iter_mut()).zip(&known) {
             match known {
-                Known::At(0) => *value = self.above(*address),
-                Known::At(known) => *value = **known,
-                Known::No if leads_further(*value) => {
+                Some(0) => *value = self.above(*address),
+                Some(known) => *value = **known,
+                None if leads_further(*value) => {
                     asked[count] = *address;
                     count += 1;
                 }
-                Known::No => {}
+                None => {}
             }
         }
         if count != 0 {
