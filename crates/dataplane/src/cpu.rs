@@ -18,6 +18,12 @@ pub fn prefetch<T: ?Sized>(value: &T) {
     prefetch_at((&raw const *value).cast(), 0);
 }
 
+/// Asks for the line behind that in which a value begins, whatever is there.
+#[inline(always)]
+pub fn prefetch_next<T: ?Sized>(value: &T) {
+    prefetch_at((&raw const *value).cast(), LINE);
+}
+
 /// Asks for the line in which a value ends.
 #[inline(always)]
 pub fn prefetch_end<T: ?Sized>(value: &T) {

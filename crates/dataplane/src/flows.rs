@@ -127,7 +127,7 @@ impl Flows {
 
     /// Asks for the memory that [`lookup`](Flows::lookup) will read, in the cache or in the database, and
     /// returns what it wants to know.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn ask(&self, side: &Side<'_>, flow: &Flow) -> u64 {
         if is_worth_it(side, flow) { self.ask_cached(side, flow) } else { side.ask(0, flow) }
     }
@@ -181,7 +181,7 @@ impl Flows {
 
     /// The policy that decides a flow, outside of route mode: what [`Spd::lookup`] says. `asked` is what
     /// [`ask`](Flows::ask) returned for the same policies and flow.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lookup<'v>(&mut self, side: &Side<'v>, flow: &Flow, asked: u64) -> Lookup<'v> {
         match is_worth_it(side, flow) {
             true => self.lookup_cached(side, flow, asked as usize % LINES),

@@ -8,6 +8,7 @@
 //! of their own, of which a look-up is for one tunnel. The kernel's marks and interface indices are
 //! not in a selector here.
 
+mod brief;
 mod changes;
 mod fields;
 mod numbers;
@@ -108,7 +109,7 @@ impl<'a> Side<'a> {
 
     /// Asks for the memory that a look-up will mostly read, and returns what
     /// [`lookup`](Side::lookup) wants to know.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn ask(&self, if_id: u32, flow: &Flow) -> u64 {
         match flow.src {
             IpAddr::V4(_) => self.v4.ask(if_id, flow),
@@ -125,7 +126,7 @@ impl<'a> Side<'a> {
     }
 
     /// What [`Spd::lookup_of`] says of a flow which [`ask`](Side::ask) was told of.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lookup(&self, if_id: u32, flow: &Flow, asked: u64) -> Lookup<'a> {
         if flow.fragment == Fragment::Later {
             return self.spd.lookup_of(if_id, self.direction, flow);
@@ -219,7 +220,7 @@ impl Spd {
     #[inline]
     pub fn lookup_of(&self, if_id: u32, direction: Direction, flow: &Flow) -> Lookup<'_> {
         match self.find(if_id, direction, flow) {
-            Some(Some(found)) => Lookup::Policy(found.policy),
+            Some(Some(policy)) => Lookup::Policy(policy),
             Some(None) => Lookup::PortsNeeded,
             None => Lookup::Default(self.default_action(direction)),
         }
@@ -234,7 +235,7 @@ impl Spd {
         flow: &Flow,
     ) -> (Lookup<'_>, Option<u32>) {
         match self.find(0, direction, flow) {
-            Some(Some(Found { policy, .. })) => {
+            Some(Some(policy)) => {
                 let number = self.numbers.of(policy);
                 (Lookup::Policy(policy), (number != 0).then_some(number))
             }
@@ -259,7 +260,7 @@ impl Spd {
     }
 
     #[inline]
-    fn find(&self, if_id: u32, direction: Direction, flow: &Flow) -> Option<Option<Found<'_>>> {
+    fn find(&self, if_id: u32, direction: Direction, flow: &Flow) -> Option<Option<&Policy>> {
         let of_tunnel = usize::from(if_id != 0);
         match Family::of(flow.src) {
             Family::V4 => self.v4[direction as usize][of_tunnel].find(flow, if_id),
@@ -341,7 +342,7 @@ impl Spd {
 impl<A: Address> Policies<A> {
     /// The policy that decides a flow; `Some(None)` if only ports could tell.
     #[inline]
-    fn find(&self, flow: &Flow, if_id: u32) -> Option<Option<Found<'_>>> {
+    fn find(&self, flow: &Flow, if_id: u32) -> Option<Option<&Policy>> {
         if self.all.is_empty() {
             return None;
         }
@@ -349,15 +350,15 @@ impl<A: Address> Policies<A> {
         if flow.fragment == Fragment::Later {
             return self.find_portless(&fields);
         }
-        self.all.best(&fields, true, None).map(Some)
+        self.all.best_whole(&fields).map(Some)
     }
 
     #[cold]
-    fn find_portless(&self, fields: &Fields<A>) -> Option<Option<Found<'_>>> {
+    fn find_portless(&self, fields: &Fields<A>) -> Option<Option<&Policy>> {
         let found = self.all.best(fields, false, None);
         match self.portless.best(fields, true, found.as_ref().map(Found::rank)) {
             Some(_) => Some(None),
-            None => found.map(Some),
+            None => found.map(|found| Some(found.policy)),
         }
     }
 

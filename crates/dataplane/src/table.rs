@@ -76,7 +76,7 @@ unsafe impl<T: Copy, V: Steady> Steady for Beside<T, V> {}
 ///
 /// *What all `unsafe` here relies on:* the shards of a version and the values in them end after the
 /// version. Only a version whose number a shard bears changes its lines, and it has one holder then.
-pub struct Table<K, V, const N: usize = 2> {
+pub struct Table<K, V, const N: usize = 2, S = RandomState> {
     shards: Arc<[Shard<K, V, N>]>,
     /// Shards that count instead of those in the array, by their index there.
     aside: Vec<(usize, Shard<K, V, N>)>,
@@ -86,7 +86,7 @@ pub struct Table<K, V, const N: usize = 2> {
     len: usize,
     /// The hash that mixes to the end. The quick one is a product: with one seed in a hundred, numbers that count
     /// up (the `if_id`s of tunnels) lay so close that a search took seven lines, with some eighty.
-    hasher: RandomState,
+    hasher: S,
     lineage: Lineage<Gone<K, V, N>>,
 }
 
@@ -117,7 +117,7 @@ impl<K, V, const N: usize> Drop for Gone<K, V, N> {
     }
 }
 
-impl<K, V, const N: usize> Clone for Table<K, V, N> {
+impl<K, V, const N: usize, S: Clone> Clone for Table<K, V, N, S> {
     fn clone(&self) -> Self {
         Table {
             shards: self.shards.clone(),
@@ -130,7 +130,7 @@ impl<K, V, const N: usize> Clone for Table<K, V, N> {
     }
 }
 
-impl<K, V, const N: usize> Drop for Table<K, V, N> {
+impl<K, V, const N: usize, S> Drop for Table<K, V, N, S> {
     fn drop(&mut self) {
         if self.lineage.ends() {
             let aside = std::mem::take(&mut self.aside);
@@ -139,16 +139,21 @@ impl<K, V, const N: usize> Drop for Table<K, V, N> {
     }
 }
 
-impl<K: Hash + Eq + Copy, V: Steady, const N: usize> Table<K, V, N> {
+impl<K, V, const N: usize, S> Table<K, V, N, S>
+where
+    K: Hash + Eq + Copy,
+    V: Steady,
+    S: BuildHasher + Clone + Default,
+{
     /// An empty table.
-    pub fn new() -> Table<K, V, N> {
+    pub fn new() -> Table<K, V, N, S> {
         let lineage = Lineage::new();
         Table {
             shards: Arc::new([Shard::free(0, lineage.number())]),
             aside: Vec::new(),
             spare: Arc::default(),
             len: 0,
-            hasher: RandomState::default(),
+            hasher: S::default(),
             lineage,
         }
     }
@@ -174,17 +179,29 @@ impl<K: Hash + Eq + Copy, V: Steady, const N: usize> Table<K, V, N> {
     #[inline]
     pub fn prefetch(&self, key: &K) -> u64 {
         let hash = self.hash(key);
-        let shard = self.shard(shard_of(hash, self.shards.len()));
-        // SAFETY: it is one of this version's.
-        unsafe { shard.prefetch(hash) };
+        self.prefetch_hashed(hash);
         hash
     }
 
+    /// Asks for the memory that a search by a hash will read.
+    #[inline(always)]
+    pub fn prefetch_hashed(&self, hash: u64) {
+        let shard = self.shard(shard_of(hash, self.shards.len()));
+        // SAFETY: it is one of this version's.
+        unsafe { shard.prefetch(hash) };
+    }
+
     /// The value of a key whose hash [`prefetch`](Table::prefetch) of this very version returned.
-    #[inline]
+    #[inline(always)]
     pub fn get_hashed(&self, hash: u64, key: &K) -> Option<&V> {
+        self.find_hashed(hash, |found| found == key).map(|(_, value)| value)
+    }
+
+    /// The entry with a hash of which something is true that is true of one key at most.
+    #[inline(always)]
+    pub fn find_hashed(&self, hash: u64, is: impl Fn(&K) -> bool) -> Option<(&K, &V)> {
         // SAFETY: it is one of this version's, which nobody changes while it is borrowed.
-        unsafe { self.shard(shard_of(hash, self.shards.len())).find(hash, key) }
+        unsafe { self.shard(shard_of(hash, self.shards.len())).find(hash, is) }
     }
 
     /// Sets the value of a key; the value it had before.
@@ -237,8 +254,9 @@ impl<K: Hash + Eq + Copy, V: Steady, const N: usize> Table<K, V, N> {
         true
     }
 
+    /// What [`get_hashed`](Table::get_hashed) wants to know of a key.
     #[inline]
-    fn hash(&self, key: &K) -> u64 {
+    pub fn hash(&self, key: &K) -> u64 {
         self.hasher.hash_one(key)
     }
 
@@ -356,7 +374,12 @@ impl<K: Hash + Eq + Copy, V: Steady, const N: usize> Table<K, V, N> {
     }
 }
 
-impl<K: Hash + Eq + Copy, V: Steady, const N: usize> Default for Table<K, V, N> {
+impl<K, V, const N: usize, S> Default for Table<K, V, N, S>
+where
+    K: Hash + Eq + Copy,
+    V: Steady,
+    S: BuildHasher + Clone + Default,
+{
     fn default() -> Self {
         Table::new()
     }

@@ -190,14 +190,14 @@ impl<A: Address> Fields<A> {
 /// prefixes say. A protocol of 0 is any, and an `if_id` always counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape<A> {
-    source: A,
-    destination: A,
-    ports: u32,
-    port_mask: u32,
-    if_id: u32,
-    source_len: u8,
-    destination_len: u8,
-    protocol: u8,
+    pub(super) source: A,
+    pub(super) destination: A,
+    pub(super) ports: u32,
+    pub(super) port_mask: u32,
+    pub(super) if_id: u32,
+    pub(super) source_len: u8,
+    pub(super) destination_len: u8,
+    pub(super) protocol: u8,
 }
 
 impl<A: Address> Shape<A> {

@@ -56,9 +56,6 @@ impl<A: Address> Space<A> {
         whole: bool,
         than: Option<Rank>,
     ) -> Option<Found<'a>> {
-        if let ([only], None) = (&self.tuples[..], than) {
-            return (whole || only.mask.ports == 0).then(|| only.find(flow, whole))?;
-        }
         let mut bound = than;
         let mut found = None;
         for tuple in &self.tuples {
@@ -80,7 +77,7 @@ impl<A: Address> Space<A> {
 
     /// The best policy that matches a flow with ports in the tunnel of an `if_id`, which
     /// [`ask`](Space::ask) was told of.
-    #[inline]
+    #[inline(always)]
     pub(super) fn best_asked<'a>(
         &'a self,
         if_id: u32,
@@ -89,33 +86,39 @@ impl<A: Address> Space<A> {
     ) -> Option<&'a Policy> {
         match &self.tuples[..] {
             [] => None,
-            [only] if only.is_exact() => only.exact_asked(&Fields::of(flow, if_id), asked),
-            _ => self.best_compared(if_id, flow, asked),
+            [only] => only.find_hashed(&Fields::of(flow, if_id), asked),
+            _ => self.best_of_many(&Fields::of(flow, if_id)),
+        }
+    }
+
+    /// The same of a flow that nothing was asked for.
+    #[inline]
+    pub(super) fn best_whole<'a>(&'a self, flow: &Fields<A>) -> Option<&'a Policy> {
+        match &self.tuples[..] {
+            [] => None,
+            [only] => only.find_hashed(flow, only.hash(flow)),
+            _ => self.best_of_many(flow),
         }
     }
 
     #[inline(never)]
-    fn best_compared<'a>(&'a self, if_id: u32, flow: &Flow, asked: u64) -> Option<&'a Policy> {
-        let flow = Fields::of(flow, if_id);
-        match &self.tuples[..] {
-            [only] => only.compared_asked(&flow, asked),
-            _ => self.best(&flow, true, None).map(|found| found.policy),
-        }
+    fn best_of_many<'a>(&'a self, flow: &Fields<A>) -> Option<&'a Policy> {
+        self.best(flow, true, None).map(|found| found.policy)
     }
 
     /// Asks for the memory that a look-up reads in the tuples it asks first; what
     /// [`best_asked`](Space::best_asked) wants to know.
-    #[inline]
+    #[inline(always)]
     pub(super) fn ask(&self, if_id: u32, flow: &Flow) -> u64 {
         match &self.tuples[..] {
             [] => 0,
-            [only] if only.is_exact() => only.ask_exact(&Fields::of(flow, if_id)),
-            _ => self.ask_compared(if_id, flow),
+            [only] => only.ask(&Fields::of(flow, if_id)),
+            _ => self.ask_many(if_id, flow),
         }
     }
 
     #[inline(never)]
-    fn ask_compared(&self, if_id: u32, flow: &Flow) -> u64 {
+    fn ask_many(&self, if_id: u32, flow: &Flow) -> u64 {
         let flow = Fields::of(flow, if_id);
         let ask = |_, tuple: &Tuple<A>| tuple.ask(&flow);
         self.tuples.iter().take(OWN_TUPLES).fold(0, ask)

@@ -1,15 +1,16 @@
-//! The policies under one mask, in a hash table by the bits that it sees.
+//! The policies under one mask, in hash tables by the bits that it sees.
 //!
-//! A tuple of its own mask holds policies that look at just those bits: who has the key of one has met it,
-//! and two entries of IPv4 are a cache line. A shared one holds policies that look at more, a few to a key;
-//! what the first of them selects lies beside the key, in one line with IPv4, so that it is compared where
-//! it is found.
+//! A tuple of its own mask holds policies that look at just those bits: who has the key of one has met it.
+//! A shared one holds policies that look at more, a few to a key. What the best of them selects lies in the
+//! table itself, and is compared where it is found; the others are in a second table, which few packets
+//! need. Of IPv4 two entries are a cache line in both kinds.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
+use foldhash::quality::RandomState;
 
+use super::brief::{Brief, Tag, Tagged};
 use super::fields::{Address, Fields, Shape};
 use crate::policy::{Policy, Rank};
 use crate::table::{Beside, Table};
@@ -25,9 +26,6 @@ pub(super) struct Ranked<A> {
 /// A policy that is compared with.
 pub(super) type Rule<A> = Beside<Ranked<A>, Arc<Policy>>;
 
-/// What a key has, best first: the first, and the others if there are any.
-type Bucket<A> = (Rule<A>, Option<Arc<Box<[Rule<A>]>>>);
-
 /// All policies under one mask.
 #[derive(Clone)]
 pub(super) struct Tuple<A> {
@@ -40,15 +38,17 @@ pub(super) struct Tuple<A> {
     removals: usize,
     /// Keys of one policy that looks at just the tuple's bits, unless it is shared.
     exact: Table<Fields<A>, Arc<Policy>>,
-    /// All other keys, by a hash of them: what lies there is compared anyway.
-    compared: Table<u64, Bucket<A>>,
+    /// The best policies of all other tags.
+    compared: Tagged<Brief<A>, Arc<Policy>>,
+    /// The others, best first.
+    behind: Tagged<Tag, Arc<Box<[Rule<A>]>>>,
     hasher: RandomState,
 }
 
 const _: () = assert!(size_of::<Option<(Fields<u32>, Arc<Policy>)>>() == 32);
 const _: () = assert!(size_of::<Option<(Fields<u128>, Arc<Policy>)>>() == 64);
-const _: () = assert!(size_of::<Option<(u64, Bucket<u32>)>>() == 64);
-const _: () = assert!(size_of::<Option<(u64, Bucket<u128>)>>() <= 128);
+const _: () = assert!(size_of::<Option<(Brief<u32>, Arc<Policy>)>>() == 32);
+const _: () = assert!(size_of::<Option<(Brief<u128>, Arc<Policy>)>>() == 64);
 
 /// A policy that was found.
 #[derive(Clone, Copy)]
@@ -76,26 +76,10 @@ pub(super) fn rule<A: Address>(shape: Shape<A>, policy: Arc<Policy>) -> Rule<A> 
     Rule { numbers: Ranked { shape, priority, position }, value: policy }
 }
 
-fn rules_of<A: Address>((first, more): &Bucket<A>) -> impl Iterator<Item = &Rule<A>> {
-    std::iter::once(first).chain(more.iter().flat_map(|more| more.iter()))
-}
-
-/// The best that selects a flow. With `whole` false only those without ports count.
+/// Whether a policy selects a flow. With `whole` false only those without ports do.
 #[inline]
-fn first_match<'a, A: Address>(
-    (first, more): &'a Bucket<A>,
-    flow: &Fields<A>,
-    whole: bool,
-) -> Option<Found<'a>> {
-    let selects = |rule: &&Rule<A>| {
-        let shape = &rule.numbers.shape;
-        shape.selects(flow) && (whole || !shape.has_ports())
-    };
-    let found = match selects(&first) {
-        true => first,
-        false => more.as_ref()?.iter().find(selects)?,
-    };
-    Some(Found { policy: &found.value, rank: Some(found.numbers.rank()) })
+fn selects_it<A: Address>(shape: &Shape<A>, flow: &Fields<A>, whole: bool) -> bool {
+    shape.selects(flow) && (whole || !shape.has_ports())
 }
 
 impl<A: Address> Tuple<A> {
@@ -107,83 +91,125 @@ impl<A: Address> Tuple<A> {
             removals: 0,
             exact: Table::new(),
             compared: Table::new(),
+            behind: Table::new(),
             hasher: RandomState::default(),
         }
     }
 
-    /// Keys.
+    /// Entries of its tables.
     pub(super) fn len(&self) -> usize {
-        self.exact.len() + self.compared.len()
+        self.exact.len() + self.compared.len() + self.behind.len()
     }
 
     #[inline]
-    fn key(&self, fields: &Fields<A>) -> u64 {
-        self.hasher.hash_one(fields.under(&self.mask))
+    fn tag(&self, fields: &Fields<A>) -> Tag {
+        Tag(self.hasher.hash_one(fields.under(&self.mask)) as u32)
+    }
+
+    /// The best policy with a tag, if what it selects can be told briefly.
+    #[inline(always)]
+    fn best_of(&self, tag: Tag) -> Option<(&Brief<A>, &Arc<Policy>)> {
+        self.compared.find_hashed(tag.spread(), |brief| brief.tag == tag)
+    }
+
+    /// The others with that tag, or all.
+    #[inline]
+    fn behind(&self, tag: Tag) -> &[Rule<A>] {
+        match self.behind.is_empty() {
+            true => &[],
+            false => self.behind.get(&tag).map_or(&[], |rules| rules),
+        }
     }
 
     /// Policies that one with these fields would be compared with.
     pub(super) fn compared_with(&self, fields: &Fields<A>) -> usize {
-        self.compared.get(&self.key(fields)).map_or(0, |bucket| rules_of(bucket).count())
+        let tag = self.tag(fields);
+        usize::from(self.best_of(tag).is_some()) + self.behind(tag).len()
     }
 
     /// Whether every key is of one policy that looks at just the tuple's bits.
     #[inline]
     pub(super) fn is_exact(&self) -> bool {
-        self.compared.is_empty()
+        self.compared.is_empty() && self.behind.is_empty()
     }
 
     /// Asks for the memory that a look-up will mostly read, and returns what it wants to know.
-    #[inline]
+    #[inline(always)]
     pub(super) fn ask(&self, flow: &Fields<A>) -> u64 {
+        let hash = self.hash(flow);
         if self.is_exact() {
-            return self.ask_exact(flow);
+            self.exact.prefetch_hashed(hash);
+            return hash;
         }
-        let key = self.key(flow);
-        self.compared.prefetch(&key);
-        key
+        let tag = Tag(hash as u32);
+        self.compared.prefetch_hashed(tag.spread());
+        if !self.behind.is_empty() {
+            self.behind.prefetch_hashed(tag.spread());
+        }
+        hash
     }
 
-    /// What [`ask`](Tuple::ask) does, if the tuple [is exact](Tuple::is_exact).
-    #[inline]
-    pub(super) fn ask_exact(&self, flow: &Fields<A>) -> u64 {
-        self.exact.prefetch(&flow.under(&self.mask))
-    }
-
-    /// What [`find`](Tuple::find) says of a flow that was asked for, if the tuple is exact.
-    #[inline]
-    pub(super) fn exact_asked(&self, flow: &Fields<A>, asked: u64) -> Option<&Policy> {
-        self.exact.get_hashed(asked, &flow.under(&self.mask)).map(|policy| &**policy)
-    }
-
-    /// The same if it is not.
-    #[inline]
-    pub(super) fn compared_asked(&self, flow: &Fields<A>, asked: u64) -> Option<&Policy> {
-        let found = self.compared.get(&asked).and_then(|bucket| first_match(bucket, flow, true));
-        match found {
-            None if !self.exact.is_empty() => self.find(flow, true).map(|found| found.policy),
-            _ => found.map(|found| found.policy),
+    /// What [`ask`](Tuple::ask) returns: the hash of a key that is alone, or a tag.
+    #[inline(always)]
+    pub(super) fn hash(&self, flow: &Fields<A>) -> u64 {
+        match self.is_exact() {
+            true => self.exact.hash(&flow.under(&self.mask)),
+            false => u64::from(self.tag(flow).0),
         }
     }
 
-    /// The best policy here that selects a flow.
+    /// What [`find`](Tuple::find) says of a flow with ports whose [hash](Tuple::hash) is known.
+    #[inline(always)]
+    pub(super) fn find_hashed(&self, flow: &Fields<A>, hash: u64) -> Option<&Policy> {
+        if self.is_exact() {
+            let found = self.exact.get_hashed(hash, &flow.under(&self.mask));
+            return found.map(|policy| &**policy);
+        }
+        let tag = Tag(hash as u32);
+        if let Some((brief, policy)) = self.best_of(tag)
+            && brief.selects(flow)
+        {
+            return Some(policy);
+        }
+        self.find_beyond(flow, tag, true).map(|found| found.policy)
+    }
+
+    /// The best policy here that selects a flow. With `whole` false only those without ports count.
     #[inline]
     pub(super) fn find(&self, flow: &Fields<A>, whole: bool) -> Option<Found<'_>> {
+        if self.is_exact() {
+            let policy = self.exact.get(&flow.under(&self.mask))?;
+            return Some(Found { policy, rank: None });
+        }
+        let tag = self.tag(flow);
+        if let Some((brief, policy)) = self.best_of(tag)
+            && selects_it(&brief.shape(), flow, whole)
+        {
+            return Some(Found { policy, rank: None });
+        }
+        self.find_beyond(flow, tag, whole)
+    }
+
+    /// The same if it is not the best with its tag: one of the others with that, or alone with its key, which
+    /// may have the tag of another.
+    #[inline(never)]
+    fn find_beyond(&self, flow: &Fields<A>, tag: Tag, whole: bool) -> Option<Found<'_>> {
         if !self.exact.is_empty()
             && let Some(policy) = self.exact.get(&flow.under(&self.mask))
         {
             return Some(Found { policy, rank: None });
         }
-        match self.compared.is_empty() {
-            true => None,
-            false => first_match(self.compared.get(&self.key(flow))?, flow, whole),
-        }
+        let is_it = |rule: &&Rule<A>| selects_it(&rule.numbers.shape, flow, whole);
+        let rule = self.behind(tag).iter().find(is_it)?;
+        Some(Found { policy: &rule.value, rank: Some(rule.numbers.rank()) })
     }
 
     /// Every policy, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Policy>> {
-        let compared = self.compared.iter().flat_map(|(_, bucket)| rules_of(bucket));
         let exact = self.exact.iter().map(|(_, policy)| policy);
-        exact.chain(compared.map(|rule| &rule.value))
+        let compared = self.compared.iter().map(|(_, policy)| policy);
+        let behind = self.behind.iter().flat_map(|(_, rules)| rules.iter());
+        exact.chain(compared).chain(behind.map(|rule| &rule.value))
     }
 
     /// Every policy with what it is compared by, in no order.
@@ -194,41 +220,44 @@ impl<A: Address> Tuple<A> {
             let shape = if self.mask.ports == 0 { shape.without_ports() } else { shape };
             rule(shape, policy.clone())
         });
-        let compared = self.compared.iter().flat_map(|(_, bucket)| rules_of(bucket));
-        exact.chain(compared.cloned()).collect()
+        let compared = self.compared.iter();
+        let compared = compared.map(|(brief, policy)| rule(brief.shape(), policy.clone()));
+        let behind = self.behind.iter().flat_map(|(_, rules)| rules.iter().cloned());
+        exact.chain(compared).chain(behind).collect()
     }
 
     /// See [`Table::settle`].
     pub(super) fn settle(&mut self) -> bool {
-        self.exact.settle() | self.compared.settle()
+        self.exact.settle() | self.compared.settle() | self.behind.settle()
     }
 
-    /// What has the key of a shape, best first.
+    /// What has the key of a shape, or its tag, best first.
     fn rules_at(&self, shape: &Shape<A>) -> Vec<Rule<A>> {
         let fields = shape.value().under(&self.mask);
         // It looks at just the tuple's bits, and they are the same.
         let exact = self.exact.get(&fields).map(|policy| rule(*shape, policy.clone()));
-        let bucket = self.compared.get(&self.key(&fields));
-        exact.into_iter().chain(bucket.into_iter().flat_map(rules_of).cloned()).collect()
+        let tag = self.tag(&fields);
+        let best = self.best_of(tag).map(|(brief, policy)| rule(brief.shape(), policy.clone()));
+        exact.into_iter().chain(best).chain(self.behind(tag).iter().cloned()).collect()
     }
 
-    /// Sets what has the key of a shape.
+    /// Sets what has the key of a shape, or its tag, best first.
     fn set(&mut self, shape: &Shape<A>, mut rules: Vec<Rule<A>>) {
         let fields = shape.value().under(&self.mask);
-        let key = self.key(&fields);
+        let tag = self.tag(&fields);
         self.exact.remove(&fields);
-        if rules.is_empty() {
-            self.compared.remove(&key);
-            return;
+        if rules.len() == 1 && !self.is_shared {
+            let alone = rules.remove(0);
+            self.exact.insert(alone.numbers.shape.value(), alone.value);
         }
-        let first = rules.remove(0);
-        if rules.is_empty() && !self.is_shared {
-            self.compared.remove(&key);
-            self.exact.insert(first.numbers.shape.value(), first.value);
-            return;
+        match rules.first().and_then(|best| Brief::of(&best.numbers.shape, tag)) {
+            Some(brief) => drop(self.compared.insert(brief, rules.remove(0).value)),
+            None => drop(self.compared.remove(&Brief::with(shape, tag))),
         }
-        let more = (!rules.is_empty()).then(|| Arc::new(rules.into_boxed_slice()));
-        self.compared.insert(key, (first, more));
+        match rules.is_empty() {
+            false => drop(self.behind.insert(tag, Arc::new(rules.into_boxed_slice()))),
+            true => drop(self.behind.remove(&tag)),
+        }
     }
 
     pub(super) fn insert(&mut self, rule: Rule<A>) {
@@ -251,10 +280,98 @@ impl<A: Address> Tuple<A> {
         // Exactness costs a scan; done this seldom, it costs each removal a constant.
         if self.removals > self.len() / 2 {
             self.removals = 0;
-            let exact = self.exact.iter().map(|(_, policy)| policy.rank());
-            let compared = self.compared.iter().map(|(_, bucket)| bucket.0.numbers.rank());
-            self.best = exact.chain(compared).min().unwrap_or(self.best);
+            let best = self.iter().map(|policy| policy.rank()).min();
+            self.best = best.unwrap_or(self.best);
         }
         Some(removed.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::net::Ipv4Addr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::policy::{Direction, PolicyConfig};
+    use crate::prefix::{Family, Prefix};
+    use crate::selector::{PortMatch, Selector};
+
+    /// A policy for one address and those ports.
+    fn policy(index: u32, address: u32, port: PortMatch) -> PolicyConfig {
+        let selector = Selector {
+            destination: Prefix::host(Ipv4Addr::from_bits(address).into()),
+            destination_port: port,
+            ..Selector::any(Family::V4)
+        };
+        let config = PolicyConfig::bypass(index, Direction::Out, selector);
+        PolicyConfig { priority: index % 3, position: u64::from(index), ..config }
+    }
+
+    fn value(address: u32, port: u16) -> Fields<u32> {
+        Shape::of(&policy(0, address, PortMatch::exactly(port))).value()
+    }
+
+    /// Three addresses of which two have one tag.
+    fn addresses(tuple: &Tuple<u32>) -> [u32; 3] {
+        let mut seen = HashMap::new();
+        for address in 1..u32::MAX {
+            let tag = tuple.tag(&value(address, 0));
+            if let Some(other) = seen.insert(tag.0, address) {
+                return [other, address, 0];
+            }
+        }
+        unreachable!("there are as many addresses as tags");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn keys_with_one_tag_are_told_apart(
+            is_shared in any::<bool>(),
+            steps in prop::collection::vec((0..3usize, 0..4u32), 1..60),
+        ) {
+            let mask = Shape::<u32>::of(&policy(0, 0, PortMatch::ANY)).mask();
+            let mut tuple = Tuple::new(mask, is_shared);
+            let addresses = addresses(&tuple);
+            let mut twin: Vec<PolicyConfig> = Vec::new();
+            for (at, nth) in steps {
+                // Of its own mask a tuple has policies that look at no ports; a shared one any, also at some bits.
+                let port = match nth {
+                    1 | 2 if is_shared => PortMatch::exactly(nth as u16),
+                    3 if is_shared => PortMatch { port: 0, mask: 0xfffe },
+                    _ => PortMatch::ANY,
+                };
+                let config = policy(4 * at as u32 + nth, addresses[at], port);
+                let shape = Shape::of(&config);
+                match twin.iter().position(|known| *known == config) {
+                    Some(place) => {
+                        twin.remove(place);
+                        let removed = tuple.remove(&shape, config.index);
+                        prop_assert_eq!(removed.map(|policy| policy.index()), Some(config.index));
+                    }
+                    None => {
+                        tuple.insert(rule(shape, Arc::new(Policy::new(config.clone()))));
+                        twin.push(config);
+                    }
+                }
+                prop_assert_eq!(tuple.iter().count(), twin.len());
+                prop_assert_eq!(tuple.rules().len(), twin.len());
+                prop_assert_eq!(tuple.len() == 0, twin.is_empty());
+                for (address, port) in addresses.iter().flat_map(|one| [0, 1, 2, 9].map(|p| (*one, p))) {
+                    let flow = value(address, port);
+                    let selecting = twin.iter().filter(|one| Shape::of(one).selects(&flow));
+                    let best = selecting.min_by_key(|one| (one.priority, one.position));
+                    let best = best.map(|one| one.index);
+                    let found = tuple.find(&flow, true).map(|found| found.policy.index());
+                    prop_assert_eq!(found, best);
+                    let asked = tuple.ask(&flow);
+                    let found = tuple.find_hashed(&flow, asked).map(|policy| policy.index());
+                    prop_assert_eq!(found, best);
+                }
+            }
+        }
     }
 }

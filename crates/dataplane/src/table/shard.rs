@@ -14,7 +14,7 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-use crate::cpu::{LINE, prefetch, prefetch_end};
+use crate::cpu::{LINE, prefetch, prefetch_next};
 
 /// So many neighbouring slots.
 #[repr(align(64))]
@@ -48,7 +48,7 @@ unsafe impl<K: Send + Sync, V: Send + Sync, const N: usize> Send for Shard<K, V,
 unsafe impl<K: Send + Sync, V: Send + Sync, const N: usize> Sync for Shard<K, V, N> {}
 
 /// Lines for so many entries. Half of the slots are free, so that nine entries in ten lie in their own line;
-/// with three eighths free it is four in five, and each of the others is waited for.
+/// with three eighths free it is four in five, and the others lie further away.
 const fn lines_for<const N: usize>(entries: usize) -> usize {
     (entries * 2).div_ceil(N)
 }
@@ -131,9 +131,9 @@ impl<K, V, const N: usize> Shard<K, V, N> {
         // SAFETY: as the caller says; the home is one of them.
         let home = unsafe { self.lines.add(self.home(hash)).as_ref() };
         prefetch(home);
-        // Of entries of a line each a quarter are second ones.
-        if size_of_val(home) > LINE {
-            prefetch_end(&home.0[..N.min(2)]);
+        // Of entries of half a line each one in ten lies in the next, of entries of a whole one a quarter.
+        if 2 * size_of::<Slot<K, V>>() >= LINE {
+            prefetch_next(home);
         }
     }
 
@@ -219,12 +219,16 @@ impl<K, V, const N: usize> Shard<K, V, N> {
 }
 
 impl<K: Eq + Copy, V, const N: usize> Shard<K, V, N> {
-    /// The value of a key.
+    /// The entry of the key that is meant.
     ///
     /// # Safety
     /// Neither lines nor values end in `'a`, and nobody changes the lines.
     #[inline]
-    pub(super) unsafe fn find<'a>(&self, hash: u64, key: &K) -> Option<&'a V>
+    pub(super) unsafe fn find<'a>(
+        &self,
+        hash: u64,
+        is: impl Fn(&K) -> bool,
+    ) -> Option<(&'a K, &'a V)>
     where
         K: 'a,
     {
@@ -234,7 +238,7 @@ impl<K: Eq + Copy, V, const N: usize> Shard<K, V, N> {
         loop {
             for slot in &lines[at].0 {
                 match slot {
-                    Some((found, value)) if found == key => return Some(value),
+                    Some((found, value)) if is(found) => return Some((found, value)),
                     Some(_) => {}
                     None => return None,
                 }
