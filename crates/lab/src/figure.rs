@@ -46,6 +46,17 @@ pub struct Figure {
     pub spread: Option<(f64, f64)>,
 }
 
+impl Figure {
+    /// Whether it is a longer time than another, or a lower rate.
+    fn is_slower_than(&self, other: &Figure) -> bool {
+        match self.unit.as_str() {
+            "cycles" | "ns" | "µs" | "s" => self.value > other.value,
+            "Mpps" | "Gbps" | "1/s" => self.value < other.value,
+            _ => false,
+        }
+    }
+}
+
 /// Figures by name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -70,7 +81,8 @@ impl Figures {
     }
 
     /// Adds all of another collection, which measured the same at another time. A line is what stands before
-    /// `/cycles` in a name: all figures of a line that both have are those of the time when it was quicker.
+    /// `/cycles` in a name: all figures of a line that both have are those of the time when it was quicker. Of
+    /// other times the shorter counts, of rates the higher; of anything else the later.
     pub fn extend_by_quicker(&mut self, other: Figures) {
         let is_slower = |line: &str| {
             let cycles = format!("{line}/cycles");
@@ -80,7 +92,18 @@ impl Figures {
         let slower: Vec<String> =
             lines.filter(|line| is_slower(line)).map(|line| format!("{line}/")).collect();
         let is_of_slower = |name: &str| slower.iter().any(|line| name.starts_with(line));
-        self.0.extend(other.0.into_iter().filter(|(name, _)| !is_of_slower(name)));
+        let is_of_line = |name: &str| {
+            let mut ends = name.match_indices('/').map(|(end, _)| &name[..end]);
+            ends.any(|line| other.0.contains_key(&format!("{line}/cycles")))
+        };
+        let counts = |name: &str, figure: &Figure| match self.0.get(name) {
+            Some(_) if is_of_line(name) => !is_of_slower(name),
+            Some(known) => !figure.is_slower_than(known),
+            None => true,
+        };
+        let counting = other.0.iter().filter(|(name, figure)| counts(name, figure));
+        let counting: Vec<_> = counting.map(|(name, one)| (name.clone(), one.clone())).collect();
+        self.0.extend(counting);
     }
 
     /// The value of a name.
@@ -141,6 +164,22 @@ mod tests {
         assert_eq!((value("path/seal/1/cycles"), value("path/seal/1/share")), (200.0, 0.3));
         assert_eq!((value("path/seal/10/cycles"), value("path/seal/10/share")), (290.0, 0.1));
         assert_eq!(value("path/open/1/share"), 1.0);
+    }
+
+    #[test]
+    fn of_two_times_the_shorter_counts_and_of_two_rates_the_higher() {
+        let measured = |time, rate, bytes| {
+            let mut figures = Figures::default();
+            figures.add("fib/1000/single_ns", time, "ns");
+            figures.add("cores/many/2/mpps", rate, "Mpps");
+            figures.add("fib/vrfs/10/bytes", bytes, "bytes");
+            figures
+        };
+        let mut figures = measured(20.0, 5.0, 1000.0);
+        figures.extend_by_quicker(measured(13.0, 4.0, 900.0));
+        assert_eq!(figures, measured(13.0, 5.0, 900.0));
+        figures.extend_by_quicker(measured(14.0, 6.0, 1100.0));
+        assert_eq!(figures, measured(13.0, 6.0, 1100.0));
     }
 
     #[test]
