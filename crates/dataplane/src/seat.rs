@@ -116,10 +116,16 @@ fn turns(number: u16) -> Option<&'static Turns> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
+
+    /// Held by who takes all seats, and by who needs one.
+    static ALL: Mutex<()> = Mutex::new(());
 
     #[test]
     fn no_two_workers_have_one_seat_and_seats_come_back() {
+        let _all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let seats: Vec<Seat> = (0..SEATS + 5).map(|_| Seat::take()).collect();
         let mut numbers: Vec<u16> = seats.iter().map(Seat::number).filter(|n| *n != 0).collect();
         let taken = numbers.len();
@@ -134,6 +140,7 @@ mod tests {
 
     #[test]
     fn turns_are_numbered_and_their_ends_are_seen() {
+        let _all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let mut seat = Seat::take();
         let first = seat.begin_turn();
         assert_eq!(turn_of(seat.number()), first);
@@ -145,7 +152,8 @@ mod tests {
 
     #[test]
     fn whoever_sits_down_next_goes_on_counting() {
-        // Other tests take seats, too, so the same one comes back only sooner or later.
+        let _all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        // Tests elsewhere take seats, too, so the same one comes back only sooner or later.
         let mut seat = Seat::take();
         let (number, last) = (seat.number(), seat.begin_turn());
         drop(seat);
