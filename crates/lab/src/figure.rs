@@ -88,22 +88,19 @@ impl Figures {
             let cycles = format!("{line}/cycles");
             matches!((self.value(&cycles), other.value(&cycles)), (Some(a), Some(b)) if a <= b)
         };
-        let lines = other.0.keys().filter_map(|name| name.strip_suffix("/cycles"));
-        let slower: Vec<String> =
-            lines.filter(|line| is_slower(line)).map(|line| format!("{line}/")).collect();
-        let is_of_slower = |name: &str| slower.iter().any(|line| name.starts_with(line));
-        let is_of_line = |name: &str| {
-            let mut ends = name.match_indices('/').map(|(end, _)| &name[..end]);
-            ends.any(|line| other.0.contains_key(&format!("{line}/cycles")))
-        };
-        let counts = |name: &str, figure: &Figure| match self.0.get(name) {
-            Some(_) if is_of_line(name) => !is_of_slower(name),
-            Some(known) => !figure.is_slower_than(known),
-            None => true,
+        let counts = |name: &str, figure: &Figure| match other.line_of(name) {
+            Some(line) => !is_slower(line),
+            None => self.0.get(name).is_none_or(|known| !figure.is_slower_than(known)),
         };
         let counting = other.0.iter().filter(|(name, figure)| counts(name, figure));
         let counting: Vec<_> = counting.map(|(name, one)| (name.clone(), one.clone())).collect();
         self.0.extend(counting);
+    }
+
+    /// The line that a name belongs to, if it belongs to one.
+    fn line_of<'n>(&self, name: &'n str) -> Option<&'n str> {
+        let mut beginnings = name.match_indices('/').map(|(end, _)| &name[..end]);
+        beginnings.find(|line| self.0.contains_key(&format!("{line}/cycles")))
     }
 
     /// The value of a name.
