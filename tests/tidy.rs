@@ -28,6 +28,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/xsk/src/region.rs",
     "crates/crypto/src/ipsec_mb.rs",
     "crates/crypto/src/shared.rs",
+    "crates/dataplane/src/bundles.rs",
     "crates/dataplane/src/chunk.rs",
     "crates/dataplane/src/commit.rs",
     "crates/dataplane/src/cpu.rs",

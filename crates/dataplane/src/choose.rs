@@ -12,8 +12,7 @@
 use wire::flow::Flow;
 
 use crate::batch::{BATCH_PACKETS, Batch, Slot, Turn};
-use crate::bundles::{Bundle, Whose};
-use crate::cpu::prefetch;
+use crate::bundles::{Sole, Whose};
 use crate::flows::Flows;
 use crate::hold::Stay;
 use crate::inspect::check_ports_known;
@@ -105,10 +104,7 @@ fn ask<'v>(run: &mut Run<'v>, slots: &mut [Slot<'v>], view: &'v View, turn: &Tur
             find_tunnels(run, slots, view);
         }
         Kind::Protect => {
-            run.bundle = policy.bundle().and_then(|number| view.bundles.bundle(number));
-            if let Some(bundle) = run.bundle {
-                prefetch(bundle);
-            }
+            run.sole = policy.bundle().and_then(|number| view.bundles.sole(number));
         }
     }
 }
@@ -147,7 +143,7 @@ fn choose_run<'v>(run: &Run<'v>, slots: &mut [Slot<'v>], view: &'v View, turn: &
     };
     // Nearly always all of them take one SA, which is there and which nobody waits for.
     if let Some(policy) = policy
-        && let Some(sa) = run.bundle.and_then(Bundle::simple)
+        && let Some(sa) = run.sole.and_then(Sole::sa)
         && turn.hold.len() == 0
         && !policy.wants_own_sas()
     {

@@ -7,7 +7,7 @@
 use arrayvec::ArrayVec;
 
 use crate::batch::{BATCH_PACKETS, Slot, Turn};
-use crate::bundles::Bundle;
+use crate::bundles::Sole;
 use crate::policy::{Direction, Policy};
 use crate::spd::Lookup;
 use crate::verdict::Verdict;
@@ -25,8 +25,8 @@ pub(crate) struct Run<'v> {
     pub(crate) found: Lookup<'v>,
     /// What its packets die of if no route lets them in.
     pub(crate) unwelcome: Option<Verdict>,
-    /// The slot of the SA that they ask for.
-    pub(crate) bundle: Option<&'v Bundle>,
+    /// Where the SA is that they ask for, if it takes all packets.
+    pub(crate) sole: Option<Sole<'v>>,
 }
 
 impl<'v> Run<'v> {
@@ -97,7 +97,7 @@ impl<'v> Runs<'v> {
     #[inline]
     pub(crate) fn begin(&mut self, at: usize, direction: Direction, asked: u64) {
         let (first, end, found) = (at as u32, at as u32 + 1, Lookup::PortsNeeded);
-        let run = Run { first, end, direction, asked, found, unwelcome: None, bundle: None };
+        let run = Run { first, end, direction, asked, found, unwelcome: None, sole: None };
         // Each begins with a slot of its own.
         let _ = self.0.try_push(run);
     }

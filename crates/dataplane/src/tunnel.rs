@@ -19,7 +19,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::array::Array;
 use crate::batch::{Slot, Turn};
-use crate::bundles::{BUNDLES_MAX, Bundle, Whose};
+use crate::bundles::{BUNDLES_MAX, Sole, Whose};
 use crate::choose::{carries, protect};
 use crate::cpu::prefetch;
 use crate::fib::{Fib, Lead, MANY};
@@ -64,16 +64,16 @@ const ROWS: usize = 512;
 pub(crate) struct Entrance<'v> {
     /// The tunnel's row.
     number: u32,
-    /// The slot in which its SA is, if one takes every packet, and what it has.
+    /// The slot in which its SA is, if one takes every packet, and where that says so.
     slot: Option<u32>,
-    bundle: Option<&'v Bundle>,
+    sole: Option<Sole<'v>>,
 }
 
 impl<'v> Entrance<'v> {
     /// The SA that takes every packet, if there is one and nothing else is to be looked at.
     #[inline]
     pub(crate) fn simple(self) -> Option<&'v Sa> {
-        self.bundle.and_then(Bundle::simple).map(|sa| &**sa)
+        self.sole.and_then(Sole::sa)
     }
 }
 
@@ -240,17 +240,14 @@ pub(crate) fn enter_all<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut T
             prefetch(*row);
         }
     }
-    let mut bundles: [Option<&Bundle>; MANY] = [None; MANY];
-    for (row, bundle) in rows[..count].iter().zip(&mut bundles) {
+    let mut soles: [Option<Sole<'_>>; MANY] = [None; MANY];
+    for (row, sole) in rows[..count].iter().zip(&mut soles) {
         let slot = row.and_then(|row| row.slot(Family::V4));
-        *bundle = slot.and_then(|slot| view.bundles.bundle(slot));
-        if let Some(bundle) = bundle {
-            prefetch(*bundle);
-        }
+        *sole = slot.and_then(|slot| view.bundles.sole(slot));
     }
     for at in 0..count {
         let end = if at + 1 < count { starts[at + 1] } else { slots.len() };
-        let sa = bundles[at].and_then(Bundle::simple);
+        let sa = soles[at].and_then(Sole::sa);
         if let Some(sa) = sa {
             sa.prefetch();
         }
@@ -359,11 +356,8 @@ pub(crate) fn find<'v>(slot: &mut Slot<'v>, view: &'v View) -> Result<(), Verdic
     };
     let slots = view.tunnels.slots(number).ok_or(Verdict::NoTunnel)?;
     let into = slots.of(slot.flow.dst);
-    let bundle = into.and_then(|into| view.bundles.bundle(into));
-    if let Some(bundle) = bundle {
-        prefetch(bundle);
-    }
-    slot.tunnel = Some(Entrance { number, slot: into, bundle });
+    let sole = into.and_then(|into| view.bundles.sole(into));
+    slot.tunnel = Some(Entrance { number, slot: into, sole });
     Ok(())
 }
 
@@ -371,7 +365,7 @@ pub(crate) fn find<'v>(slot: &mut Slot<'v>, view: &'v View) -> Result<(), Verdic
 #[inline]
 pub(crate) fn enter<'v>(
     slot: &mut Slot<'v>,
-    Entrance { number, slot: into, bundle }: Entrance<'v>,
+    Entrance { number, slot: into, .. }: Entrance<'v>,
     view: &'v View,
     turn: &mut Turn<'_>,
 ) -> Result<(), Verdict> {
@@ -379,7 +373,7 @@ pub(crate) fn enter<'v>(
     if turn.hold.len() != 0 {
         return enter_by_policy(slot, number, into, view, turn);
     }
-    if let Some((sa, whose)) = bundle.and_then(|bundle| bundle.choose(turn.worker))
+    if let Some((sa, whose)) = into.and_then(|into| view.bundles.choose(into, turn.worker))
         && carries(sa, slot)
     {
         match whose {
