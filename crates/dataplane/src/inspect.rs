@@ -8,6 +8,7 @@
 //! What passes here is forwarded, or handed to this host; what goes out, and how, `choose` decides. Where no
 //! policy can say anything of packets in clear, `classify` has seen to them already.
 
+mod standing;
 #[cfg(test)]
 mod twin;
 mod way_back;
@@ -30,10 +31,12 @@ use crate::verdict::Verdict;
 use crate::view::View;
 use crate::vrfs::refuse_unknown;
 
+use standing::Standing;
+
 /// Checks every packet against the policies of the direction it takes.
 ///
-/// 1. Its addresses. Which packets are of one run? For each run, ask for the memory in which its policy
-///    is found.
+/// 1. Its addresses. Is whatever comes out of its tunnel [welcome](Standing)? Which of the other packets are of
+///    one run? For each run, ask for the memory in which its policy is found.
 /// 2. By then it has come: the policy; ask for its memory.
 /// 3. Decide; but of what came out of tunnels of route mode and no policy lets in
 /// 4. ask the routes, all of them together.
@@ -44,10 +47,10 @@ pub(crate) fn inspect<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn
     if view.welcomes_clear() && !batch.brings_opened() {
         return;
     }
-    let sides = Sides::of(view);
+    let (sides, standing) = (Sides::of(view), Standing::of(view, turn));
     for slots in batch.slots.chunks_mut(BATCH_PACKETS) {
         let mut runs = Runs::new();
-        find_runs(slots, &mut runs, &sides, view, turn);
+        find_runs(slots, &mut runs, &sides, standing, view, turn);
         if sides.are_cached() {
             for run in runs.iter_mut() {
                 recall(run, slots, &sides, turn);
@@ -61,7 +64,7 @@ pub(crate) fn inspect<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn
         }
         let mut any_unwelcome = false;
         for run in runs.iter_mut() {
-            inspect_run(run, slots, view, turn);
+            inspect_run(run, slots, &sides, standing, view, turn);
             any_unwelcome |= run.unwelcome.is_some();
         }
         if any_unwelcome {
@@ -137,6 +140,7 @@ fn find_runs<'v>(
     slots: &mut [Slot<'v>],
     runs: &mut Runs<'v>,
     sides: &Sides<'v>,
+    standing: Standing,
     view: &'v View,
     turn: &Turn<'_>,
 ) {
@@ -145,6 +149,16 @@ fn find_runs<'v>(
     for at in 0..slots.len() {
         let slot = &mut slots[at];
         if slot.verdict.is_some() {
+            continue;
+        }
+        if let Some(sa) = slot.inbound
+            && standing.welcomes(sa, &slot.flow)
+            && !is_local(&slot.flow.dst, view)
+        {
+            first = None;
+            if let Err(verdict) = check_addresses(&slot.flow) {
+                refuse(slot, verdict);
+            }
             continue;
         }
         // What the host itself sends comes in nowhere: only its way out is asked for, by `choose`.
@@ -233,7 +247,14 @@ fn find<'v>(
 
 /// The last pass.
 #[inline]
-fn inspect_run<'v>(run: &mut Run<'v>, slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) {
+fn inspect_run<'v>(
+    run: &mut Run<'v>,
+    slots: &mut [Slot<'v>],
+    sides: &Sides<'v>,
+    standing: Standing,
+    view: &'v View,
+    turn: &mut Turn<'_>,
+) {
     let slot = run.first(slots);
     let flow = &slot.flow;
     let policy = match slot.inbound {
@@ -250,7 +271,14 @@ fn inspect_run<'v>(run: &mut Run<'v>, slots: &mut [Slot<'v>], view: &'v View, tu
             return;
         }
         Err(verdict) => run.of(slots).for_each(|slot| refuse(slot, verdict)),
-        Ok(Some(policy)) => run.count(policy, slots, turn),
+        Ok(Some(policy)) => {
+            if let Some(sa) = slot.inbound.filter(|sa| sa.hot().if_id != 0)
+                && run.direction == Direction::Forward
+            {
+                standing.note(sa, flow, policy, sides.side(sa.hot().if_id, run.direction));
+            }
+            run.count(policy, slots, turn);
+        }
         Ok(None) => {}
     }
     if run.direction == Direction::In {

@@ -93,6 +93,14 @@ impl<'a> Side<'a> {
         self.v4.is_empty() && self.v6.is_empty() && self.default == DefaultAction::Accept
     }
 
+    /// Whether a policy decides every flow of a family in its tunnel.
+    pub(crate) fn is_for_all(&self, policy: &Policy, family: Family) -> bool {
+        match family {
+            Family::V4 => self.v4.is_for_all(policy),
+            Family::V6 => self.v6.is_for_all(policy),
+        }
+    }
+
     /// Whether the policies say of one flow what they say of another of the same tunnel: the two differ in
     /// nothing that any of them looks at.
     #[inline]

@@ -200,6 +200,7 @@ proptest! {
     fn packets_together_end_as_each_does_by_itself(
         tables in prop::collection::vec(tables(), 1..4),
         bursts in prop::collection::vec(burst(), 1..60),
+        times in any::<[u32; 3]>().prop_map(|times| times.map(u64::from)),
     ) {
         let umem = Umem::new(BATCH_PACKETS * 4, 2048, false).unwrap();
         let mut pool = umem.pool(0..BATCH_PACKETS * 4);
@@ -208,7 +209,8 @@ proptest! {
         let (counters, mut flows, mut hold) = (Counters::default(), Flows::new(), Hold::new());
         let (mut events, mut late) = (EventSink::new(event::channel().0), Vec::new());
         let views: Vec<View> = tables.iter().map(Tables::view).collect();
-        for view in &views {
+        // Twice each, as the second time it is known who is welcome; half a second may pass in between.
+        for (at, view) in views.iter().flat_map(|view| [view; 3]).enumerate() {
             let mut memory = BatchMemory::new();
             let mut batch = memory.begin();
             let packets = || bursts.iter().flat_map(|(flow, sa, count)| (0..*count).map(|_| (*flow, *sa)));
@@ -220,7 +222,7 @@ proptest! {
             // As if another worker had opened them.
             batch.returned = batch.slots.len();
             inspect(&mut batch, view, &mut Turn {
-                now_ns: 1,
+                now_ns: times[at % 3],
                 worker: 0,
                 seat: 1,
                 number: 1,

@@ -136,6 +136,11 @@ impl<A: Address> Fields<A> {
         Fields { source: A::of(0), destination: A::of(0), ports: 0, if_id: 0, protocol: 0 }
     }
 
+    /// Whether a mask looks at nothing but whose tunnel it is.
+    pub(super) fn is_of_tunnels(&self) -> bool {
+        *self == Fields { if_id: self.if_id, ..Fields::none() }
+    }
+
     /// The mask that looks at all that two masks look at.
     pub(super) fn with(&self, other: &Fields<A>) -> Fields<A> {
         Fields {

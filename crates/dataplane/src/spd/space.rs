@@ -138,6 +138,15 @@ impl<A: Address> Space<A> {
         &self.seen
     }
 
+    /// Whether a policy here decides every flow in its tunnel, as it looks at nothing else and none of those
+    /// that look at more ranks better.
+    pub(super) fn is_for_all(&self, policy: &Policy) -> bool {
+        let looks_at_tunnels = |tuple: &Tuple<A>| !tuple.is_shared && tuple.mask.is_of_tunnels();
+        // None that is in another tuple ranks better than that's best.
+        let is_best = |tuple: &Tuple<A>| looks_at_tunnels(tuple) || policy.rank() < tuple.best;
+        self.tuples.iter().any(looks_at_tunnels) && self.tuples.iter().all(is_best)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.tuples.is_empty()
     }
