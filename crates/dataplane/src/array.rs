@@ -3,8 +3,7 @@
 //! The sibling of [`crate::table`] for small numbers as keys: control clones it (one reference
 //! count), changes the clone and publishes it. A change copies sixteen elements and as many
 //! references for each level above, of which there are as many as the highest index has hexadecimal
-//! digits beyond the first. Wider arrays have fewer levels and copy more: they are for elements that
-//! are small and refer to nothing.
+//! digits beyond the first. What is small and refers to nothing is better kept in [`crate::pages`].
 //!
 //! It only grows. Elements that were never set have their default value.
 
@@ -12,26 +11,27 @@ use std::sync::Arc;
 
 use crate::cpu::prefetch;
 
+/// How many elements a leaf has, and how many children a branch.
+const WIDTH: usize = 16;
+
 #[derive(Clone)]
-enum Node<T, const WIDTH: usize> {
+enum Node<T> {
     Empty,
-    Branch(Arc<[Node<T, WIDTH>; WIDTH]>),
+    Branch(Arc<[Node<T>; WIDTH]>),
     Leaf(Arc<[T; WIDTH]>),
 }
 
-/// A copy-on-write array. `WIDTH`, a power of two, is how many elements a leaf has, and how many children a
-/// branch.
+/// A copy-on-write array.
 #[derive(Clone)]
-pub struct Array<T, const WIDTH: usize = 16> {
-    root: Node<T, WIDTH>,
+pub struct Array<T> {
+    root: Node<T>,
     /// Branches between the root and any leaf, the root included.
     levels: u32,
 }
 
-impl<T: Clone + Default, const WIDTH: usize> Array<T, WIDTH> {
+impl<T: Clone + Default> Array<T> {
     /// An empty array.
-    pub fn new() -> Array<T, WIDTH> {
-        const { assert!(WIDTH.is_power_of_two()) };
+    pub fn new() -> Array<T> {
         Array { root: Node::Empty, levels: 0 }
     }
 
@@ -84,13 +84,13 @@ impl<T: Clone + Default, const WIDTH: usize> Array<T, WIDTH> {
     }
 }
 
-impl<T: Clone + Default, const WIDTH: usize> Default for Array<T, WIDTH> {
+impl<T: Clone + Default> Default for Array<T> {
     fn default() -> Self {
         Array::new()
     }
 }
 
-impl<T: Clone + Default, const WIDTH: usize> Node<T, WIDTH> {
+impl<T: Clone + Default> Node<T> {
     fn set(&mut self, index: u32, levels: u32, value: T) {
         if matches!(self, Node::Empty) {
             *self = match levels {
@@ -122,27 +122,24 @@ mod tests {
             steps in prop::collection::vec((0..8u32, 0..16u32, any::<u16>()), 1..200)
         ) {
             let (mut array, mut twin) = (Array::<u16>::new(), HashMap::new());
-            let mut wide = Array::<u16, 512>::new();
             let mut versions = Vec::new();
             for (digits, offset, value) in steps {
                 // Indices of every height, dense at the start of each.
                 let index = ((1u64 << (4 * digits)) - 1) as u32 + offset;
                 array.set(index, value);
-                wide.set(index, value);
                 twin.insert(index, value);
                 if versions.len() < 4 {
-                    versions.push((array.clone(), wide.clone(), twin.clone()));
+                    versions.push((array.clone(), twin.clone()));
                 }
             }
-            versions.push((array, wide, twin));
-            for (array, wide, twin) in &versions {
+            versions.push((array, twin));
+            for (array, twin) in &versions {
                 for (index, value) in twin {
-                    prop_assert_eq!((array.get(*index), wide.get(*index)), (Some(value), Some(value)));
+                    prop_assert_eq!(array.get(*index), Some(value));
                 }
                 for index in [0, 1, 17, 300, 5000, 70_000, u32::MAX] {
                     let expected = twin.get(&index).copied().unwrap_or_default();
                     prop_assert_eq!(array.get(index).copied().unwrap_or_default(), expected);
-                    prop_assert_eq!(wide.get(index).copied().unwrap_or_default(), expected);
                 }
             }
         }

@@ -19,6 +19,7 @@ use std::sync::{Arc, LazyLock};
 
 use crate::array::Array;
 use crate::cpu::prefetch;
+use crate::pages::Pages;
 use crate::sa::Sa;
 
 /// Highest number of slots: sixteen times the tunnels that the gateway is designed for.
@@ -97,9 +98,6 @@ impl Bundle {
     }
 }
 
-/// Addresses in one piece of memory, copied together: 4 KiB, which takes less than a microsecond.
-const ADDRESSES: usize = 512;
-
 /// Where the SA is that takes every packet of a slot, if there is one ([`Bundle::simple`]).
 #[derive(Clone, Copy, Default)]
 struct Address(Option<NonNull<Sa>>);
@@ -128,7 +126,7 @@ impl<'v> Sole<'v> {
 pub struct Bundles {
     slots: Array<Bundle>,
     /// Of each slot's bundle what most packets need, set together with it.
-    addresses: Array<Address, ADDRESSES>,
+    addresses: Pages<Address>,
 }
 
 impl Bundles {

@@ -36,6 +36,7 @@ mod hold;
 mod hop;
 mod inspect;
 mod open;
+mod pages;
 mod parse;
 mod punt;
 mod receive;

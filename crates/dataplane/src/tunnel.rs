@@ -23,6 +23,7 @@ use crate::bundles::{BUNDLES_MAX, Sole, Whose};
 use crate::choose::{carries, protect};
 use crate::cpu::prefetch;
 use crate::fib::{Fib, Lead, MANY};
+use crate::pages::Pages;
 use crate::policy::{Action, Direction, Template, next_id};
 use crate::prefix::Family;
 use crate::sa::Sa;
@@ -53,11 +54,6 @@ pub struct Tunnel {
 /// What a packet that leaves needs of a row, so that eight rows are a cache line: the slots by family.
 #[derive(Clone, Copy)]
 pub(crate) struct Slots([u32; 2]);
-
-/// Rows in one piece of memory, copied together: 4 KiB, which takes less than a microsecond. With so many, a
-/// hundred thousand are found in two steps, of which the first reads a few lines that stay in the
-/// first level cache.
-const ROWS: usize = 512;
 
 /// Where a packet goes that its route leads into a tunnel.
 #[derive(Clone, Copy)]
@@ -107,9 +103,9 @@ impl Slots {
 /// a third its name, which few need: a packet should touch few lines of memory, and others the same.
 #[derive(Clone, Default)]
 pub struct Tunnels {
-    slots: Array<Slots, ROWS>,
+    slots: Pages<Slots>,
     /// A number for each row that no other row of the process's life has, nor a policy.
-    ids: Array<u64, ROWS>,
+    ids: Pages<u64>,
     names: Array<TunnelName>,
     numbers: Table<TunnelName, u32>,
     /// The port of the host's device, by `if_id`.
