@@ -139,6 +139,13 @@ impl Fib {
         self.routes(vrf).map_or(0, |routes| routes.lookup(destination))
     }
 
+    /// The same, and how many first bits of the address say so, at least one: all destinations with those have that
+    /// code.
+    #[inline]
+    pub(crate) fn block_in(&self, vrf: u32, destination: IpAddr) -> (u32, u32) {
+        self.routes(vrf).map_or((0, u32::MAX), |routes| routes.lookup_block(destination))
+    }
+
     /// The routes of many destinations in the main table, each as [`lookup`](Fib::lookup) finds it, given
     /// to `found` with its destination's number. The memory that they are in is asked for together.
     #[inline]
@@ -360,6 +367,14 @@ impl Routes {
         }
     }
 
+    #[inline]
+    fn lookup_block(&self, destination: IpAddr) -> (u32, u32) {
+        match destination {
+            IpAddr::V4(v4) => self.v4.lookup_block(v4.to_bits()),
+            IpAddr::V6(v6) => self.v6.lookup_block(v6.to_bits()),
+        }
+    }
+
     /// Of destinations of which some are IPv6.
     fn codes_of_mixed(&self, destinations: &[IpAddr], codes: &mut [u32; MANY]) {
         let (mut v4, mut v6) = ([0; MANY], [0; MANY]);
@@ -471,11 +486,25 @@ mod tests {
             .map(|(_, route)| *route)
     }
 
+    /// An address with another bit.
+    fn flipped(address: IpAddr, bit: u32) -> IpAddr {
+        match address {
+            IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() ^ 1 << (31 - bit)).into(),
+            IpAddr::V6(v6) => std::net::Ipv6Addr::from_bits(v6.to_bits() ^ 1 << (127 - bit)).into(),
+        }
+    }
+
     fn same(fib: &Fib, vrf: u32, twin: &HashMap<Prefix, Route>, probes: &[(bool, u32)]) {
         assert_eq!(fib.iter_in(vrf).collect::<HashMap<_, _>>(), *twin);
         for (v6, bits) in probes {
             let destination = address(*v6, *bits);
             assert_eq!(fib.lookup_in(vrf, destination), naive(twin, destination), "{destination}");
+            let (code, bits) = fib.block_in(vrf, destination);
+            assert!(fib.route_of(code) == naive(twin, destination) && bits > 0);
+            for neighbour in (bits..if *v6 { 128 } else { 32 }).map(|bit| flipped(destination, bit))
+            {
+                assert_eq!(naive(twin, neighbour), fib.route_of(code), "{destination} {neighbour}");
+            }
         }
         if vrf == 0 {
             let all: Vec<IpAddr> = probes.iter().map(|(v6, bits)| address(*v6, *bits)).collect();

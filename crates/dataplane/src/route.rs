@@ -24,6 +24,8 @@ struct Last<'v> {
     sa: Option<&'v Sa>,
     vrf: u32,
     destination: IpAddr,
+    /// How many first bits of the destination decided on the route; [`ALL`] if that is not known.
+    block: u32,
     /// Of the route, and whether all that it leads are sent to one router.
     code: u32,
     is_shared: bool,
@@ -32,6 +34,9 @@ struct Last<'v> {
     /// The link header's first eight bytes, and its last.
     header: [u64; 2],
 }
+
+/// As many bits as two destinations never have in common that are not the same.
+const ALL: u32 = 128;
 
 /// Routes that were looked up ahead, side by side, where the table is too large for the cache.
 struct Ahead {
@@ -181,10 +186,16 @@ fn find<'v, const VRFS: bool>(
     {
         return Ok(());
     }
-    let code = match (known(slot), ahead) {
-        (Some(code), _) => code,
-        (None, Some(ahead)) => ahead.code(vrf, slot, view),
-        (None, None) => view.fib.code_in(vrf, to),
+    let (code, block) = match (known(slot), ahead) {
+        (Some(code), _) => (code, ALL),
+        (None, Some(ahead)) => (ahead.code(vrf, slot, view), ALL),
+        // What was known of the block is mostly of this destination, too: it has not to be looked up.
+        (None, None) => match last {
+            Some(last) if last.vrf == vrf && in_common(&last.destination, &to) >= last.block => {
+                (last.code, last.block)
+            }
+            _ => view.fib.block_in(vrf, to),
+        },
     };
     match last {
         // Others of one network have the same route.
@@ -193,11 +204,21 @@ fn find<'v, const VRFS: bool>(
                 && last.is_shared
                 && last.destination.is_ipv4() == to.is_ipv4() =>
         {
-            (last.sa, last.vrf, last.destination) = (sa, vrf, to);
+            (last.sa, last.vrf, last.destination, last.block) = (sa, vrf, to, block);
         }
-        _ => *last = Some(Last { sa, ..look_up(slot, (vrf, to), code, view, turn)? }),
+        _ => *last = Some(Last { sa, block, ..look_up(slot, (vrf, to), code, view, turn)? }),
     }
     Ok(())
+}
+
+/// How many first bits two addresses have in common; none if they are of two families.
+#[inline]
+fn in_common(one: &IpAddr, other: &IpAddr) -> u32 {
+    match (one, other) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        (IpAddr::V6(one), IpAddr::V6(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        _ => 0,
+    }
 }
 
 fn look_up<'v>(
@@ -228,7 +249,17 @@ fn look_up<'v>(
     written.map_err(|_| Verdict::NoRoom)?;
     let piece = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| header[at + byte]));
     let (is_shared, header) = (hop.gateway.is_some(), [piece(0), piece(HEADER_LEN - 8)]);
-    Ok(Last { sa: None, vrf, destination, code, is_shared, port: hop.port, mtu, header })
+    Ok(Last {
+        sa: None,
+        vrf,
+        destination,
+        block: ALL,
+        code,
+        is_shared,
+        port: hop.port,
+        mtu,
+        header,
+    })
 }
 
 fn resolve(

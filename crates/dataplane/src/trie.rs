@@ -22,20 +22,16 @@
 
 mod flat;
 pub(crate) mod many;
+mod node;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use flat::Flat;
-
-/// Bits that a node takes of an address.
-const STRIDE: u32 = 6;
+use node::{COVERING, Node, STRIDE, end_of};
 
 /// Root nodes in one piece of memory, copied together: 4 KiB, which takes a microsecond.
 const CHUNK_BITS: u32 = 6;
-
-/// Values in a node itself, so that a look-up ends there. Seldom more prefixes end in one.
-const FEW: usize = 6;
 
 /// From how many prefixes on the trie begins deeper: two nodes for a handful, 8 KiB of them for some
 /// hundreds, half a MiB for a table of the Internet's size.
@@ -49,6 +45,9 @@ pub(crate) trait Word: Copy + Eq {
     /// An address of zeros but for `count` bits from `depth` on.
     fn with_bits(self, depth: u32, count: u32, bits: u32) -> Self;
 
+    /// How many bits an address has.
+    const BITS: u32;
+
     /// From how many prefixes on the first bits are written out as well.
     const FLAT_FROM: usize;
 
@@ -59,6 +58,7 @@ pub(crate) trait Word: Copy + Eq {
 macro_rules! word {
     ($($word:ty, $flat_from:expr);+) => {$(
         impl Word for $word {
+            const BITS: u32 = <$word>::BITS;
             const FLAT_FROM: usize = $flat_from;
             const ZERO: $word = 0;
 
@@ -78,42 +78,6 @@ macro_rules! word {
 }
 
 word!(u32, flat::FROM; u128, usize::MAX);
-
-/// The values of a node's prefixes, in the order of their bits.
-#[derive(Clone)]
-enum Values {
-    Few([u32; FEW]),
-    Many(Arc<[u32]>),
-}
-
-/// One cache line.
-#[derive(Clone)]
-#[repr(align(64))]
-struct Node {
-    /// The prefixes that end here: bit 2ⁿ + b for the one of n further bits, which are b; n is 0 to 5.
-    ends: u64,
-    /// The children that exist, by the next six bits.
-    below: u64,
-    children: Option<Arc<[Node]>>,
-    values: Values,
-}
-
-const _: () = assert!(size_of::<Node>() == 64);
-
-/// For each five bits, the prefixes of them.
-const COVERING: [u64; 32] = {
-    let mut table = [0; 32];
-    let mut bits = 0;
-    while bits < 32 {
-        let mut len = 0;
-        while len < STRIDE as usize {
-            table[bits] |= 1 << (1 << len | bits >> (STRIDE as usize - 1 - len));
-            len += 1;
-        }
-        bits += 1;
-    }
-    table
-};
 
 /// A version of a trie over addresses of one family.
 #[derive(Clone)]
@@ -140,12 +104,15 @@ impl<W: Word> Trie<W> {
     /// The value of the longest prefix of an address; 0 without one.
     #[inline]
     pub(crate) fn lookup(&self, address: W) -> u32 {
-        match &self.flat {
-            Some(flat) => match flat.find(address) {
-                Some(0) => self.above(address),
-                Some(value) => *value,
-                None => self.descend(address),
-            },
+        self.lookup_block(address).0
+    }
+
+    /// The same, and how many first bits of the address say so: it is the value of all addresses with those.
+    #[inline]
+    pub(crate) fn lookup_block(&self, address: W) -> (u32, u32) {
+        match self.flat.as_ref().and_then(|flat| flat.find(address)) {
+            Some(0) => (self.above(address), W::BITS),
+            Some(value) => (*value, W::BITS),
             None => self.descend(address),
         }
     }
@@ -157,9 +124,9 @@ impl<W: Word> Trie<W> {
     }
 
     #[inline]
-    fn descend(&self, address: W) -> u32 {
+    fn descend(&self, address: W) -> (u32, u32) {
         let root = address.bits(0, self.root_bits) as usize;
-        let Some(mut node) = self.root(root) else { return 0 };
+        let Some(mut node) = self.root(root) else { return (0, W::BITS) };
         let mut depth = self.root_bits;
         let mut best: Option<(&Node, u32)> = None;
         loop {
@@ -172,10 +139,11 @@ impl<W: Word> Trie<W> {
             node = child;
             depth += STRIDE;
         }
-        match best {
+        let value = match best {
             Some((node, end)) => node.value(end),
             None => self.above(address),
-        }
+        };
+        (value, (depth + STRIDE).min(W::BITS))
     }
 
     #[inline]
@@ -328,121 +296,6 @@ impl<W> Default for Trie<W> {
             len: 0,
             flat: None,
             family: std::marker::PhantomData,
-        }
-    }
-}
-
-/// The bit of `Node::ends` for a prefix that ends in the node at `depth`.
-fn end_of<W: Word>(prefix: W, depth: u32, len: u32) -> u32 {
-    1 << (len - depth) | prefix.bits(depth, len - depth)
-}
-
-/// How many bits of `set` are below `bit`.
-#[inline(always)]
-fn rank(set: u64, bit: u32) -> usize {
-    (set & ((1 << bit) - 1)).count_ones() as usize
-}
-
-impl Node {
-    const EMPTY: Node = Node { ends: 0, below: 0, children: None, values: Values::Few([0; FEW]) };
-
-    #[inline(always)]
-    fn child(&self, next: u32) -> Option<&Node> {
-        if self.below >> next & 1 == 0 {
-            return None;
-        }
-        self.children.as_ref()?.get(rank(self.below, next))
-    }
-
-    /// The value of a prefix that ends here.
-    #[inline(always)]
-    fn value(&self, end: u32) -> u32 {
-        let at = rank(self.ends, end);
-        let value = match &self.values {
-            Values::Few(values) => values.get(at),
-            Values::Many(values) => values.get(at),
-        };
-        value.copied().unwrap_or(0)
-    }
-
-    fn values(&self) -> &[u32] {
-        match &self.values {
-            Values::Few(values) => &values[..(self.ends.count_ones() as usize).min(FEW)],
-            Values::Many(values) => values,
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.ends | self.below == 0
-    }
-
-    fn replace<W: Word>(&mut self, prefix: W, depth: u32, len: u32, value: u32) -> u32 {
-        if len - depth < STRIDE {
-            return self.replace_here(end_of(prefix, depth, len), value);
-        }
-        let next = prefix.bits(depth, STRIDE);
-        if self.below >> next & 1 == 0 {
-            if value == 0 {
-                return 0;
-            }
-            self.edit_children(next, |children, at| children.insert(at, Node::EMPTY));
-            self.below |= 1 << next;
-        }
-        let at = rank(self.below, next);
-        let Some(children) = &mut self.children else { return 0 };
-        let child = &mut Arc::make_mut(children)[at];
-        let old = child.replace(prefix, depth + STRIDE, len, value);
-        if child.is_empty() {
-            self.edit_children(next, |children, at| drop(children.remove(at)));
-            self.below &= !(1 << next);
-        }
-        old
-    }
-
-    fn edit_children(&mut self, next: u32, edit: impl FnOnce(&mut Vec<Node>, usize)) {
-        let mut children = Vec::with_capacity(self.below.count_ones() as usize + 1);
-        children.extend(self.children.take().iter().flat_map(|known| known.iter().cloned()));
-        edit(&mut children, rank(self.below, next));
-        self.children = (!children.is_empty()).then(|| children.into());
-    }
-
-    fn replace_here(&mut self, end: u32, value: u32) -> u32 {
-        let at = rank(self.ends, end);
-        let known = self.ends >> end & 1 != 0;
-        let mut values = self.values().to_vec();
-        let old = match (known, value) {
-            (false, 0) => return 0,
-            (false, value) => {
-                values.insert(at, value);
-                self.ends |= 1 << end;
-                0
-            }
-            (true, 0) => {
-                self.ends &= !(1 << end);
-                values.remove(at)
-            }
-            (true, value) => std::mem::replace(&mut values[at], value),
-        };
-        self.values = match values.len() {
-            0..=FEW => {
-                let mut few = [0; FEW];
-                few[..values.len()].copy_from_slice(&values);
-                Values::Few(few)
-            }
-            _ => Values::Many(values.into()),
-        };
-        old
-    }
-
-    fn for_each<W: Word>(&self, prefix: W, depth: u32, each: &mut impl FnMut(W, u32, u32)) {
-        let ends = (0..u64::BITS).filter(|end| self.ends >> end & 1 != 0);
-        for (end, value) in ends.zip(self.values()) {
-            let len = end.ilog2();
-            each(prefix.with_bits(depth, len, end & !(1 << len)), depth + len, *value);
-        }
-        let below = (0..u64::BITS).filter(|next| self.below >> next & 1 != 0);
-        for (next, child) in below.zip(self.children.iter().flat_map(|children| children.iter())) {
-            child.for_each(prefix.with_bits(depth, STRIDE, next), depth + STRIDE, each);
         }
     }
 }

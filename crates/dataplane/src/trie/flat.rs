@@ -16,7 +16,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{COVERING, Node, STRIDE, Word};
+use super::Word;
+use super::node::{COVERING, Node, STRIDE};
 
 /// From how many IPv4 prefixes on they are written out at all: where the trie's roots begin at [`BITS`].
 pub(super) const FROM: usize = 4096;

@@ -9,7 +9,8 @@
 //! of its next node as it learns where that is.
 
 use super::flat::{Entry, Flat, TO_TRIE, leads_further};
-use super::{COVERING, Node, STRIDE, Trie, Word};
+use super::node::{COVERING, Node, STRIDE};
+use super::{Trie, Word};
 use crate::cpu::{counting_bits, prefetch};
 
 /// Addresses that are looked up side by side: four times what a core of today fetches at a time, so
