@@ -47,10 +47,12 @@ pub(crate) fn inspect<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn
     if view.welcomes_clear() && !batch.brings_opened() {
         return;
     }
-    let (sides, standing) = (Sides::of(view), Standing::of(view, turn));
+    let sides = Sides::of(view);
+    let standing = sides.are_of_tunnels().then(|| Standing::of(view, turn));
     for slots in batch.slots.chunks_mut(BATCH_PACKETS) {
+        let welcome = standing.map_or(0, |standing| standing.welcome(slots, view));
         let mut runs = Runs::new();
-        find_runs(slots, &mut runs, &sides, standing, view, turn);
+        find_runs(slots, welcome, &mut runs, &sides, view, turn);
         if sides.are_cached() {
             for run in runs.iter_mut() {
                 recall(run, slots, &sides, turn);
@@ -64,8 +66,11 @@ pub(crate) fn inspect<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn
         }
         let mut any_unwelcome = false;
         for run in runs.iter_mut() {
-            inspect_run(run, slots, &sides, standing, view, turn);
+            inspect_run(run, slots, view, turn);
             any_unwelcome |= run.unwelcome.is_some();
+        }
+        if let Some(standing) = standing {
+            runs.iter_mut().for_each(|run| standing.note(run, slots, &sides));
         }
         if any_unwelcome {
             way_back::decide(runs.iter_mut(), slots, view);
@@ -90,6 +95,12 @@ impl<'v> Sides<'v> {
     #[inline]
     fn are_cached(&self) -> bool {
         self.0[0].iter().any(Flows::is_worth_it)
+    }
+
+    /// Whether there are policies of tunnels.
+    #[inline]
+    fn are_of_tunnels(&self) -> bool {
+        self.0[1].iter().any(|side| !side.is_empty())
     }
 
     #[inline]
@@ -134,13 +145,13 @@ impl<'v> Way<'v> {
     }
 }
 
-/// The first pass.
+/// The first pass. Of slots whose bit is set in `welcome`, nothing is asked.
 #[inline]
 fn find_runs<'v>(
     slots: &mut [Slot<'v>],
+    welcome: u64,
     runs: &mut Runs<'v>,
     sides: &Sides<'v>,
-    standing: Standing,
     view: &'v View,
     turn: &Turn<'_>,
 ) {
@@ -151,14 +162,8 @@ fn find_runs<'v>(
         if slot.verdict.is_some() {
             continue;
         }
-        if let Some(sa) = slot.inbound
-            && standing.welcomes(sa, &slot.flow)
-            && !is_local(&slot.flow.dst, view)
-        {
+        if welcome >> at & 1 != 0 {
             first = None;
-            if let Err(verdict) = check_addresses(&slot.flow) {
-                refuse(slot, verdict);
-            }
             continue;
         }
         // What the host itself sends comes in nowhere: only its way out is asked for, by `choose`.
@@ -247,14 +252,7 @@ fn find<'v>(
 
 /// The last pass.
 #[inline]
-fn inspect_run<'v>(
-    run: &mut Run<'v>,
-    slots: &mut [Slot<'v>],
-    sides: &Sides<'v>,
-    standing: Standing,
-    view: &'v View,
-    turn: &mut Turn<'_>,
-) {
+fn inspect_run<'v>(run: &mut Run<'v>, slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) {
     let slot = run.first(slots);
     let flow = &slot.flow;
     let policy = match slot.inbound {
@@ -271,14 +269,7 @@ fn inspect_run<'v>(
             return;
         }
         Err(verdict) => run.of(slots).for_each(|slot| refuse(slot, verdict)),
-        Ok(Some(policy)) => {
-            if let Some(sa) = slot.inbound.filter(|sa| sa.hot().if_id != 0)
-                && run.direction == Direction::Forward
-            {
-                standing.note(sa, flow, policy, sides.side(sa.hot().if_id, run.direction));
-            }
-            run.count(policy, slots, turn);
-        }
+        Ok(Some(policy)) => run.count(policy, slots, turn),
         Ok(None) => {}
     }
     if run.direction == Direction::In {

@@ -87,10 +87,16 @@ impl<'a> Side<'a> {
         }
     }
 
+    /// Whether there is no policy.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.v4.is_empty() && self.v6.is_empty()
+    }
+
     /// Whether there is no policy, and what they do not cover may pass: nobody need be asked.
     #[inline]
     pub(crate) fn is_silent(&self) -> bool {
-        self.v4.is_empty() && self.v6.is_empty() && self.default == DefaultAction::Accept
+        self.is_empty() && self.default == DefaultAction::Accept
     }
 
     /// Whether a policy decides every flow of a family in its tunnel.

@@ -19,11 +19,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use wire::flow::Flow;
 
-use crate::batch::Turn;
-use crate::policy::Policy;
+use super::{Sides, check_addresses, refuse};
+use crate::batch::{BATCH_PACKETS, Slot, Turn};
+use crate::classify::is_local;
+use crate::policy::Direction;
 use crate::prefix::Family;
-use crate::sa::{Mode, Sa};
-use crate::spd::Side;
+use crate::runs::Run;
+use crate::sa::Mode;
+use crate::spd::Lookup;
 use crate::view::View;
 
 const MARK: u64 = 1 << 63;
@@ -33,6 +36,7 @@ const TIME_BITS: u32 = 26;
 /// Half a second, as a power of two of nanoseconds.
 const TIME_SHIFT: u32 = 29;
 
+const _: () = assert!(BATCH_PACKETS <= u64::BITS as usize);
 const _: () = assert!(1 + VERSION_BITS + TIME_BITS + 1 == u64::BITS);
 
 /// What is remembered of SAs in this turn.
@@ -52,20 +56,45 @@ impl Standing {
         self.0 | Family::of(flow.src).index() as u64
     }
 
-    /// Whether every packet that came through an SA and goes on is welcome, if its addresses are any.
-    #[inline]
-    pub(super) fn welcomes(self, sa: &Sa, flow: &Flow) -> bool {
-        sa.hot().welcomed_by.load(Relaxed) == self.of_family(flow)
+    /// The slots whose packets go on and are welcome, as bits; but those of addresses that nobody may have
+    /// are decided.
+    #[inline(never)]
+    pub(super) fn welcome(self, slots: &mut [Slot<'_>], view: &View) -> u64 {
+        let mut welcome = 0;
+        for (at, slot) in slots.iter_mut().enumerate() {
+            if slot.verdict.is_none()
+                && let Some(sa) = slot.inbound
+                && sa.hot().welcomed_by.load(Relaxed) == self.of_family(&slot.flow)
+                && !is_local(&slot.flow.dst, view)
+            {
+                match check_addresses(&slot.flow) {
+                    Ok(()) => welcome |= 1 << at,
+                    Err(verdict) => refuse(slot, verdict),
+                }
+            }
+        }
+        welcome
     }
 
-    /// Remembers that `policy` welcomes a packet which came through `sa` and goes on, if it welcomes them all.
+    /// Remembers of an SA that the policy which let the packets of a run pass lets all of its packets pass, if
+    /// that is so.
     #[inline(never)]
-    pub(super) fn note(self, sa: &Sa, flow: &Flow, policy: &Policy, side: &Side<'_>) {
-        let welcomes_all = sa.hot().mode == Mode::Tunnel
+    pub(super) fn note(self, run: &Run<'_>, slots: &[Slot<'_>], sides: &Sides<'_>) {
+        let slot = run.first(slots);
+        if let Lookup::Policy(policy) = run.found
+            && run.direction == Direction::Forward
+            && slot.verdict.is_none()
+            && run.unwelcome.is_none()
+            && let Some(sa) = slot.inbound
+            && let hot = sa.hot()
+            && hot.if_id != 0
+            && hot.mode == Mode::Tunnel
             && !sa.is_selective()
-            && side.is_for_all(policy, Family::of(flow.src));
-        if welcomes_all {
-            sa.hot().welcomed_by.store(self.of_family(flow), Relaxed);
+        {
+            let family = Family::of(slot.flow.src);
+            if sides.side(hot.if_id, run.direction).is_for_all(policy, family) {
+                hot.welcomed_by.store(self.of_family(&slot.flow), Relaxed);
+            }
         }
     }
 }

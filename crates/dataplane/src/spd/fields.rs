@@ -29,7 +29,7 @@ pub(super) trait Address: Copy + Eq + std::fmt::Debug {
 impl Address for u32 {
     const CUTS: [u8; 3] = [16, 8, 4];
 
-    #[inline]
+    #[inline(always)]
     fn of(bits: u128) -> u32 {
         bits as u32
     }
@@ -39,7 +39,7 @@ impl Address for u32 {
         (u64::MAX << ((32 - len) & 63)) as u32
     }
 
-    #[inline]
+    #[inline(always)]
     fn of_address(address: IpAddr) -> u32 {
         match address {
             IpAddr::V4(v4) => v4.to_bits(),
@@ -47,7 +47,7 @@ impl Address for u32 {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn and(self, mask: u32) -> u32 {
         self & mask
     }
@@ -62,7 +62,7 @@ impl Address for u32 {
         self ^ other
     }
 
-    #[inline]
+    #[inline(always)]
     fn hash_pair<H: Hasher>(self, other: u32, state: &mut H) {
         state.write_u64(u64::from(self) << 32 | u64::from(other));
     }
@@ -81,12 +81,12 @@ impl Address for u128 {
         if len == 0 { 0 } else { u128::MAX << ((128 - len) & 127) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn of_address(address: IpAddr) -> u128 {
         address_bits(address)
     }
 
-    #[inline]
+    #[inline(always)]
     fn and(self, mask: u128) -> u128 {
         self & mask
     }
@@ -101,7 +101,7 @@ impl Address for u128 {
         self ^ other
     }
 
-    #[inline]
+    #[inline(always)]
     fn hash_pair<H: Hasher>(self, other: u128, state: &mut H) {
         state.write_u128(self);
         state.write_u128(other);
@@ -121,7 +121,7 @@ pub(super) struct Fields<A> {
 }
 
 impl<A: Address> Hash for Fields<A> {
-    #[inline]
+    #[inline(always)]
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.source.hash_pair(self.destination, state);
         // The protocol disturbs the ports; that two keys hash alike is rare, and costs a comparison.
@@ -168,7 +168,7 @@ impl<A: Address> Fields<A> {
         rest == 0
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn of(flow: &Flow, if_id: u32) -> Fields<A> {
         Fields {
             source: A::of_address(flow.src),
@@ -179,7 +179,7 @@ impl<A: Address> Fields<A> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn under(&self, mask: &Fields<A>) -> Fields<A> {
         Fields {
             source: self.source.and(mask.source),

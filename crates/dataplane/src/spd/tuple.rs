@@ -5,7 +5,6 @@
 //! table itself, and is compared where it is found; the others are in a second table, which few packets
 //! need. Of IPv4 two entries are a cache line in both kinds.
 
-use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::quality::RandomState;
@@ -13,7 +12,7 @@ use foldhash::quality::RandomState;
 use super::brief::{Brief, Tag, Tagged};
 use super::fields::{Address, Fields, Shape};
 use crate::policy::{Policy, Rank};
-use crate::table::{Beside, Table};
+use crate::table::{Beside, Table, hash_one};
 
 /// What a policy selects, and how it ranks.
 #[derive(Clone, Copy, Debug)]
@@ -101,9 +100,9 @@ impl<A: Address> Tuple<A> {
         self.exact.len() + self.compared.len() + self.behind.len()
     }
 
-    #[inline]
+    #[inline(always)]
     fn tag(&self, fields: &Fields<A>) -> Tag {
-        Tag(self.hasher.hash_one(fields.under(&self.mask)) as u32)
+        Tag(hash_one(&self.hasher, &fields.under(&self.mask)) as u32)
     }
 
     /// The best policy with a tag, if what it selects can be told briefly.
