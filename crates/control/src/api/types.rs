@@ -268,7 +268,7 @@ pub struct Policy {
     pub dst_port: (u16, u16),
     /// The transformations, in order.
     pub templates: Vec<Template>,
-    /// Packets that it decided.
+    /// Packets that it decided, but in route mode only those that it was asked for: docs/routes.md.
     pub packets: u64,
     /// Bytes that it decided.
     pub bytes: u64,

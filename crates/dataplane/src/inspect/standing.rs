@@ -3,7 +3,7 @@
 //!
 //! That it is so is remembered in the SA (`welcomed_by`), as a number that stands for these very policies
 //! and this half of a second. So whoever wants to know when the policy was last of use is told to the
-//! second, as by Linux, but its packets are counted only when it is asked: those are the SA's.
+//! second, as by Linux; its packets are counted only where it is asked, and all of them by the SA.
 //!
 //! ```text
 //!  63  62                        27  26                    1   0
@@ -12,8 +12,8 @@
 //! └───┴────────────────────────────┴────────────────────────┴────────┘
 //! ```
 //!
-//! Two that are not the same are so alike only for an SA that carried nothing for a year to half a second,
-//! while policies changed a multiple of 2³⁶ times.
+//! Two that are not the same look alike only to an SA that carried nothing for 417 days to the half second, while
+//! policies changed a multiple of 2³⁶ times.
 
 use std::sync::atomic::Ordering::Relaxed;
 
