@@ -112,10 +112,21 @@ struct Tables {
     policies: Vec<PolicyConfig>,
 }
 
+/// One that covers whatever goes on out of a tunnel.
+fn policy_for_all() -> impl Strategy<Value = PolicyConfig> {
+    (policy(), 1..3u32).prop_map(|(policy, if_id)| PolicyConfig {
+        if_id,
+        direction: Direction::Forward,
+        selector: Selector::any(Family::V4),
+        ..policy
+    })
+}
+
 fn tables() -> impl Strategy<Value = Tables> {
     let names = prop::collection::vec(name(), 1..6);
     let routes = prop::collection::vec((prefix(), route()), 0..12);
-    let policies = prop::collection::vec(policy(), 0..8);
+    let policy = prop_oneof![3 => policy(), 1 => policy_for_all()];
+    let policies = prop::collection::vec(policy, 0..8);
     (names, routes, policies).prop_map(|(names, routes, policies)| Tables {
         names,
         routes,
@@ -200,7 +211,7 @@ proptest! {
     fn packets_together_end_as_each_does_by_itself(
         tables in prop::collection::vec(tables(), 1..4),
         bursts in prop::collection::vec(burst(), 1..60),
-        times in any::<[u32; 3]>().prop_map(|times| times.map(u64::from)),
+        times in prop::array::uniform3(prop::sample::select(vec![1, 2, 1 << 29])),
     ) {
         let umem = Umem::new(BATCH_PACKETS * 4, 2048, false).unwrap();
         let mut pool = umem.pool(0..BATCH_PACKETS * 4);
