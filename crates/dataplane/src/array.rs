@@ -110,10 +110,38 @@ impl<T: Clone + Default> Node<T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::HashMap;
+
+    /// Sets elements one after the other, and checks the last version and some before it against a map.
+    pub(crate) fn equals_a_plain_map<A: Clone + Default>(
+        elements: impl Iterator<Item = (u32, u16)>,
+        set: impl Fn(&mut A, u32, u16),
+        get: impl Fn(&A, u32) -> Option<&u16>,
+        probes: &[u32],
+    ) {
+        let (mut array, mut twin) = (A::default(), HashMap::new());
+        let mut versions = Vec::new();
+        for (index, value) in elements {
+            set(&mut array, index, value);
+            twin.insert(index, value);
+            if versions.len() < 4 {
+                versions.push((array.clone(), twin.clone()));
+            }
+        }
+        versions.push((array, twin));
+        for (array, twin) in &versions {
+            for (index, value) in twin {
+                assert_eq!(get(array, *index), Some(value));
+            }
+            for index in probes {
+                let expected = twin.get(index).copied().unwrap_or_default();
+                assert_eq!(get(array, *index).copied().unwrap_or_default(), expected);
+            }
+        }
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
@@ -121,27 +149,11 @@ mod tests {
         fn equals_a_plain_map_in_every_version(
             steps in prop::collection::vec((0..8u32, 0..16u32, any::<u16>()), 1..200)
         ) {
-            let (mut array, mut twin) = (Array::<u16>::new(), HashMap::new());
-            let mut versions = Vec::new();
-            for (digits, offset, value) in steps {
-                // Indices of every height, dense at the start of each.
-                let index = ((1u64 << (4 * digits)) - 1) as u32 + offset;
-                array.set(index, value);
-                twin.insert(index, value);
-                if versions.len() < 4 {
-                    versions.push((array.clone(), twin.clone()));
-                }
-            }
-            versions.push((array, twin));
-            for (array, twin) in &versions {
-                for (index, value) in twin {
-                    prop_assert_eq!(array.get(*index), Some(value));
-                }
-                for index in [0, 1, 17, 300, 5000, 70_000, u32::MAX] {
-                    let expected = twin.get(&index).copied().unwrap_or_default();
-                    prop_assert_eq!(array.get(index).copied().unwrap_or_default(), expected);
-                }
-            }
+            // Indices of every height, dense at the start of each.
+            let place =
+                |(digits, offset, value)| (((1u64 << (4 * digits)) - 1) as u32 + offset, value);
+            let probes = [0, 1, 17, 300, 5000, 70_000, u32::MAX];
+            equals_a_plain_map(steps.into_iter().map(place), Array::set, Array::get, &probes);
         }
     }
 

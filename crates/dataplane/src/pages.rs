@@ -58,8 +58,8 @@ impl<T: Copy + Default> Default for Pages<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::array::tests::equals_a_plain_map;
     use proptest::prelude::*;
-    use std::collections::HashMap;
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
@@ -67,27 +67,10 @@ mod tests {
         fn equals_a_plain_map_in_every_version(
             steps in prop::collection::vec((0..5u32, 0..3u32, any::<u16>()), 1..200)
         ) {
-            let (mut pages, mut twin) = (Pages::<u16>::default(), HashMap::new());
-            let mut versions = Vec::new();
-            for (page, offset, value) in steps {
-                // About the ends of pages near and far.
-                let index = (1 << (2 * page)) * PAGE as u32 - 1 + offset;
-                pages.set(index, value);
-                twin.insert(index, value);
-                if versions.len() < 4 {
-                    versions.push((pages.clone(), twin.clone()));
-                }
-            }
-            versions.push((pages, twin));
-            for (pages, twin) in &versions {
-                for (index, value) in twin {
-                    prop_assert_eq!(pages.get(*index), Some(value));
-                }
-                for index in [0, 1, 511, 512, 5000, 70_000, u32::MAX] {
-                    let expected = twin.get(&index).copied().unwrap_or_default();
-                    prop_assert_eq!(pages.get(index).copied().unwrap_or_default(), expected);
-                }
-            }
+            // About the ends of pages near and far.
+            let place = |(page, offset, value)| ((1u32 << (2 * page)) * PAGE as u32 - 1 + offset, value);
+            let probes = [0, 1, 511, 512, 5000, 70_000, u32::MAX];
+            equals_a_plain_map(steps.into_iter().map(place), Pages::set, Pages::get, &probes);
         }
     }
 }

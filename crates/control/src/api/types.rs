@@ -270,7 +270,7 @@ pub struct Policy {
     pub templates: Vec<Template>,
     /// Packets that it decided, but in route mode only those that it was asked for: docs/routes.md.
     pub packets: u64,
-    /// Bytes that it decided.
+    /// Bytes of those.
     pub bytes: u64,
     /// Seconds since the policy was added.
     pub age_s: u64,
