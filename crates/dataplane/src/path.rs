@@ -24,7 +24,7 @@ mod cipher;
 mod contest;
 pub(crate) mod gateways;
 
-use crypto::{Engine, SharedKey};
+use crypto::Engine;
 use wire::esp;
 use wire::ethernet::HEADER_LEN;
 use xsk::{Frame, MemoryEnd, MemoryPort, Pool, Port, Umem};
@@ -249,13 +249,8 @@ impl PathBench {
         sizes: &[usize],
     ) -> Result<PathBench, PathError> {
         check_tunnels(tunnels)?;
-        // Each side has its own: the one must not find in the cache what the other has just used.
-        let keys = || {
-            let key = |n| Ok(SharedKey::new(engine, &gateways::key_bytes(n))?);
-            (0..tunnels).map(key).collect::<Result<Vec<_>, PathError>>()
-        };
-        let west_view = gateways::west_view(selection, &keys()?)?;
-        let east_view = gateways::east_view(selection, &keys()?)?;
+        let west_view = gateways::west_view(selection, engine, tunnels)?;
+        let east_view = gateways::east_view(selection, engine, tunnels)?;
         let umem = Umem::new(2 * POOL_FRAMES, CHUNK, true)?;
         let west = Side::new(umem.pool(0..POOL_FRAMES), west_view)?;
         let east = Side::new(umem.pool(POOL_FRAMES..2 * POOL_FRAMES), east_view)?;

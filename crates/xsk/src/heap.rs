@@ -3,11 +3,15 @@
 //! The C library keeps a word in front of each block, so that one which begins with a line takes another
 //! line beside, and a way around its caches. Here a block has nothing in front: who gives it back knows its
 //! size, as everybody does in Rust. Each size has a list of its free blocks; where that is empty the next
-//! bytes of a *stretch* are taken, so that blocks that were made together lie together.
+//! bytes of a *stretch* are taken. Of small blocks each size has *slabs* of the stretch for itself.
 //!
 //! ```text
-//!  stretch  │ key │ SA │ policy │ policy │ key │ … │ never used yet → │
+//!  stretch  │ key │ key │ key │ … │ SA │ SA │ SA │ … │ shard │ policy │ policy │ … │ never used yet → │
 //! ```
+//!
+//! So keys lie beside keys and policies beside policies, and the lines that no packet reads are not between
+//! those that every packet reads. Were a tunnel's blocks side by side in the order in which they are made, its
+//! packets would find all of them in one page; but with 50 000 tunnels by policy sealing takes a tenth longer so.
 //!
 //! A shard of a table grows through many sizes, and all shards grow alike: what they leave behind is of sizes
 //! that nobody asks for any more, a seventh of the memory of 100 000 SAs. So a small block for which there is
@@ -32,6 +36,9 @@ const CLASSES: usize = BLOCK_MAX / LINE;
 
 /// The largest blocks that are cut from others: an SA, a key, a policy. What is cut is larger.
 const SMALL_MAX: usize = 10 * LINE;
+
+/// Bytes of a slab: some tens of keys.
+const SLAB_BYTES: usize = 16 << 10;
 
 /// Blocks that are being cut at a time: one that is too small for a key does for policies.
 const PIECES: usize = 4;
@@ -61,6 +68,8 @@ struct State {
     /// What of the stretch was never used.
     next: *mut u8,
     left: usize,
+    /// The same of the slab of each small size.
+    slabs: [(*mut u8, usize); SMALL_MAX / LINE],
     /// What is left of the blocks that are being cut, and how many bytes that is.
     pieces: [(*mut u8, usize); PIECES],
     /// Large blocks to be given back before the next look for one to cut.
@@ -88,6 +97,7 @@ impl Lines {
             count: [0; CLASSES],
             next: ptr::null_mut(),
             left: 0,
+            slabs: [(ptr::null_mut(), 0); SMALL_MAX / LINE],
             pieces: [(ptr::null_mut(), 0); PIECES],
             patience: 0,
             huge: false,
@@ -122,11 +132,31 @@ impl State {
             return block.as_ptr();
         }
         let size = (class + 1) * LINE;
-        if size <= SMALL_MAX
-            && let Some(block) = self.cut(size)
-        {
-            return block;
+        match size <= SMALL_MAX {
+            true => self.cut(size).unwrap_or_else(|| self.take_of_slab(class)),
+            false => self.take_of_stretch(size),
         }
+    }
+
+    /// The next block of a small size's slab, or of another one.
+    fn take_of_slab(&mut self, class: usize) -> *mut u8 {
+        let size = (class + 1) * LINE;
+        if self.slabs[class].1 < size {
+            let slab = self.take_of_stretch(SLAB_BYTES);
+            if slab.is_null() {
+                return slab;
+            }
+            let (rest, left) = std::mem::replace(&mut self.slabs[class], (slab, SLAB_BYTES));
+            self.give_rest(rest, left);
+        }
+        let (block, left) = self.slabs[class];
+        // SAFETY: so many bytes are left of the slab.
+        self.slabs[class] = (unsafe { block.add(size) }, left - size);
+        block
+    }
+
+    /// The next bytes of the stretch, or of another one; null if there is no memory.
+    fn take_of_stretch(&mut self, size: usize) -> *mut u8 {
         if self.left < size && !self.stretch() {
             return ptr::null_mut();
         }
@@ -370,6 +400,24 @@ mod tests {
             assert!(blocks.iter().all(|block| !block.is_null()));
             blocks.sort_unstable();
             assert!(blocks.windows(2).all(|two| two[1].addr() - two[0].addr() >= BLOCK_MAX));
+        }
+    }
+
+    #[test]
+    fn small_blocks_of_a_size_lie_beside_each_other() {
+        let heap = Lines::new();
+        let sizes = [8, 3, 2].map(|lines| lines * LINE);
+        let mut blocks = sizes.map(|_| Vec::new());
+        // As a tunnel's are made: a key, an SA, a policy.
+        for _ in 0..SLAB_BYTES / sizes[0] {
+            for (blocks, size) in blocks.iter_mut().zip(sizes) {
+                let layout = Layout::from_size_align(size, LINE).unwrap();
+                // SAFETY: the size is not zero.
+                blocks.push(unsafe { heap.alloc(layout) }.addr());
+            }
+        }
+        for (blocks, size) in blocks.iter().zip(sizes) {
+            assert!(blocks.windows(2).all(|two| two[1] - two[0] == size), "{size}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Who feeds the workers of the ruler, and who checks what they made of it.
 
-use crypto::{Engine, SharedKey};
+use crypto::Engine;
 use wire::ethernet::HEADER_LEN;
 use wire::{esp, ipv4};
 use xsk::{Frame, MemoryEnd, Pool, Umem};
@@ -67,11 +67,9 @@ impl Feed {
                 )));
             }
         };
-        let keys = (0..tunnels).map(|n| Ok(SharedKey::new(engine, &gateways::key_bytes(n))?));
-        let keys = keys.collect::<Result<Vec<_>, PathError>>()?;
         let (west, east) = (
-            gateways::west_view(Selection::Policy, &keys)?,
-            gateways::east_view(Selection::Policy, &keys)?,
+            gateways::west_view(Selection::Policy, engine, tunnels)?,
+            gateways::east_view(Selection::Policy, engine, tunnels)?,
         );
         let (view, others) = if way == Way::Seal { (west, east) } else { (east, west) };
         let publisher = Publisher::new(others);

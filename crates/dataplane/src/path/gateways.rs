@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crypto::SharedKey;
+use crypto::{Engine, SharedKey};
 use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
 use wire::{Overlay, checksum, ipv4, protocol};
 
@@ -154,14 +154,16 @@ pub(super) fn lead_to_hub(frame: &mut [u8]) {
     }
 }
 
-fn sa(Ends { west, east, if_id }: Ends, tunnel: usize, key: &SharedKey) -> Result<Sa, PathError> {
+/// The SA of one tunnel with a key of its own, made one after the other as control makes them. No gateway is to find
+/// in the cache what the other has just used.
+fn sa(Ends { west, east, if_id }: Ends, tunnel: usize, engine: Engine) -> Result<Sa, PathError> {
     let config = SaConfig {
         spi: spi(tunnel),
         mode: Mode::Tunnel,
         source: west,
         destination: east,
         reqid: 1 + tunnel as u32,
-        key: key.clone(),
+        key: SharedKey::new(engine, &key_bytes(tunnel))?,
         salt: [7; 4],
         extended_sequence: true,
         replay_window: 64,
@@ -247,7 +249,11 @@ fn protect(tunnel: usize, direction: Direction, selector: Selector, if_id: u32) 
 }
 
 /// The tables of the gateway that seals, or forwards in clear.
-pub(crate) fn west_view(selection: Selection, keys: &[SharedKey]) -> Result<View, PathError> {
+pub(crate) fn west_view(
+    selection: Selection,
+    engine: Engine,
+    tunnels: usize,
+) -> Result<View, PathError> {
     // Epochs counted in memory: these keys and IVs never leave the process.
     let mut epoch = 0;
     let nonces = NonceSpace::new(move || {
@@ -257,13 +263,13 @@ pub(crate) fn west_view(selection: Selection, keys: &[SharedKey]) -> Result<View
     let mut view = base_view();
     put_others(selection, Direction::Out, &mut view);
     view.local.insert(WEST.into());
-    for (tunnel, key) in keys.iter().enumerate() {
+    for tunnel in 0..tunnels {
         let host = Prefix::host(destination(tunnel).into());
         if selection == Selection::Plain {
             view.fib.insert(host, via(BLACK, EAST.into()));
             continue;
         }
-        let sa = Arc::new(sa(ends(selection, tunnel), tunnel, key)?);
+        let sa = Arc::new(sa(ends(selection, tunnel), tunnel, engine)?);
         sa.arm(&nonces)?;
         view.bundles.set(tunnel as u32, Some(sa));
         if !matches!(selection, Selection::P2p | Selection::P2mp) {
@@ -288,14 +294,18 @@ pub(crate) fn west_view(selection: Selection, keys: &[SharedKey]) -> Result<View
 }
 
 /// The tables of the gateway that opens.
-pub(crate) fn east_view(selection: Selection, keys: &[SharedKey]) -> Result<View, PathError> {
+pub(crate) fn east_view(
+    selection: Selection,
+    engine: Engine,
+    tunnels: usize,
+) -> Result<View, PathError> {
     let mut view = base_view();
     put_others(selection, Direction::Forward, &mut view);
     view.local.insert(EAST.into());
-    for (tunnel, key) in keys.iter().enumerate() {
+    for tunnel in 0..tunnels {
         let Ends { west, if_id, .. } = ends(selection, tunnel);
         let ends = Ends { west, east: EAST.into(), if_id };
-        view.sad.insert(Arc::new(sa(ends, tunnel, key)?));
+        view.sad.insert(Arc::new(sa(ends, tunnel, engine)?));
         if selection == Selection::P2mp {
             // No policy: the routes say whose packets are welcome.
             if let Some(row) = view.tunnels.join(TunnelName { if_id, remote: Some(west) }) {
