@@ -107,12 +107,19 @@ struct Routes {
 }
 
 /// A version of all routing tables. Cloning is cheap; versions share what did not change.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Fib {
     main: Routes,
     /// Numbered from 1.
     vrfs: Array<Routes>,
     hops: Hops,
+}
+
+impl Default for Fib {
+    fn default() -> Fib {
+        let main = Routes { v4: Trie::only(), v6: Trie::only() };
+        Fib { main, vrfs: Array::default(), hops: Hops::default() }
+    }
 }
 
 impl Fib {

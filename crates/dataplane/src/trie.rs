@@ -12,7 +12,9 @@
 //!
 //! Depths are 1, 7, 13, 19, 25, 31, …, so that the lengths people use most end the reach of a node:
 //! 24 that of depth 19, 48 that of 43. A large table begins at depth 13; prefixes shorter than that
-//! are written out for all 8192 values of the first bits. A table of ten prefixes takes some 2 KiB.
+//! are written out for all 8192 values of the first bits. A table of ten prefixes takes some 2 KiB. One that
+//! there is only one of, a gateway's main table, begins and is written out as a large one does: look-ups among ten
+//! routes would else take four times as long as among a thousand.
 //!
 //! A large table of IPv4 is written out beside the trie where it has many prefixes (`trie/flat.rs`), and
 //! many addresses may be looked up side by side (`trie/many.rs`).
@@ -33,9 +35,8 @@ use node::{COVERING, Node, STRIDE, end_of};
 /// Root nodes in one piece of memory, copied together: 4 KiB, which takes a microsecond.
 const CHUNK_BITS: u32 = 6;
 
-/// From how many prefixes on the trie begins deeper: two nodes for a handful, 8 KiB of them for some
-/// hundreds, half a MiB for a table of the Internet's size.
-const DEEPER: [(u32, usize); 2] = [(7, 128), (flat::BITS, flat::FROM)];
+/// From how many prefixes on the trie begins at depth 7, in 8 KiB of nodes instead of two.
+const DEEPER_FROM: usize = 128;
 
 /// An address as bits, the first ones highest.
 pub(crate) trait Word: Copy + Eq {
@@ -48,18 +49,18 @@ pub(crate) trait Word: Copy + Eq {
     /// How many bits an address has.
     const BITS: u32;
 
-    /// From how many prefixes on the first bits are written out as well.
-    const FLAT_FROM: usize;
+    /// Whether the first bits of a large table are written out as well.
+    const HAS_FLAT: bool;
 
     /// All zeros.
     const ZERO: Self;
 }
 
 macro_rules! word {
-    ($($word:ty, $flat_from:expr);+) => {$(
+    ($($word:ty, $has_flat:expr);+) => {$(
         impl Word for $word {
             const BITS: u32 = <$word>::BITS;
-            const FLAT_FROM: usize = $flat_from;
+            const HAS_FLAT: bool = $has_flat;
             const ZERO: $word = 0;
 
             #[inline(always)]
@@ -77,7 +78,7 @@ macro_rules! word {
     )+};
 }
 
-word!(u32, flat::FROM; u128, usize::MAX);
+word!(u32, true; u128, false);
 
 /// A version of a trie over addresses of one family.
 #[derive(Clone)]
@@ -90,12 +91,20 @@ pub(crate) struct Trie<W> {
     /// Prefixes shorter than `root_bits`, by length and bits.
     short: Arc<BTreeMap<(u32, u32), u32>>,
     len: usize,
+    /// Whether there is no other like it, so that its memory is worth a quick look-up also where it is small.
+    is_only: bool,
     /// Of a large table.
     flat: Option<Flat>,
     family: std::marker::PhantomData<W>,
 }
 
 impl<W: Word> Trie<W> {
+    /// An empty one, beside which there is no other: a look-up among few prefixes is as quick as among many, for
+    /// most of a MiB.
+    pub(crate) fn only() -> Trie<W> {
+        Trie { is_only: true, ..Trie::default() }
+    }
+
     /// Prefixes in it.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -111,8 +120,8 @@ impl<W: Word> Trie<W> {
     #[inline]
     pub(crate) fn lookup_block(&self, address: W) -> (u32, u32) {
         match self.flat.as_ref().and_then(|flat| flat.find(address)) {
-            Some(0) => (self.above(address), W::BITS),
-            Some(value) => (*value, W::BITS),
+            Some((0, bits)) => (self.above(address), bits),
+            Some(found) => found,
             None => self.descend(address),
         }
     }
@@ -173,21 +182,24 @@ impl<W: Word> Trie<W> {
     /// that it had, or 0.
     pub(crate) fn insert(&mut self, prefix: W, len: u32, value: u32) -> u32 {
         if self.roots.is_empty() {
-            *self = Trie::beginning_at(1);
+            *self = self.beginning_at(1);
         }
         let old = self.replace(prefix, len, value);
         self.len += usize::from(old == 0);
-        if let Some((bits, _)) =
-            DEEPER.into_iter().find(|(bits, at)| self.root_bits < *bits && self.len > *at)
-        {
-            let mut deeper = Trie::beginning_at(bits);
+        let bits = match self.len {
+            len if len > self.flat_from() => flat::BITS,
+            len if len > DEEPER_FROM => 7,
+            _ => 1,
+        };
+        if bits > self.root_bits {
+            let mut deeper = self.beginning_at(bits);
             self.for_each(|prefix, len, value| {
                 deeper.replace(prefix, len, value);
             });
             deeper.len = self.len;
             *self = deeper;
         }
-        if self.flat.is_none() && self.len > W::FLAT_FROM {
+        if W::HAS_FLAT && self.flat.is_none() && self.len > self.flat_from() {
             self.write_out();
         }
         old
@@ -200,7 +212,7 @@ impl<W: Word> Trie<W> {
         }
         self.len -= 1;
         // Not at the number where it came, or a table that wavers there would do nothing else.
-        if self.len < W::FLAT_FROM / 2 {
+        if self.len < self.flat_from() / 2 {
             self.flat = None;
         }
         self.replace(prefix, len, 0)
@@ -209,7 +221,7 @@ impl<W: Word> Trie<W> {
     /// Writes out the first bits of all addresses.
     #[cold]
     fn write_out(&mut self) {
-        let mut flat = Flat::new(self.len);
+        let mut flat = Flat::new(self.len, if self.is_only { flat::LEAVES_OF_ONE } else { 0 });
         for root in 0..1 << flat::BITS {
             if let Some(node) = self.root(root).filter(|node| !node.is_empty()) {
                 flat.begin(W::ZERO.with_bits(0, flat::BITS, root as u32), node);
@@ -218,7 +230,13 @@ impl<W: Word> Trie<W> {
         self.flat = Some(flat);
     }
 
-    fn beginning_at(root_bits: u32) -> Trie<W> {
+    /// From how many prefixes on it begins where what is written out does.
+    fn flat_from(&self) -> usize {
+        if self.is_only { 0 } else { flat::FROM }
+    }
+
+    /// An empty one of the same kind.
+    fn beginning_at(&self, root_bits: u32) -> Trie<W> {
         let roots = 1usize << root_bits;
         let chunk = roots.min(1 << CHUNK_BITS);
         let nodes: Arc<[Node]> = vec![Node::EMPTY; chunk].into();
@@ -228,6 +246,7 @@ impl<W: Word> Trie<W> {
             above: vec![0; roots].into(),
             short: Arc::default(),
             len: 0,
+            is_only: self.is_only,
             flat: None,
             family: std::marker::PhantomData,
         }
@@ -294,6 +313,7 @@ impl<W> Default for Trie<W> {
             above: Arc::default(),
             short: Arc::default(),
             len: 0,
+            is_only: false,
             flat: None,
             family: std::marker::PhantomData,
         }

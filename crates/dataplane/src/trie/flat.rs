@@ -19,7 +19,9 @@ use std::sync::Arc;
 use super::Word;
 use super::node::{COVERING, Node, STRIDE};
 
-/// From how many IPv4 prefixes on they are written out at all: where the trie's roots begin at [`BITS`].
+/// From how many IPv4 prefixes on they are written out at all: where the trie's roots begin at [`BITS`]. Tables of
+/// VRFs there may be a thousand of, and one of 500 prefixes could take most of a MiB. One that is the only one of
+/// its kind is written out from its first prefix on.
 pub(super) const FROM: usize = 4096;
 
 /// The depth at which the leaves begin; that of the trie's roots.
@@ -32,6 +34,11 @@ const TAIL_FROM: u32 = if cfg!(test) { 4 } else { 8 };
 
 /// A leaf for so many prefixes of the table there may be, whatever the leaves have: 512 bytes for each.
 const LEAF_FOR: u32 = 16;
+
+/// Leaves that the only table of its kind may have however few prefixes it has, and tails of each: 256 KiB, and
+/// 512 KiB.
+pub(super) const LEAVES_OF_ONE: u32 = 32;
+const TAILS_OF_ONE: usize = 16;
 
 /// Bits of an entry's number in its leaf, and of a value's in its tail.
 const LEAF_BITS: u32 = 11;
@@ -59,7 +66,12 @@ struct Leaf {
     entries: [u32; 1 << LEAF_BITS],
     /// By their numbers. One that nothing leads to any more is free.
     tails: Vec<Option<Arc<Tail>>>,
+    /// Tails that there may be for however few prefixes.
+    free: usize,
 }
+
+/// That of all places without prefixes.
+static NONE: Leaf = Leaf { entries: [0; 1 << LEAF_BITS], tails: Vec::new(), free: 0 };
 
 /// What is written out of the prefixes that begin with the same first bits, and how many they are.
 #[derive(Clone, Default)]
@@ -80,22 +92,25 @@ pub(super) struct Flat {
     budget: Budget,
 }
 
-/// Leaves that there are, and prefixes.
+/// Leaves that there are, leaves that there may be in any case, and prefixes.
 #[derive(Clone, Copy)]
 struct Budget {
     leaves: u32,
+    free: u32,
     prefixes: u32,
 }
 
 impl Budget {
     /// Whether a leaf is there for so many prefixes, and stays.
     fn keeps(self, count: u32) -> bool {
-        count >= LEAF_FROM / 2 || count != 0 && self.leaves <= self.prefixes / (LEAF_FOR / 2)
+        let most = (self.prefixes / (LEAF_FOR / 2)).max(self.free);
+        count >= LEAF_FROM / 2 || count != 0 && self.leaves <= most
     }
 
     /// Whether one is made for so many.
     fn affords(self, count: u32) -> bool {
-        count >= LEAF_FROM || count != 0 && self.leaves < self.prefixes / LEAF_FOR
+        let most = (self.prefixes / LEAF_FOR).max(self.free);
+        count >= LEAF_FROM || count != 0 && self.leaves < most
     }
 }
 
@@ -127,19 +142,18 @@ impl<'f> Entry<'f> {
 }
 
 impl Flat {
-    /// Nothing written out, of a table of so many prefixes.
-    pub(super) fn new(prefixes: usize) -> Flat {
+    /// Nothing written out, of a table of so many prefixes that may have so many leaves in any case.
+    pub(super) fn new(prefixes: usize, free: u32) -> Flat {
         let lowest = Arc::new(std::array::from_fn(|_| Place::default()));
         let middle = Arc::new(std::array::from_fn(|_| lowest.clone()));
         let branches = vec![middle; (1 << BITS) / (BRANCH * BRANCH)].into();
         let prefixes = u32::try_from(prefixes).unwrap_or(u32::MAX);
-        Flat { branches, budget: Budget { leaves: 0, prefixes } }
+        Flat { branches, budget: Budget { leaves: 0, free, prefixes } }
     }
 
     /// The entry of an address; `None` where prefixes are not written out.
     #[inline(always)]
     pub(super) fn entry<W: Word>(&self, address: W) -> Option<Entry<'_>> {
-        static NONE: Leaf = Leaf { entries: [0; 1 << LEAF_BITS], tails: Vec::new() };
         let root = address.bits(0, BITS) as usize;
         let middle = self.branches.get(root / (BRANCH * BRANCH))?;
         let place = &middle[root / BRANCH % BRANCH][root % BRANCH];
@@ -151,10 +165,16 @@ impl Flat {
         }
     }
 
-    /// The value of an address, as [`Entry::value`] says.
+    /// The value of an address, as [`Entry::value`] says, and how many of its first bits say so.
     #[inline]
-    pub(super) fn find<W: Word>(&self, address: W) -> Option<&u32> {
-        self.entry(address)?.value(address)
+    pub(super) fn find<W: Word>(&self, address: W) -> Option<(u32, u32)> {
+        let entry = self.entry(address)?;
+        let bits = match *entry.word() {
+            word if leads_further(word) => BITS + LEAF_BITS + TAIL_BITS,
+            _ if entry.leaf.is_none() => BITS,
+            _ => BITS + LEAF_BITS,
+        };
+        Some((*entry.value(address)?, bits))
     }
 
     /// Writes out anew what a prefix of [`BITS`] bits or more covers, which was added (1), removed (-1) or has
@@ -200,7 +220,8 @@ impl Place {
     fn begin(&mut self, node: &Node, budget: &mut Budget) {
         budget.leaves -= u32::from(self.leaf.take().is_some());
         self.leaf = budget.affords(self.count).then(|| {
-            let mut leaf = Leaf { entries: [0; 1 << LEAF_BITS], tails: Vec::new() };
+            let free = if budget.free == 0 { 0 } else { TAILS_OF_ONE };
+            let mut leaf = Leaf { entries: [0; 1 << LEAF_BITS], tails: Vec::new(), free };
             leaf.paint(0..1 << LEAF_BITS, &(0..1 << TAIL_BITS), node);
             Arc::new(leaf)
         });
@@ -209,6 +230,21 @@ impl Place {
 }
 
 impl Leaf {
+    /// Whether it is that of places without prefixes.
+    fn is_none(&self) -> bool {
+        std::ptr::eq(self, &NONE)
+    }
+
+    /// Whether a tail is made for so many prefixes.
+    fn affords(&self, prefixes: u32) -> bool {
+        prefixes >= TAIL_FROM || self.tails.iter().flatten().count() < self.free
+    }
+
+    /// Whether one stays for so many.
+    fn keeps(&self, prefixes: u32) -> bool {
+        prefixes >= TAIL_FROM / 2 || prefixes != 0 && self.free != 0
+    }
+
     /// Writes out some entries, and of the tails that they lead to some values.
     fn paint(&mut self, entries: Range<usize>, tails: &Range<usize>, node: &Node) {
         // A node's child covers this many.
@@ -238,14 +274,14 @@ impl Leaf {
         let longer: u32 = halves.iter().flatten().map(|node| node.count()).sum();
         let old = (self.entries[entry].wrapping_sub(FURTHER)) as usize;
         let known = self.tails.get(old).is_some_and(Option::is_some);
-        let stays = known && longer >= TAIL_FROM / 2;
+        let stays = known && self.keeps(longer);
         if !stays {
             if known {
                 self.tails[old] = None;
             }
             self.entries[entry] = match longer {
                 0 => base,
-                TAIL_FROM.. => self.begin_tail(base, halves),
+                _ if self.affords(longer) => self.begin_tail(base, halves),
                 _ => TO_TRIE,
             };
         } else if let Some(Some(tail)) = self.tails.get_mut(old) {
@@ -392,10 +428,11 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
         fn what_is_written_out_equals_the_longest_prefix_in_every_version(
+            is_only in any::<bool>(),
             changes in prop::collection::vec((prefix(), 0..4u32), 1..120),
             probes in prop::collection::vec(any::<u32>(), 80),
         ) {
-            let (mut trie, mut twin) = large();
+            let (mut trie, mut twin) = if is_only { (Trie::only(), Twin::new()) } else { large() };
             for n in 0..40 {
                 trie.insert(n << 8, 24, 1);
                 twin.insert((n << 8, 24), 1);
