@@ -100,7 +100,7 @@ pub(crate) struct Trie<W> {
 
 impl<W: Word> Trie<W> {
     /// An empty one, beside which there is no other: a look-up among few prefixes is as quick as among many, for
-    /// most of a MiB.
+    /// a MiB or so.
     pub(crate) fn only() -> Trie<W> {
         Trie { is_only: true, ..Trie::default() }
     }
