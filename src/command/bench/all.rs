@@ -36,8 +36,8 @@ Exit codes:
   2    not started: an option is not fit
 
 Examples:
-  peregrine bench all --out bench                 everything, some seven minutes
-  peregrine bench all --out bench --passes 6      the same on a machine that others use, twenty minutes
+  peregrine bench all --out bench                 everything, some five minutes
+  peregrine bench all --out bench --passes 6      the same on a machine that others use, some twelve minutes
   peregrine bench all --only path --out bench     one bench
   peregrine bench all --from bench                judge and draw again what was measured")]
 pub struct All {
@@ -61,8 +61,8 @@ pub struct All {
 
 /// One bench.
 struct Part {
-    name: &'static str,
-    arguments: &'static [&'static str],
+    /// What `peregrine bench` is called with.
+    command: &'static str,
     needs_root: bool,
     /// Whether only the first pass has it.
     once: bool,
@@ -70,61 +70,41 @@ struct Part {
 
 /// In the order in which they run.
 const PARTS: &[Part] = &[
-    again("path", &["path", "--sas", "1,1000,10000,50000", "--selections", "plain,policy,p2p"]),
-    again(
-        "path",
-        &["path", "--sas", "1,10000", "--selections", "policy-uncached,policy-cached,p2mp"],
-    ),
+    again("path --sas 1,1000,10000,50000 --selections plain,policy,p2p"),
+    again("path --sas 1,10000 --selections policy-uncached,policy-cached,p2mp"),
     // What policies that change cost: long batches, and so of one size.
-    again(
-        "path",
-        &[
-            "path",
-            "--sas",
-            "10000",
-            "--selections",
-            "policy-changing",
-            "--directions",
-            "seal,open",
-            "--sizes",
-            "imix1",
-        ],
-    ),
+    again("path --sas 10000 --selections policy-changing --directions seal,open --sizes imix1"),
     // The order in which VPP's tunnels were measured.
     again(
-        "path",
-        &[
-            "path",
-            "--sas",
-            "10000",
-            "--selections",
-            "policy,p2p,p2mp",
-            "--orders",
-            "turns",
-            "--directions",
-            "seal,open",
-            "--sizes",
-            "64,114,1428,imix1",
-        ],
+        "path --sas 10000 --selections policy,p2p,p2mp --orders turns --directions seal,open \
+         --sizes 64,114,1428,imix1",
     ),
-    again("tables", &["tables"]),
-    once("tables", &["tables", "--routes", "1000", "--vrfs", "10", "--policies", "10"]),
-    once("tables", &["tables", "--routes", "10000", "--vrfs", "100", "--policies", "1000"]),
+    again("tables"),
+    once("tables --routes 1000 --vrfs 10 --policies 10"),
+    once("tables --routes 10000 --vrfs 100 --policies 1000"),
     // Both cores have to be left alone at the same moments.
-    again("cores", &["cores", "--rounds", "160"]),
-    Part {
-        needs_root: true,
-        ..again("xfrm", &["xfrm", "--sas", "50000", "--workers", "idle", "--rounds", "4"])
-    },
-    Part { needs_root: true, ..once("control", &["control"]) },
+    again("cores --rounds 160"),
+    Part { needs_root: true, ..again("xfrm --sas 50000 --workers idle --rounds 4") },
+    Part { needs_root: true, ..once("control") },
 ];
 
-const fn again(name: &'static str, arguments: &'static [&'static str]) -> Part {
-    Part { name, arguments, needs_root: false, once: false }
+const fn again(command: &'static str) -> Part {
+    Part { command, needs_root: false, once: false }
 }
 
-const fn once(name: &'static str, arguments: &'static [&'static str]) -> Part {
-    Part { once: true, ..again(name, arguments) }
+const fn once(command: &'static str) -> Part {
+    Part { once: true, ..again(command) }
+}
+
+impl Part {
+    /// The bench's name, and its options.
+    fn arguments(&self) -> Vec<&'static str> {
+        self.command.split_whitespace().collect()
+    }
+
+    fn name(&self) -> &'static str {
+        self.arguments()[0]
+    }
 }
 
 impl All {
@@ -150,7 +130,7 @@ impl All {
 
     /// Every part that was asked for; whether one of them failed.
     fn measure(&self) -> anyhow::Result<(Bench, bool)> {
-        let known = || PARTS.iter().map(|part| part.name);
+        let known = || PARTS.iter().map(Part::name);
         if let Some(name) = self.only.iter().find(|name| !known().any(|part| part == **name)) {
             let mut known: Vec<_> = known().collect();
             known.sort_unstable();
@@ -164,20 +144,20 @@ impl All {
         let mut bench = Bench { machine: facts, figures: Figures::default(), notes: vec![] };
         let mut failed = false;
         let is_asked_for =
-            |part: &&Part| self.only.is_empty() || self.only.iter().any(|name| name == part.name);
+            |part: &&Part| self.only.is_empty() || self.only.iter().any(|name| name == part.name());
         let is_root = rustix::process::geteuid().is_root();
         for part in PARTS.iter().filter(is_asked_for).filter(|part| part.needs_root && !is_root) {
-            bench.notes.push(format!("bench {} was left out: it needs root", part.name));
+            bench.notes.push(format!("bench {} was left out: it needs root", part.name()));
         }
         for pass in 1..=self.passes {
             eprintln!("Pass {pass} of {}", self.passes);
             let is_due = |part: &&Part| (is_root || !part.needs_root) && (pass == 1 || !part.once);
             for part in PARTS.iter().filter(is_asked_for).filter(is_due) {
-                match parts::measure(&binary, part.arguments) {
+                match parts::measure(&binary, &part.arguments()) {
                     Ok(figures) => bench.figures.extend_by_quicker(figures),
                     Err(error) => {
                         failed |= error.downcast_ref::<Unfit>().is_none();
-                        bench.notes.push(format!("bench {} failed: {error:#}", part.name));
+                        bench.notes.push(format!("bench {} failed: {error:#}", part.name()));
                     }
                 }
             }
