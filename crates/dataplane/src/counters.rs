@@ -149,7 +149,7 @@ pub struct UsageSnapshot {
     pub packets: u64,
     /// Bytes of the inner packets, their IP headers included, as the kernel counts.
     pub bytes: u64,
-    /// First use on the data plane's [`Clock`](crate::clock::Clock); 0 means never.
+    /// First use on the data plane's [`Clock`](crate::clock::Clock), of an SA to a quarter of a second; 0 means never.
     pub first_use_ns: u64,
     /// Last use on the same clock; 0 means never.
     pub last_use_ns: u64,

@@ -11,32 +11,27 @@
 //! | a bit was set, before the window moved to it | the number refused, the window moves with the next |
 //! | packets were counted, before bytes | a count that is some packets ahead |
 //!
-//! ```text
-//!  entry: 16 words, then the ring of the replay window (up to 256 words); one of two words is in front
-//!   0 tag  1 sent  2 top  3 packets  4 bytes  5 first use  6 last use  7 claim │ 8 … 11 errors  12 added
-//!   13 … 15 ring
-//! ```
-//!
-//! What is read and written for every packet is in the first line. IKE daemons ask for windows of up to 32
-//! packets unless told otherwise: such an entry is these two lines. IVs are not here: a new process
-//! has new ones (`nonce.rs`). Keys are not here either, and the ledger does not know whose an entry
-//! is: the *tag*, which is never used twice, ties it to the journal's record of its SA.
+//! IVs are not here: a new process has new ones (`nonce.rs`). Keys are not here either, and the ledger does not
+//! know whose an entry is: the *tag*, which is never used twice, ties it to the journal's record of its SA.
+
+mod words;
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, Release},
+};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use xsk::Region;
 use xsk::region::CHUNK_WORDS;
 
-use crate::counters::{UsageSnapshot, bump};
-use crate::cpu::prefetch;
 use crate::replay::ring_words;
 
-/// Words before the ring: two cache lines, the unit of adjacent-line prefetch.
-const HEAD_WORDS: usize = 16;
+pub(crate) use words::{ErrorKind, Words};
+use words::{HEAD_WORDS, word};
 
-/// Words of a cell, the unit that entries are made of: a head, with the ring of windows up to 32.
+/// Words of a cell, the unit that entries are made of: a head, with the ring of windows up to 96.
 const CELL_WORDS: usize = HEAD_WORDS;
 
 /// Cells of a chunk.
@@ -48,33 +43,6 @@ const CLASSES: usize = 6;
 const _: () =
     assert!(HEAD_WORDS + ring_words(crate::replay::WINDOW_MAX) <= CELL_WORDS << (CLASSES - 1));
 
-mod word {
-    pub(super) const TAG: usize = 0;
-    pub(super) const SENT: usize = 1;
-    pub(super) const TOP: usize = 2;
-    pub(super) const PACKETS: usize = 3;
-    pub(super) const BYTES: usize = 4;
-    pub(super) const FIRST_USE: usize = 5;
-    pub(super) const LAST_USE: usize = 6;
-    pub(super) const CLAIM: usize = 7;
-    pub(super) const ERRORS: usize = 8;
-    pub(super) const ADDED: usize = 12;
-    pub(super) const RING: usize = 13;
-}
-
-/// Kinds of packets that an SA refused, as an entry counts them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ErrorKind {
-    /// The integrity check failed.
-    Integrity,
-    /// Received twice.
-    Replayed,
-    /// Left of the window, or zero.
-    ReplayOld,
-    /// Authentic, and died of something else.
-    Other,
-}
-
 /// Where an entry is: enough to find it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
@@ -82,13 +50,6 @@ pub struct Place {
     pub cell: u32,
     /// What tells it from every other entry that ever was there.
     pub tag: u64,
-}
-
-/// One SA's words: what a packet needs of an entry, without a look at who owns it.
-#[derive(Clone, Copy)]
-pub(crate) struct Words {
-    head: &'static [AtomicU64; HEAD_WORDS],
-    ring: &'static [AtomicU64],
 }
 
 /// One SA's entry. Dropping it gives the place back, so nobody may use its words longer.
@@ -189,10 +150,6 @@ impl Ledger {
         }
         known.class = Some(class);
         known.found[at] |= bit;
-        // Before there were claims, the time of addition stood in their place.
-        if words[word::ADDED].load(Relaxed) == 0 {
-            words[word::ADDED].store(words[word::CLAIM].load(Relaxed), Relaxed);
-        }
         state.in_use += 1;
         drop(state);
         self.entry(words, place.cell, true, window)
@@ -235,7 +192,7 @@ impl Ledger {
 
     fn entry(&self, words: Cells, cell: u32, lasts: bool, window: u32) -> Option<Entry> {
         let (head, rest) = words.split_first_chunk::<HEAD_WORDS>()?;
-        let room = if class_of(window) == 0 { &words[word::RING..HEAD_WORDS] } else { rest };
+        let room = if class_of(window) == 0 { &words[word::RING] } else { rest };
         let ring = room.get(..ring_words(window))?;
         Some(Entry { words: Words { head, ring }, ledger: self.clone(), cell, lasts })
     }
@@ -296,14 +253,16 @@ fn plain_chunk() -> &'static [AtomicU64] {
     &words[skip..skip + CHUNK_WORDS]
 }
 
-/// From the back, so that the tag goes last.
+/// The tag goes last: what still has one is zeroed by the next process.
 fn zero(words: &[AtomicU64]) {
-    words.iter().rev().for_each(|word| word.store(0, Relaxed));
+    let others = words.iter().enumerate().filter(|(index, _)| *index != word::TAG);
+    others.for_each(|(_, word)| word.store(0, Relaxed));
+    words[word::TAG].store(0, Release);
 }
 
 fn class_of(window: u32) -> usize {
     let ring = ring_words(window);
-    let behind = if ring <= HEAD_WORDS - word::RING { 0 } else { ring };
+    let behind = if ring <= word::RING.len() { 0 } else { ring };
     let cells = (HEAD_WORDS + behind).div_ceil(CELL_WORDS);
     cells.next_power_of_two().trailing_zeros() as usize
 }
@@ -332,105 +291,6 @@ impl Entry {
     /// Its words.
     pub(crate) fn words(&self) -> Words {
         self.words
-    }
-}
-
-impl Words {
-    /// The last sequence number sent.
-    #[inline]
-    pub(crate) fn sent(&self) -> &'static AtomicU64 {
-        &self.head[word::SENT]
-    }
-
-    /// The highest sequence number received.
-    pub(crate) fn top(&self) -> &'static AtomicU64 {
-        &self.head[word::TOP]
-    }
-
-    /// The words of the replay window.
-    pub(crate) fn ring(&self) -> &'static [AtomicU64] {
-        self.ring
-    }
-
-    /// Packets counted so far.
-    #[inline]
-    pub(crate) fn packets(&self) -> u64 {
-        self.head[word::PACKETS].load(Relaxed)
-    }
-
-    /// Bytes counted so far.
-    #[inline]
-    pub(crate) fn bytes(&self) -> u64 {
-        self.head[word::BYTES].load(Relaxed)
-    }
-
-    /// Asks for the line that every packet needs.
-    #[inline]
-    pub(crate) fn prefetch(&self) {
-        prefetch(self.head);
-    }
-
-    /// Who may change the words (`claim.rs`); not of the ledger's matters, but needed with them.
-    #[inline]
-    pub(crate) fn claim(&self) -> &'static AtomicU64 {
-        &self.head[word::CLAIM]
-    }
-
-    /// Counts packets: `alone` if nobody else may.
-    #[inline]
-    pub(crate) fn count(&self, packets: u64, bytes: u64, now_ns: u64, alone: bool) {
-        if alone {
-            bump(&self.head[word::PACKETS], packets);
-            bump(&self.head[word::BYTES], bytes);
-        } else {
-            self.head[word::PACKETS].fetch_add(packets, Relaxed);
-            self.head[word::BYTES].fetch_add(bytes, Relaxed);
-        }
-        // The clock is read once per turn, so most packets find their own time here already.
-        if self.head[word::LAST_USE].load(Relaxed) != now_ns {
-            self.head[word::LAST_USE].store(now_ns, Relaxed);
-            let first = &self.head[word::FIRST_USE];
-            if first.load(Relaxed) == 0 {
-                let _ = first.compare_exchange(0, now_ns, Relaxed, Relaxed);
-            }
-        }
-    }
-
-    /// Counts a packet that was refused.
-    pub(crate) fn count_error(&self, kind: ErrorKind) {
-        self.head[word::ERRORS + kind as usize].fetch_add(1, Relaxed);
-    }
-
-    /// Packets refused.
-    pub(crate) fn errors(&self, kind: ErrorKind) -> u64 {
-        self.head[word::ERRORS + kind as usize].load(Relaxed)
-    }
-
-    /// Packets, bytes and times of use.
-    pub(crate) fn usage(&self) -> UsageSnapshot {
-        UsageSnapshot {
-            packets: self.packets(),
-            bytes: self.bytes(),
-            first_use_ns: self.head[word::FIRST_USE].load(Relaxed),
-            last_use_ns: self.head[word::LAST_USE].load(Relaxed),
-        }
-    }
-
-    /// When the SA was added, on the data plane's clock.
-    pub(crate) fn added_ns(&self) -> u64 {
-        self.head[word::ADDED].load(Relaxed)
-    }
-
-    /// Sets when the SA was added.
-    pub(crate) fn set_added_ns(&self, added_ns: u64) {
-        self.head[word::ADDED].store(added_ns, Relaxed);
-    }
-
-    /// Goes on with the counters of the entry whose place this one takes.
-    pub(crate) fn count_on(&self, old: Words) {
-        for index in (word::PACKETS..=word::LAST_USE).chain(word::ERRORS..=word::ADDED) {
-            self.head[index].store(old.head[index].load(Relaxed), Relaxed);
-        }
     }
 }
 

@@ -16,7 +16,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The version of the whole format: header, frames, entries, and the ledger's layout.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"peregrJ\n";
 

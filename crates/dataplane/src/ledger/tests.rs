@@ -1,5 +1,6 @@
 //! Entries come back as they were, are never in two hands, and never hold what others left.
 
+use super::words::TICK_SHIFT;
 use super::*;
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
@@ -20,7 +21,8 @@ fn kill(entries: impl IntoIterator<Item = Entry>) {
 fn words(entry: &Entry) -> impl Iterator<Item = &'static AtomicU64> {
     let Words { head, ring } = entry.words;
     let apart = !head.as_ptr_range().contains(&ring.as_ptr());
-    head[1..].iter().chain(ring.iter().filter(move |_| apart))
+    let others = head.iter().enumerate().filter(|(index, _)| *index != word::TAG);
+    others.map(|(_, word)| word).chain(ring.iter().filter(move |_| apart))
 }
 
 fn fill(entry: &Entry, value: u64) {
@@ -114,6 +116,38 @@ fn what_is_given_back_waits_until_the_record_of_it_is_gone() {
     let found = open(&path, 1 << 48).find(place, 64).unwrap();
     assert!(holds(&found, 9));
     drop(found);
+}
+
+#[test]
+fn first_and_last_use_are_kept_to_the_tick() {
+    let entry = Entry::in_memory(32).unwrap();
+    let words = entry.words();
+    let uses = || (words.usage().first_use_ns, words.usage().last_use_ns);
+    assert_eq!(uses(), (0, 0));
+    words.count(1, 100, 7, true);
+    assert_eq!(uses(), (1, 1), "within the clock's first tick, and not never");
+    let tick = 1 << TICK_SHIFT;
+    words.count(1, 100, 5 * tick - 1, true);
+    assert_eq!(uses(), (1, 4 * tick));
+    words.count(1, 100, 5 * tick, false);
+    assert_eq!(uses(), (1, 5 * tick));
+    let later = Entry::in_memory(32).unwrap();
+    later.words().count(1, 100, 9 * tick + 3, false);
+    assert_eq!(later.words().usage().first_use_ns, 9 * tick);
+    later.words().count_on(words);
+    assert_eq!(later.words().usage(), words.usage());
+}
+
+/// What is read for every packet lies in one line up to windows of 32, and in two up to 96.
+#[test]
+fn usual_windows_take_two_lines() {
+    for (window, ring_end) in [(1, 8), (32, 8), (33, 10), (64, 10), (96, 10)] {
+        let entry = Entry::in_memory(window).unwrap();
+        let Words { head, ring } = entry.words();
+        let bytes = ring.as_ptr_range().end as usize - head.as_ptr() as usize;
+        assert_eq!((class_of(window), bytes / size_of::<AtomicU64>()), (0, ring_end), "{window}");
+    }
+    assert_eq!([97, 128, 480, 481].map(class_of), [1, 1, 1, 2]);
 }
 
 #[test]
