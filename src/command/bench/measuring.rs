@@ -191,14 +191,14 @@ impl Plan {
             }
             ones.push(one_key.run(ROUNDS).cycles_per_packet());
         }
-        // Not in turn with the path: so many keys put the path's own out of the cache, as nothing does in a
-        // gateway.
+        let stages = self.stages(&mut pair.path)?;
+        // After the path and its stages: so many keys put the path's own out of the cache, as nothing does in
+        // a gateway.
         let mut alls = Vec::new();
         if selection != Selection::Plain {
             all_keys.run(warm);
             alls.extend((0..self.batches).map(|_| all_keys.run(ROUNDS).cycles_per_packet()));
         }
-        let stages = self.stages(&mut pair.path)?;
         let path_cycles = Spread::of_times(paths);
         let cipher_cycles = Spread::of_times(ones);
         let hz = dataplane::cycles::hz();
