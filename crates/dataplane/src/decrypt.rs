@@ -7,22 +7,20 @@
 
 use wire::esp::{self, ICV_LEN};
 
-use crate::batch::{Slot, is_same};
+use crate::batch::Slot;
 use crate::content;
-use crate::encrypt::{KEYS_AHEAD, OVERHEAD_LEN};
+use crate::encrypt::OVERHEAD_LEN;
 use crate::envelope::PREFIX_LEN;
+use crate::keys;
 use crate::sa::Sa;
 use crate::verdict::Verdict;
 
 /// Decrypts every packet that `open` let pass.
 pub(crate) fn decrypt(slots: &mut [Slot<'_>]) {
-    let mut asked = None;
-    slots.iter().take(KEYS_AHEAD).for_each(|slot| ask_for_key(slot, &mut asked));
+    keys::fetch_first(slots, need);
     let mut decrypted = None;
     for at in 0..slots.len() {
-        if let Some(ahead) = slots.get(at + KEYS_AHEAD) {
-            ask_for_key(ahead, &mut asked);
-        }
+        keys::step(slots, at, need);
         let slot = &mut slots[at];
         let Some(sa) = slot.inbound.filter(|_| slot.verdict.is_none()) else { continue };
         if decrypt_one(slot, sa) != Some(true) {
@@ -40,16 +38,11 @@ pub(crate) fn decrypt(slots: &mut [Slot<'_>]) {
     }
 }
 
-/// Asks for the key of a packet, if it is another than the one before had.
+/// What it takes to decrypt a packet.
 #[inline(always)]
-fn ask_for_key<'v>(slot: &Slot<'v>, asked: &mut Option<&'v Sa>) {
-    if let Some(sa) = slot.inbound
-        && !is_same(*asked, sa)
-    {
-        let outside = usize::from(slot.esp_at) + OVERHEAD_LEN;
-        sa.hot().key.prefetch_for(slot.frame.len().saturating_sub(outside));
-        *asked = Some(sa);
-    }
+pub(crate) fn need<'v>(slot: &Slot<'v>) -> Option<(&'v Sa, usize)> {
+    let outside = usize::from(slot.esp_at) + OVERHEAD_LEN;
+    Some((slot.inbound?, slot.frame.len().saturating_sub(outside)))
 }
 
 #[inline]

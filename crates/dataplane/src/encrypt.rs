@@ -8,14 +8,11 @@ use std::net::IpAddr;
 use wire::esp::{self, ICV_LEN};
 use wire::{Overlay, checksum, protocol, udp};
 
-use crate::batch::{Slot, is_same};
+use crate::batch::Slot;
 use crate::envelope::{self, PREFIX_LEN};
+use crate::keys;
 use crate::sa::{Mode, Sa};
 use crate::verdict::Verdict;
-
-/// How many packets ahead a key is fetched from the cache of level 2, into which `seal` and `open` asked for
-/// those of the whole batch.
-pub(crate) const KEYS_AHEAD: usize = 6;
 
 /// Bytes of ESP that are not encrypted.
 pub(crate) const OVERHEAD_LEN: usize = PREFIX_LEN + ICV_LEN;
@@ -25,12 +22,9 @@ pub(crate) const TAIL_LEN_MAX: usize = esp::ALIGNMENT - 1 + esp::TRAILER_LEN;
 
 /// Encrypts every packet that `seal` numbered.
 pub(crate) fn encrypt(slots: &mut [Slot<'_>]) {
-    let mut asked = None;
-    slots.iter().take(KEYS_AHEAD).for_each(|slot| ask_for_key(slot, &mut asked));
+    keys::fetch_first(slots, need);
     for at in 0..slots.len() {
-        if let Some(ahead) = slots.get(at + KEYS_AHEAD) {
-            ask_for_key(ahead, &mut asked);
-        }
+        keys::step(slots, at, need);
         let slot = &mut slots[at];
         if let Some(sa) = slot.outbound.filter(|_| slot.verdict.is_none())
             && encrypt_one(slot, sa).is_none()
@@ -42,15 +36,10 @@ pub(crate) fn encrypt(slots: &mut [Slot<'_>]) {
     }
 }
 
-/// Asks for the key of a packet, if it is another than the one before had.
+/// What it takes to encrypt a packet.
 #[inline(always)]
-fn ask_for_key<'v>(slot: &Slot<'v>, asked: &mut Option<&'v Sa>) {
-    if let Some(sa) = slot.outbound
-        && !is_same(*asked, sa)
-    {
-        sa.hot().key.prefetch_for(slot.frame.len() + TAIL_LEN_MAX);
-        *asked = Some(sa);
-    }
+pub(crate) fn need<'v>(slot: &Slot<'v>) -> Option<(&'v Sa, usize)> {
+    Some((slot.outbound?, slot.frame.len() + TAIL_LEN_MAX))
 }
 
 /// Encrypts one packet that [`seal`](crate::seal::seal) numbered, behind the headers that stay legible.

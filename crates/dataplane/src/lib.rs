@@ -35,6 +35,7 @@ mod gauge;
 mod hold;
 mod hop;
 mod inspect;
+mod keys;
 mod open;
 mod pages;
 mod parse;

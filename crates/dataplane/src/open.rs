@@ -14,7 +14,8 @@ use wire::{Malformed, esp, protocol};
 
 use crate::batch::{Batch, Slot, Turn, is_same};
 use crate::claim::Access;
-use crate::encrypt::OVERHEAD_LEN;
+use crate::decrypt;
+use crate::keys;
 use crate::replay::Refusal;
 use crate::sa::Sa;
 use crate::verdict::Verdict;
@@ -28,14 +29,14 @@ pub(crate) fn open(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
     for slot in batch.undecided() {
         let Some(sa) = slot.inbound.filter(|sa| !is_same(asked, sa)) else { continue };
         asked = Some(sa);
-        let outside = usize::from(slot.esp_at) + OVERHEAD_LEN;
-        sa.prefetch_beyond(slot.frame.bytes().len().saturating_sub(outside));
+        sa.prefetch_words();
         if let Some(header) = slot.frame.bytes().get(usize::from(slot.esp_at)..)
             && let Some(number) = header.get(4..).and_then(<[u8]>::first_chunk)
         {
             sa.replay().prefetch(u32::from_be_bytes(*number));
         }
     }
+    keys::ask_first(&batch.slots, decrypt::need);
     let (mut known, mut waiting): (Option<&Sa>, bool) = (None, false);
     for slot in batch.undecided() {
         let Some(sa) = slot.inbound else { continue };

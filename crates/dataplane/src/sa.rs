@@ -26,7 +26,7 @@ use wire::{ipv4, ipv6, protocol};
 use crate::alarm::Alarm;
 use crate::batch::Turn;
 use crate::claim::{self, Access};
-use crate::cpu::{LINE, prefetch, prefetch_all, prefetch_end};
+use crate::cpu::{LINE, prefetch, prefetch_all};
 use crate::encapsulation::UdpEncapsulation;
 use crate::ledger::{Entry, ErrorKind, Ledger, Place, Words};
 use crate::nonce::{BlockCopy, IvSource, NonceSpace};
@@ -284,14 +284,10 @@ impl Sa {
         prefetch(&self.hot);
     }
 
-    /// Asks for what the lines of [`prefetch`](Sa::prefetch) lead to, for a packet with so much data: the
-    /// entry's words, and the key's lines.
+    /// Asks for the entry's words, to which the lines of [`prefetch`](Sa::prefetch) lead.
     #[inline]
-    pub(crate) fn prefetch_beyond(&self, data_len: usize) {
+    pub(crate) fn prefetch_words(&self) {
         self.words().prefetch();
-        self.hot.key.prefetch_early(data_len);
-        // That of its lines which says of what kind it is.
-        prefetch_end(&*self.hot.key);
     }
 
     /// Where its runtime is, for the next process; `None` if it ends with this one.

@@ -12,9 +12,10 @@
 
 use crate::batch::{Batch, Slot, Turn, is_same};
 use crate::claim::Access;
-use crate::encrypt::TAIL_LEN_MAX;
+use crate::encrypt;
 use crate::envelope::Room;
 use crate::hold::Stay;
+use crate::keys;
 use crate::sa::{Numbers, Sa, SealRefusal};
 use crate::verdict::Verdict;
 
@@ -23,10 +24,11 @@ pub(crate) fn seal(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
     let mut asked: Option<&Sa> = None;
     for slot in batch.undecided() {
         if let Some(sa) = slot.outbound.filter(|sa| !is_same(asked, sa)) {
-            sa.prefetch_beyond(slot.frame.len() + TAIL_LEN_MAX);
+            sa.prefetch_words();
             asked = Some(sa);
         }
     }
+    keys::ask_first(&batch.slots, encrypt::need);
     batch.seals = asked.is_some();
     if !batch.seals {
         return;

@@ -24,6 +24,9 @@ pub const ROUNDS: usize = 64;
 /// batch, also in the quickest.
 const ROUNDS_OF_CHANGES: usize = 8 * ROUNDS;
 
+/// Passes over all SAs in one batch of a path that is measured in turn with another.
+const PASSES_OF_PAIR: usize = 4;
+
 /// What to measure.
 pub struct Plan {
     pub engine: Engine,
@@ -178,8 +181,13 @@ impl Plan {
         let (mut paths, mut ones) = (Vec::new(), Vec::new());
         let mut againsts = Vec::new();
         let mut total = Sample::default();
-        let rounds =
-            if selection == Selection::PolicyChanging { ROUNDS_OF_CHANGES } else { ROUNDS };
+        // Beside another path, several times over all SAs: else each would find again and again what the other has
+        // put out of the cache.
+        let rounds = match selection {
+            Selection::PolicyChanging => ROUNDS_OF_CHANGES,
+            Selection::PolicyUncached => ROUNDS.max(PASSES_OF_PAIR * sas / 64),
+            _ => ROUNDS,
+        };
         for _ in 0..self.batches {
             againsts.extend(pair.against(selection, rounds)?.map(|one| one.cycles_per_packet()));
             let sample = pair.path.run(rounds)?;

@@ -7,7 +7,7 @@ use super::gateways::{SPI_FIRST, key_bytes, random_order};
 use super::{Measured, PathError, Sample, check_sizes, check_tunnels};
 use crate::batch::BATCH_PACKETS;
 use crate::cpu::cycles;
-use crate::encrypt::KEYS_AHEAD;
+use crate::keys::AHEAD;
 
 /// The cipher alone: the same lengths and keys, a batch of buffers, nothing else.
 pub struct CipherBench {
@@ -45,7 +45,7 @@ impl CipherBench {
         let made = (0..keys).map(|n| Ok(Key::new(engine, &key_bytes(n))?));
         Ok(CipherBench {
             keys: made.collect::<Result<_, PathError>>()?,
-            order: random_order(keys).into_iter().cycle().take(keys + KEYS_AHEAD).collect(),
+            order: random_order(keys).into_iter().cycle().take(keys + AHEAD).collect(),
             next: 0,
             fetched: false,
             measured,
@@ -99,7 +99,7 @@ impl CipherBench {
             let nonce = esp::gcm_nonce([0; 4], sent.to_be_bytes());
             let data = &mut buffer[..plaintext_len(sizes[at])];
             if *fetched {
-                keys[order[*next + KEYS_AHEAD] as usize].prefetch_for(data.len());
+                keys[order[*next + AHEAD] as usize].prefetch_for(data.len());
             }
             keys[order[*next] as usize].seal(&nonce, &esp::aad_esn(SPI_FIRST, *sent), data, tag);
             *sent += 1;
@@ -120,7 +120,7 @@ impl CipherBench {
             let nonce = esp::gcm_nonce([0; 4], sent.to_be_bytes());
             let data = &mut buffer[..plaintext_len(sizes[at])];
             if *fetched {
-                keys[order[*next + KEYS_AHEAD] as usize].prefetch_for(data.len());
+                keys[order[*next + AHEAD] as usize].prefetch_for(data.len());
             }
             let key = &keys[order[*next] as usize];
             genuine &= key.open(&nonce, &esp::aad_esn(SPI_FIRST, *sent), data, tag);
