@@ -92,7 +92,9 @@ fn process<const ROUNDS: usize, const SEALING: bool>(
             _ => finish::<ROUNDS, SEALING, 3, true, false>(&stream, data, hash, lengths),
         };
     }
-    if data.len() <= GROUP_LEN - BLOCK_LEN {
+    // Opening does the same further down, where nothing is pending either: what is called from two places
+    // becomes a function of its own, for which stream and hash have to be in memory.
+    if SEALING && data.len() <= GROUP_LEN - BLOCK_LEN {
         let hash = Hash::new(schedule, product(aad, block(schedule.power(1))));
         return finish::<ROUNDS, SEALING, 4, false, false>(&stream, data, hash, lengths);
     }
