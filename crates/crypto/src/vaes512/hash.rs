@@ -11,7 +11,7 @@ const BLOCK_LEN: usize = 16;
 /// What was hashed, and a group that is still to be: it waits for other work to be done between
 /// its multiplications.
 pub struct Hash<'a> {
-    schedule: &'a Schedule,
+    pub schedule: &'a Schedule,
     pub value: __m128i,
     pub group: [__m512i; 4],
 }

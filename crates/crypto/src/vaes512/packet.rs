@@ -22,7 +22,7 @@ use std::arch::x86_64::*;
 
 use super::ghash::{Products, product, reduce, reverse, sum_of_lanes};
 use super::hash::{Hash, length_word};
-use super::lanes::{LANES_LEN, block, load, mask, store, store_block, words};
+use super::lanes::{LANES_LEN, afresh, block, load, mask, store, store_block, words};
 use super::schedule::Schedule;
 use super::stream::Stream;
 
@@ -147,6 +147,9 @@ fn process_group<const ROUNDS: usize, const SEALING: bool, const PENDING: bool>(
     group: &mut [u8],
     hash: &mut Hash<'_>,
 ) {
+    if !SEALING {
+        (stream.schedule, hash.schedule) = (afresh(stream.schedule), afresh(hash.schedule));
+    }
     let mut states = [_mm512_setzero_si512(); 4];
     let mut texts = states;
     for (unit, data) in group.chunks(LANES_LEN).enumerate() {

@@ -12,7 +12,7 @@ use super::schedule::Schedule;
 
 /// What is the same for all of a packet's units.
 pub struct Stream<'a> {
-    schedule: &'a Schedule,
+    pub schedule: &'a Schedule,
     /// The nonce with zeros for a counter, plus the first round key: in every lane.
     start: __m512i,
     /// The counters of the next unit's lanes, each in a lane's last word, in the machine's order.
