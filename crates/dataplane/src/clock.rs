@@ -29,8 +29,12 @@ impl Clock {
     }
 
     /// Seconds since 1970 of a time read from this clock; `None` for 0, which means "never".
+    ///
+    /// No later than what `time(2)` says now, which lags behind by a timer tick and more: who subtracts the one from the
+    /// other, as strongSwan does, gets no age below zero. The kernel's own times are of that clock.
     pub fn unix_seconds(&self, ns: u64) -> Option<u64> {
-        (ns != 0).then(|| (self.origin_unix + Duration::from_nanos(ns)).as_secs())
+        let coarse = || u64::try_from(clock_gettime(ClockId::RealtimeCoarse).tv_sec).unwrap_or(0);
+        (ns != 0).then(|| (self.origin_unix + Duration::from_nanos(ns)).as_secs().min(coarse()))
     }
 }
 
@@ -53,6 +57,17 @@ mod tests {
         assert!(ours.abs_diff(wall) <= 1);
         assert_eq!(clock.unix_seconds(0), None);
         assert!(clock.now_ns() >= 1);
+    }
+
+    #[test]
+    fn no_time_is_later_than_what_others_call_now() {
+        let clock = Clock::start();
+        for _ in 0..1000 {
+            let ahead = clock.unix_seconds(clock.now_ns() + 3_600_000_000_000).unwrap();
+            // What `time` says, which is asked after.
+            let now = clock_gettime(ClockId::RealtimeCoarse).tv_sec;
+            assert!(ahead as i64 <= now && now - ahead as i64 <= 1, "{ahead} is after {now}");
+        }
     }
 
     #[test]
