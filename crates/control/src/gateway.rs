@@ -40,10 +40,10 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crypto::{Engine, EngineError};
-use dataplane::clock::Clock;
+use dataplane::clock::{Clock, unix_now};
 use dataplane::event::{self, Event};
 use dataplane::nonce::NonceSpace;
 use dataplane::view::{Publisher, View};
@@ -264,7 +264,7 @@ impl Gateway {
             if ready.signals && signals.take() != 0 {
                 return Ok(());
             }
-            let now = unix_seconds();
+            let now = unix_now();
             // News of the kernel. First: an IKE daemon that installs a virtual IP and then the policy
             // for it shall find the address known.
             if ready.feed {
@@ -435,8 +435,4 @@ impl Gateway {
 fn acquire_expires_s() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/sys/net/core/xfrm_acq_expires").ok()?;
     text.trim().parse().ok()
-}
-
-fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

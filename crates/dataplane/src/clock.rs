@@ -33,9 +33,14 @@ impl Clock {
     /// No later than what `time(2)` says now, which lags behind by a timer tick and more: who subtracts the one from the
     /// other, as strongSwan does, gets no age below zero. The kernel's own times are of that clock.
     pub fn unix_seconds(&self, ns: u64) -> Option<u64> {
-        let coarse = || u64::try_from(clock_gettime(ClockId::RealtimeCoarse).tv_sec).unwrap_or(0);
-        (ns != 0).then(|| (self.origin_unix + Duration::from_nanos(ns)).as_secs().min(coarse()))
+        (ns != 0).then(|| (self.origin_unix + Duration::from_nanos(ns)).as_secs().min(unix_now()))
     }
+}
+
+/// Seconds since 1970 as `time(2)` says them, and with it the kernel and the IKE daemons: up to a timer tick behind the
+/// precise clock. All times of whole seconds that others see are of this clock, so that each can be subtracted from a later one.
+pub fn unix_now() -> u64 {
+    u64::try_from(clock_gettime(ClockId::RealtimeCoarse).tv_sec).unwrap_or(0)
 }
 
 #[inline]
@@ -65,8 +70,8 @@ mod tests {
         for _ in 0..1000 {
             let ahead = clock.unix_seconds(clock.now_ns() + 3_600_000_000_000).unwrap();
             // What `time` says, which is asked after.
-            let now = clock_gettime(ClockId::RealtimeCoarse).tv_sec;
-            assert!(ahead as i64 <= now && now - ahead as i64 <= 1, "{ahead} is after {now}");
+            let now = unix_now();
+            assert!(ahead <= now && now - ahead <= 1, "{ahead} is after {now}");
         }
     }
 

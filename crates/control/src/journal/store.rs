@@ -8,8 +8,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use dataplane::clock::unix_now;
 use rustix::fs::{FlockOperation, flock, statfs};
 use zeroize::Zeroizing;
 
@@ -172,9 +172,8 @@ pub fn open_ledger(directory: &Path, left: &Left) -> io::Result<Option<File>> {
 
 /// A name that no file has, after those of all earlier ones: several problems in one second count up.
 fn bad_path(directory: &Path) -> PathBuf {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let newest = bad_files(directory).last().map_or(0, |(second, _)| *second);
-    directory.join(format!("{BAD}{}", now.max(newest + 1)))
+    directory.join(format!("{BAD}{}", unix_now().max(newest + 1)))
 }
 
 /// The files that could not be read, with their times, oldest first.

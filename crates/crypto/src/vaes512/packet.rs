@@ -92,13 +92,12 @@ fn process<const ROUNDS: usize, const SEALING: bool>(
             _ => finish::<ROUNDS, SEALING, 3, true, false>(&stream, data, hash, lengths),
         };
     }
+    let mut hash = Hash::new(schedule, product(aad, block(schedule.power(1))));
     // Opening does the same further down, where nothing is pending either: what is called from two places
     // becomes a function of its own, for which stream and hash have to be in memory.
     if SEALING && data.len() <= GROUP_LEN - BLOCK_LEN {
-        let hash = Hash::new(schedule, product(aad, block(schedule.power(1))));
         return finish::<ROUNDS, SEALING, 4, false, false>(&stream, data, hash, lengths);
     }
-    let mut hash = Hash::new(schedule, product(aad, block(schedule.power(1))));
     let (groups, mut rest) = data.as_chunks_mut::<GROUP_LEN>();
     let whole_groups = groups.len();
     let mut groups = groups.iter_mut();
