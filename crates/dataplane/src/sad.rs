@@ -51,8 +51,8 @@ pub struct Sad {
     v6: Table<KeyV6, Arc<Sa>>,
 }
 
-const _: () = assert!(size_of::<Option<(KeyV4, Arc<Sa>)>>() == 16);
-const _: () = assert!(size_of::<Option<(KeyV6, Arc<Sa>)>>() == 32);
+const _: () = assert!(Table::<KeyV4, Arc<Sa>, 4>::LINE_LEN == 64);
+const _: () = assert!(Table::<KeyV6, Arc<Sa>>::LINE_LEN == 64);
 
 impl Sad {
     /// An empty database.

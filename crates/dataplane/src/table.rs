@@ -145,6 +145,9 @@ where
     V: Steady,
     S: BuildHasher + Clone + Default,
 {
+    /// Bytes in which `N` entries lie: whole cache lines.
+    pub const LINE_LEN: usize = Shard::<K, V, N>::LINE_LEN;
+
     /// An empty table.
     pub fn new() -> Table<K, V, N, S> {
         let lineage = Lineage::new();

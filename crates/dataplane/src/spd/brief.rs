@@ -1,7 +1,6 @@
 //! What a policy selects as a table of a tuple has it: found by a hash, and compared where it lies.
 //!
-//! Behind it lies a reference to the policy, and with that it is half a cache line of IPv4, a whole one of
-//! IPv6.
+//! With the references to their policies two of IPv4 are a cache line, of IPv6 two lines.
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 

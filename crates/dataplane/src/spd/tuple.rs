@@ -44,10 +44,10 @@ pub(super) struct Tuple<A> {
     hasher: RandomState,
 }
 
-const _: () = assert!(size_of::<Option<(Fields<u32>, Arc<Policy>)>>() == 32);
-const _: () = assert!(size_of::<Option<(Fields<u128>, Arc<Policy>)>>() == 64);
-const _: () = assert!(size_of::<Option<(Brief<u32>, Arc<Policy>)>>() == 32);
-const _: () = assert!(size_of::<Option<(Brief<u128>, Arc<Policy>)>>() == 64);
+const _: () = assert!(Table::<Fields<u32>, Arc<Policy>>::LINE_LEN == 64);
+const _: () = assert!(Table::<Fields<u128>, Arc<Policy>>::LINE_LEN == 128);
+const _: () = assert!(Tagged::<Brief<u32>, Arc<Policy>>::LINE_LEN == 64);
+const _: () = assert!(Tagged::<Brief<u128>, Arc<Policy>>::LINE_LEN == 128);
 
 /// A policy that was found.
 #[derive(Clone, Copy)]

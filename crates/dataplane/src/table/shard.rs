@@ -4,6 +4,10 @@
 //! that was not. A line fills from its first slot on. So a search reads one line mostly, also for what is
 //! not there, and ends in the first line that has a free slot, of which there is always one.
 //!
+//! In which slot of its line a key lies nobody can foresee, and a processor that guesses wrongly loses some
+//! fifteen cycles: all keys of a line are compared, and no comparison is branched on. So keys lie together, and as
+//! soon as a line has one, every slot has bits of some key.
+//!
 //! Copying a shard copies bits: a value that is in several shards is there as often and was never
 //! counted. Whose it is, and when values and lines end, is the table's to know. What relies on that is
 //! `unsafe` here.
@@ -11,16 +15,19 @@
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::NonNull;
 
 use crate::cpu::{LINE, prefetch, prefetch_next};
 
 /// So many neighbouring slots.
 #[repr(align(64))]
-struct Line<K, V, const N: usize>([Slot<K, V>; N]);
+struct Line<K, V, const N: usize> {
+    /// Written all of them once the line has its first entry. Behind its entries they are any keys.
+    keys: [MaybeUninit<K>; N],
+    values: [Option<ManuallyDrop<V>>; N],
+}
 
-type Slot<K, V> = Option<Entry<K, V>>;
 type Entry<K, V> = (K, ManuallyDrop<V>);
 
 /// Where the lines of a shard are, and how many entries they have. A copy names the same lines.
@@ -54,41 +61,75 @@ const fn lines_for<const N: usize>(entries: usize) -> usize {
 }
 
 impl<K, V, const N: usize> Line<K, V, N> {
+    fn free() -> Line<K, V, N> {
+        Line { keys: [const { MaybeUninit::uninit() }; N], values: [const { None }; N] }
+    }
+
     fn is_full(&self) -> bool {
-        self.0.last().is_some_and(Option::is_some)
+        self.values.last().is_some_and(Option::is_some)
     }
 
-    fn entries(&self) -> impl Iterator<Item = &Entry<K, V>> {
-        self.0.iter().map_while(Option::as_ref)
-    }
-
-    /// Puts an entry into the first free slot, if there is one; gives it back if there is none.
-    fn put(&mut self, entry: Entry<K, V>) -> Option<Entry<K, V>> {
-        match self.0.iter_mut().find(|slot| slot.is_none()) {
-            Some(slot) => {
-                *slot = Some(entry);
-                None
-            }
-            None => Some(entry),
+    /// The keys of its entries, and any others behind them; none if there is no entry.
+    #[inline(always)]
+    fn keys(&self) -> &[K] {
+        match self.values.first() {
+            // SAFETY: all keys were written when the first entry came.
+            Some(Some(_)) => unsafe { std::slice::from_raw_parts(self.keys.as_ptr().cast(), N) },
+            _ => &[],
         }
     }
 
-    /// Takes an entry out; the last one takes its slot.
-    fn take(&mut self, slot: usize) -> Slot<K, V> {
+    fn entries(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.keys()
+            .iter()
+            .zip(&self.values)
+            .map_while(|(key, value)| Some((key, &**value.as_ref()?)))
+    }
+
+    /// The slot of the entry whose key is meant, or one that is free, or none.
+    #[inline(always)]
+    fn slot(&self, is: impl Fn(&K) -> bool) -> usize {
+        let note = |slots, (slot, key)| slots | u32::from(is(key)) << slot;
+        // Entries come first: if the first key that is meant is none of an entry, there is no such entry.
+        self.keys().iter().enumerate().fold(0, note).trailing_zeros() as usize
+    }
+}
+
+impl<K: Copy, V, const N: usize> Line<K, V, N> {
+    /// Puts an entry into the first free slot, if there is one; gives it back if there is none.
+    fn put(&mut self, (key, value): Entry<K, V>) -> Option<Entry<K, V>> {
+        match self.values.iter().position(Option::is_none) {
+            Some(slot) => {
+                let written = if slot == 0 { 0..N } else { slot..slot + 1 };
+                self.keys[written].fill(MaybeUninit::new(key));
+                self.values[slot] = Some(value);
+                None
+            }
+            None => Some((key, value)),
+        }
+    }
+
+    /// Takes the entry of a slot out; the last one takes its slot.
+    fn take(&mut self, slot: usize) -> Option<Entry<K, V>> {
+        let key = *self.keys().get(slot)?;
         let last = self.entries().count() - 1;
-        self.0.swap(slot, last);
-        self.0[last].take()
+        self.keys[slot] = self.keys[last];
+        self.values.swap(slot, last);
+        Some((key, self.values[last].take()?))
     }
 }
 
 impl<K, V, const N: usize> Shard<K, V, N> {
+    /// Bytes of a line.
+    pub(super) const LINE_LEN: usize = size_of::<Line<K, V, N>>();
+
     /// Lines of its own for so many entries, all free.
     pub(super) fn free(entries: usize, born: u64) -> Shard<K, V, N> {
         let count = lines_for::<N>(entries.max(1));
         let lines = Self::allocate(count);
         for at in 0..count {
             // SAFETY: there is room for `count` lines.
-            unsafe { lines.add(at).write(Line([const { None }; N])) };
+            unsafe { lines.add(at).write(Line::free()) };
         }
         Shard { lines, count: count as u32, len: 0, born }
     }
@@ -131,8 +172,8 @@ impl<K, V, const N: usize> Shard<K, V, N> {
         // SAFETY: as the caller says; the home is one of them.
         let home = unsafe { self.lines.add(self.home(hash)).as_ref() };
         prefetch(home);
-        // Of entries of half a line each one in ten lies in the next, of entries of a whole one a quarter.
-        if 2 * size_of::<Slot<K, V>>() >= LINE {
+        // Where two entries are a line one in ten lies in the next; two of more bytes reach into it.
+        if 2 * Self::LINE_LEN >= N * LINE {
             prefetch_next(home);
         }
     }
@@ -165,7 +206,7 @@ impl<K, V, const N: usize> Shard<K, V, N> {
     {
         // SAFETY: as the caller says.
         let lines: &'a [Line<K, V, N>] = unsafe { self.lines() };
-        lines.iter().flat_map(Line::entries).map(|(key, value)| (key, &**value))
+        lines.iter().flat_map(Line::entries)
     }
 
     /// The same entries in lines of another version's own.
@@ -195,7 +236,7 @@ impl<K, V, const N: usize> Shard<K, V, N> {
     pub(super) unsafe fn end_values(mut self) {
         // SAFETY: as the caller says; each value is in one slot.
         let lines = unsafe { self.lines_mut() };
-        for (_, value) in lines.iter_mut().flat_map(|line| line.0.iter_mut().flatten()) {
+        for value in lines.iter_mut().flat_map(|line| line.values.iter_mut().flatten()) {
             // SAFETY: as above.
             unsafe { ManuallyDrop::drop(value) };
         }
@@ -211,7 +252,7 @@ impl<K, V, const N: usize> Shard<K, V, N> {
     {
         // SAFETY: as the caller says.
         let lines = unsafe { self.lines_mut() };
-        for (_, value) in lines.iter_mut().flat_map(|line| line.0.iter_mut().flatten()) {
+        for value in lines.iter_mut().flat_map(|line| line.values.iter_mut().flatten()) {
             // What is overwritten is not dropped.
             *value = ManuallyDrop::new(V::clone(value));
         }
@@ -236,12 +277,13 @@ impl<K: Eq + Copy, V, const N: usize> Shard<K, V, N> {
         let lines: &'a [Line<K, V, N>] = unsafe { self.lines() };
         let mut at = self.home(hash);
         loop {
-            for slot in &lines[at].0 {
-                match slot {
-                    Some((found, value)) if is(found) => return Some((found, value)),
-                    Some(_) => {}
-                    None => return None,
-                }
+            let line = &lines[at];
+            let slot = line.slot(&is);
+            if let (Some(key), Some(value)) = (line.keys().get(slot), line.values.get(slot)) {
+                return value.as_ref().map(|value| (key, &**value));
+            }
+            if !line.is_full() {
+                return None;
             }
             at = if at + 1 == lines.len() { 0 } else { at + 1 };
         }
@@ -278,7 +320,9 @@ impl<K: Eq + Copy, V, const N: usize> Shard<K, V, N> {
     ) -> Option<ManuallyDrop<V>> {
         // SAFETY: as the caller says.
         let ((at, slot), lines) = unsafe { (self.place(hash, key)?, self.lines_mut()) };
-        lines[at].0[slot].replace((*key, ManuallyDrop::new(value))).map(|(_, old)| old)
+        // Equal keys may have more to say than what is compared.
+        lines[at].keys[slot] = MaybeUninit::new(*key);
+        lines[at].values[slot].replace(ManuallyDrop::new(value))
     }
 
     /// Adds an entry whose key is not there; the shard is not full.
@@ -329,9 +373,8 @@ impl<K: Eq + Copy, V, const N: usize> Shard<K, V, N> {
         while was_full {
             at = (at + 1) % count;
             was_full = lines[at].is_full();
-            let came_past = |(key, _): &Entry<K, V>| {
-                distance(shard.home(hash_of(key)), at) >= distance(hole, at)
-            };
+            let came_past =
+                |(key, _): (&K, &V)| distance(shard.home(hash_of(key)), at) >= distance(hole, at);
             let past = lines[at].entries().position(came_past);
             if let Some(slot) = past
                 && let Some(entry) = lines[at].take(slot)
