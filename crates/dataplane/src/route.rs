@@ -3,6 +3,9 @@
 //! A sealed packet is routed by the far end of its tunnel, any other by its own destination. What
 //! has an egress after this stage has a success for a verdict, which counts once it is sent.
 
+#[cfg(test)]
+mod twin;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 
@@ -26,6 +29,10 @@ struct Last<'v> {
     destination: IpAddr,
     /// How many first bits of the destination decided on the route; [`ALL`] if that is not known.
     block: u32,
+    /// Of a destination of IPv4 the bits that others have in common with it which leave alike, and which bits
+    /// those are.
+    bits: u32,
+    mask: u32,
     /// Of the route, and whether all that it leads are sent to one router.
     code: u32,
     is_shared: bool,
@@ -38,47 +45,66 @@ struct Last<'v> {
 /// As many bits as two destinations never have in common that are not the same.
 const ALL: u32 = 128;
 
-/// Routes that were looked up ahead, side by side, where the table is too large for the cache.
+/// Routes that were looked up ahead, side by side, where the table is too large for the cache: from the first
+/// packet on that leaves elsewhere than the one before.
 struct Ahead {
     /// Destinations of packets, in their order; those of packets that follow each other once.
     destinations: [IpAddr; MANY],
     codes: [u32; MANY],
-    /// Those that are still to come.
-    rest: Range<usize>,
+    /// Those that are still to come; `None` until they are looked up.
+    rest: Option<Range<usize>>,
 }
 
 impl Ahead {
     const NOTHING: Ahead = Ahead {
         destinations: [IpAddr::V4(Ipv4Addr::UNSPECIFIED); MANY],
         codes: [0; MANY],
-        rest: 0..0,
+        rest: None,
     };
 
-    /// Looks up the routes of the next packets, at most [`MANY`].
-    fn look<const VRFS: bool>(&mut self, slots: &[Slot<'_>], view: &View) {
+    /// Looks up the routes of a packet and of those behind it, at most [`MANY`] in all; how many they are.
+    #[inline(never)]
+    fn look<const VRFS: bool>(
+        &mut self,
+        slot: &Slot<'_>,
+        later: &[Slot<'_>],
+        view: &View,
+    ) -> usize {
         let mut count = 0;
         let is_asked = |slot: &&Slot<'_>| {
             slot.verdict.is_none() && known(slot).is_none() && vrf_of::<VRFS>(slot, view) == MAIN
         };
-        for slot in slots.iter().filter(is_asked) {
+        for slot in std::iter::once(slot).chain(later).filter(is_asked) {
             if count == 0 || !leads_to(slot, &self.destinations[count - 1]) {
                 self.destinations[count] = destination(slot);
                 count += 1;
             }
         }
-        self.rest = 0..count;
         if count != 0 {
             view.fib.codes_of(&self.destinations[..count], &mut self.codes);
         }
+        count
     }
 
     /// The code of the route of a packet's destination, which is asked for in the order of the packets.
     #[inline]
-    fn code(&mut self, vrf: u32, slot: &Slot<'_>, view: &View) -> u32 {
-        if vrf == MAIN
-            && let Some(at) = self.rest.find(|at| leads_to(slot, &self.destinations[*at]))
-        {
-            return self.codes[at];
+    fn code<const VRFS: bool>(
+        &mut self,
+        vrf: u32,
+        slot: &Slot<'_>,
+        later: &[Slot<'_>],
+        view: &View,
+    ) -> u32 {
+        if vrf == MAIN {
+            let mut rest = match self.rest.take() {
+                Some(rest) => rest,
+                None => 0..self.look::<VRFS>(slot, later, view),
+            };
+            let at = rest.find(|at| leads_to(slot, &self.destinations[*at]));
+            self.rest = Some(rest);
+            if let Some(at) = at {
+                return self.codes[at];
+            }
         }
         view.fib.code_in(vrf, destination(slot))
     }
@@ -101,20 +127,81 @@ fn vrf_of<const VRFS: bool>(slot: &Slot<'_>, view: &View) -> u32 {
 
 #[inline(always)]
 fn route_all<const VRFS: bool>(batch: &mut Batch<'_>, view: &View, turn: &mut Turn<'_>) {
-    let mut last = None;
-    let mut ahead = view.fib.is_large().then_some(Ahead::NOTHING);
+    let mut last: Option<Last<'_>> = None;
+    let mut ahead: Option<Ahead> = None;
     let has_host = view.has_host();
-    for slots in batch.slots.chunks_mut(MANY) {
+    for mut slots in batch.slots.chunks_mut(MANY) {
         if let Some(ahead) = &mut ahead {
-            ahead.look::<VRFS>(slots, view);
+            ahead.rest = None;
         }
-        for slot in slots.iter_mut().filter(|slot| slot.verdict.is_none()) {
-            let verdict = match route_one::<VRFS>(slot, view, turn, &mut last, ahead.as_mut()) {
-                Ok(()) => success(slot, has_host && slot.is_hosts(view)),
-                Err(verdict) => verdict,
+        while let Some((slot, later)) = slots.split_first_mut() {
+            if slot.verdict.is_none() {
+                let is_known = last.as_mut().is_some_and(|last| last.is_way_of::<VRFS>(slot));
+                let led = match is_known {
+                    true => Ok(()),
+                    false => find::<VRFS>(slot, later, view, turn, &mut last, &mut ahead),
+                };
+                let sent_off = led.and_then(|()| match &last {
+                    Some(last) => last.send_off(slot),
+                    None => Err(Verdict::NoRoute),
+                });
+                let success = success(slot, has_host && slot.is_hosts(view));
+                slot.decide(sent_off.err().unwrap_or(success));
+            }
+            slots = later;
+        }
+    }
+}
+
+impl<'v> Last<'v> {
+    /// Bits and mask that no address of IPv4 has.
+    const OF_NOBODY: (u32, u32) = (1, 0);
+
+    /// Whether a packet leaves as the one before did.
+    #[inline(always)]
+    fn is_way_of<const VRFS: bool>(&mut self, slot: &Slot<'v>) -> bool {
+        // Packets of one SA have one destination.
+        if self.sa.is_some_and(|sa| is_same(slot.outbound, sa)) {
+            return true;
+        }
+        let follows = !VRFS
+            && match (slot.outbound, slot.flow.dst) {
+                (Some(sa), _) => sa.leads_to(&self.destination),
+                (None, IpAddr::V4(v4)) => v4.to_bits() & self.mask == self.bits,
+                (None, IpAddr::V6(_)) => slot.flow.dst == self.destination,
             };
-            slot.decide(verdict);
+        if follows {
+            self.sa = slot.outbound;
         }
+        follows
+    }
+
+    /// Goes on with packets to another destination, whose first bits decided on the same route.
+    #[inline]
+    fn go_on(&mut self, sa: Option<&'v Sa>, vrf: u32, destination: IpAddr, block: u32) {
+        (self.sa, self.vrf, self.destination, self.block) = (sa, vrf, destination, block);
+        (self.bits, self.mask) = match destination {
+            IpAddr::V4(v4) => {
+                // Without a router between, each has a link address of its own.
+                let len = if self.is_shared { block.min(u32::BITS) } else { u32::BITS };
+                let mask = (u64::MAX << (u32::BITS - len)) as u32;
+                (v4.to_bits() & mask, mask)
+            }
+            IpAddr::V6(_) => Last::OF_NOBODY,
+        };
+    }
+
+    /// Gives a packet its link header, and says where it leaves.
+    #[inline(always)]
+    fn send_off(&self, slot: &mut Slot<'_>) -> Result<(), Verdict> {
+        if slot.frame.len() > self.mtu {
+            return Err(Verdict::TooBig);
+        }
+        let room = slot.frame.push_front(HEADER_LEN).ok_or(Verdict::NoRoom)?;
+        room[..8].copy_from_slice(&self.header[0].to_ne_bytes());
+        room[HEADER_LEN - 8..].copy_from_slice(&self.header[1].to_ne_bytes());
+        slot.egress = Some(self.port);
+        Ok(())
     }
 }
 
@@ -142,40 +229,15 @@ fn known(slot: &Slot<'_>) -> Option<u32> {
     if slot.outbound.is_none() { slot.lead.code() } else { None }
 }
 
-#[inline]
-fn route_one<'v, const VRFS: bool>(
-    slot: &mut Slot<'v>,
-    view: &View,
-    turn: &mut Turn<'_>,
-    last: &mut Option<Last<'v>>,
-    ahead: Option<&mut Ahead>,
-) -> Result<(), Verdict> {
-    // Packets of one SA have one destination.
-    let follows = |last: &Last<'_>| last.sa.is_some_and(|sa| is_same(slot.outbound, sa));
-    match last {
-        Some(last) if follows(last) => {}
-        Some(last) if !VRFS && leads_to(slot, &last.destination) => last.sa = slot.outbound,
-        _ => find::<VRFS>(slot, view, turn, last, ahead)?,
-    }
-    let Some(last) = last else { return Err(Verdict::NoRoute) };
-    if slot.frame.len() > last.mtu {
-        return Err(Verdict::TooBig);
-    }
-    let room = slot.frame.push_front(HEADER_LEN).ok_or(Verdict::NoRoom)?;
-    room[..8].copy_from_slice(&last.header[0].to_ne_bytes());
-    room[HEADER_LEN - 8..].copy_from_slice(&last.header[1].to_ne_bytes());
-    slot.egress = Some(last.port);
-    Ok(())
-}
-
 /// Where a packet leaves that goes elsewhere than the one before.
 #[inline]
 fn find<'v, const VRFS: bool>(
     slot: &Slot<'v>,
+    later: &[Slot<'v>],
     view: &View,
     turn: &mut Turn<'_>,
     last: &mut Option<Last<'v>>,
-    ahead: Option<&mut Ahead>,
+    ahead: &mut Option<Ahead>,
 ) -> Result<(), Verdict> {
     let (vrf, to) = (vrf_of::<VRFS>(slot, view), destination(slot));
     // Two tunnels of different VRFs may share an SA's address, and packets of one VRF an SA.
@@ -186,16 +248,20 @@ fn find<'v, const VRFS: bool>(
     {
         return Ok(());
     }
-    let (code, block) = match (known(slot), ahead) {
+    let (code, block) = match (known(slot), &last) {
         (Some(code), _) => (code, ALL),
-        (None, Some(ahead)) => (ahead.code(vrf, slot, view), ALL),
+        // As long as all leave alike, there is nothing to look up ahead.
+        (None, Some(_)) if view.fib.is_large() => {
+            let ahead = ahead.get_or_insert(Ahead::NOTHING);
+            (ahead.code::<VRFS>(vrf, slot, later, view), ALL)
+        }
         // What was known of the block is mostly of this destination, too: it has not to be looked up.
-        (None, None) => match last {
-            Some(last) if last.vrf == vrf && in_common(&last.destination, &to) >= last.block => {
-                (last.code, last.block)
-            }
-            _ => view.fib.block_in(vrf, to),
-        },
+        (None, Some(last))
+            if last.vrf == vrf && in_common(&last.destination, &to) >= last.block =>
+        {
+            (last.code, last.block)
+        }
+        _ => view.fib.block_in(vrf, to),
     };
     match last {
         // Others of one network have the same route.
@@ -204,9 +270,9 @@ fn find<'v, const VRFS: bool>(
                 && last.is_shared
                 && last.destination.is_ipv4() == to.is_ipv4() =>
         {
-            (last.sa, last.vrf, last.destination, last.block) = (sa, vrf, to, block);
+            last.go_on(sa, vrf, to, block);
         }
-        _ => *last = Some(Last { sa, block, ..look_up(slot, (vrf, to), code, view, turn)? }),
+        _ => last.insert(look_up(slot, (vrf, to), code, view, turn)?).go_on(sa, vrf, to, block),
     }
     Ok(())
 }
@@ -247,13 +313,16 @@ fn look_up<'v>(
     let mut header = [0; HEADER_LEN];
     let written = Header::new(mac, port.mac, ethertype).emit(&mut header);
     written.map_err(|_| Verdict::NoRoom)?;
-    let piece = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| header[at + byte]));
-    let (is_shared, header) = (hop.gateway.is_some(), [piece(0), piece(HEADER_LEN - 8)]);
+    let piece = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+    let header = [piece(&header), piece(&header[HEADER_LEN - 8..])];
+    let is_shared = hop.gateway.is_some();
     Ok(Last {
         sa: None,
         vrf,
         destination,
         block: ALL,
+        bits: 0,
+        mask: 0,
         code,
         is_shared,
         port: hop.port,
