@@ -7,7 +7,10 @@
 //! 4. The SA; ask for its memory, which `seal` is about to need.
 //!
 //! Packets without a protect policy leave in clear. Nothing in a packet is changed here. Where no policy can
-//! say anything and nobody waits for an SA, only routes are asked, if any leads into a tunnel.
+//! say anything and nobody waits for an SA, only routes are asked, if any leads into a tunnel; and where only
+//! policies can, of one table, and packets are as nearly all are, it is done in fewer steps (`protect`).
+
+mod protect;
 
 use wire::flow::Flow;
 
@@ -32,13 +35,23 @@ pub(crate) fn choose<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<
     if by_routes_alone && view.tunnels.is_empty() {
         return;
     }
+    batch.seals = true;
+    let is_cached = Flows::is_worth_it(&side);
+    let by_policies_alone =
+        view.tunnels.is_empty() && !is_cached && !batch.rejoined && turn.hold.len() == 0;
+    let many = side.many().filter(|_| by_policies_alone);
     for slots in batch.slots.chunks_mut(BATCH_PACKETS) {
         if by_routes_alone && !view.vrfs.in_use() && tunnel::enter_all(slots, view, turn) {
             continue;
         }
+        if let Some(many) = many
+            && protect::all(slots, many, view, turn)
+        {
+            continue;
+        }
         let mut runs = Runs::new();
         find_runs(slots, &mut runs, &side, turn);
-        if Flows::is_worth_it(&side) {
+        if is_cached {
             for run in runs.iter_mut() {
                 turn.flows.recall(&side, &run.first(slots).flow, run.asked);
             }

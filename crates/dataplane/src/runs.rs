@@ -30,6 +30,12 @@ pub(crate) struct Run<'v> {
 }
 
 impl<'v> Run<'v> {
+    /// All of some slots.
+    pub(crate) fn of_all(slots: &[Slot<'v>], direction: Direction, found: Lookup<'v>) -> Run<'v> {
+        let end = slots.len() as u32;
+        Run { first: 0, end, direction, asked: 0, found, unwelcome: None, sole: None }
+    }
+
     /// Its first slot.
     #[inline]
     pub(crate) fn first<'a>(&self, slots: &'a [Slot<'v>]) -> &'a Slot<'v> {

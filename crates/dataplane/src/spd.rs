@@ -11,6 +11,7 @@
 mod brief;
 mod changes;
 mod fields;
+mod many;
 mod numbers;
 mod space;
 mod tuple;
@@ -22,6 +23,7 @@ use wire::flow::{Flow, Fragment};
 
 use self::changes::Changes;
 use self::fields::{Address, Fields, Shape};
+pub(crate) use self::many::{Asked, Many};
 use self::numbers::Numbers;
 use self::space::Space;
 use self::tuple::Found;
@@ -105,6 +107,12 @@ impl<'a> Side<'a> {
             Family::V4 => self.v4.is_for_all(policy),
             Family::V6 => self.v6.is_for_all(policy),
         }
+    }
+
+    /// The policies outside of route mode for whole packets of IPv4, where one table has them all.
+    #[inline]
+    pub(crate) fn many(&self) -> Option<Many<'a>> {
+        Some(Many::new(self.v4.only()?, self.v4.seen(), self.default))
     }
 
     /// Whether the policies say of one flow what they say of another of the same tunnel: the two differ in

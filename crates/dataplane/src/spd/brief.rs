@@ -79,7 +79,8 @@ enum Whole {
 impl Whole {
     #[inline]
     fn mask(self) -> u32 {
-        [0, 0x0000_ffff, 0xffff_0000, 0xffff_ffff][self as usize]
+        static MASKS: [u32; 4] = [0, 0x0000_ffff, 0xffff_0000, 0xffff_ffff];
+        MASKS[self as usize]
     }
 }
 

@@ -18,6 +18,9 @@ pub(super) trait Address: Copy + Eq + std::fmt::Debug {
     /// The mask of a prefix.
     fn prefix(len: u8) -> Self;
 
+    /// The first bits, so many, at the end; none is zero.
+    fn first(self, len: u8) -> Self;
+
     /// The bits of an address; of one of the other family some bits.
     fn of_address(address: IpAddr) -> Self;
     fn and(self, mask: Self) -> Self;
@@ -37,6 +40,11 @@ impl Address for u32 {
     #[inline]
     fn prefix(len: u8) -> u32 {
         (u64::MAX << ((32 - len) & 63)) as u32
+    }
+
+    #[inline(always)]
+    fn first(self, len: u8) -> u32 {
+        (u64::from(self) >> ((32 - len) & 63)) as u32
     }
 
     #[inline(always)]
@@ -79,6 +87,11 @@ impl Address for u128 {
     #[inline]
     fn prefix(len: u8) -> u128 {
         if len == 0 { 0 } else { u128::MAX << ((128 - len) & 127) }
+    }
+
+    #[inline(always)]
+    fn first(self, len: u8) -> u128 {
+        if len == 0 { 0 } else { self >> ((128 - len) & 127) }
     }
 
     #[inline(always)]
@@ -165,6 +178,12 @@ impl<A: Address> Fields<A> {
         }
     }
 
+    /// Whether two flows differ in nothing that this mask looks at.
+    #[inline(always)]
+    pub(super) fn agree(&self, one: &Fields<A>, other: &Fields<A>) -> bool {
+        one.under(self) == other.under(self)
+    }
+
     /// Whether two flows of one family differ in nothing that this mask looks at. Where they are told apart it
     /// is mostly by their destinations.
     #[inline]
@@ -238,9 +257,8 @@ impl<A: Address> Shape<A> {
     /// Whether a flow is selected.
     #[inline]
     pub(super) fn selects(&self, flow: &Fields<A>) -> bool {
-        let source = self.source.xor(flow.source).and(A::prefix(self.source_len));
-        let destination =
-            self.destination.xor(flow.destination).and(A::prefix(self.destination_len));
+        let source = self.source.xor(flow.source).first(self.source_len);
+        let destination = self.destination.xor(flow.destination).first(self.destination_len);
         let protocol = self.protocol ^ if self.protocol == 0 { 0 } else { flow.protocol };
         let rest =
             (self.ports ^ flow.ports) & self.port_mask | self.if_id ^ flow.if_id | protocol as u32;

@@ -132,6 +132,15 @@ impl<A: Address> Space<A> {
         }
     }
 
+    /// The one table in which every look-up is made, if there is just one.
+    #[inline]
+    pub(super) fn only(&self) -> Option<&Tuple<A>> {
+        match &self.tuples[..] {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
     /// Every bit that policies look at: flows that differ in none are decided alike.
     #[inline]
     pub(super) fn seen(&self) -> &Fields<A> {

@@ -1,0 +1,83 @@
+//! The SAs of packets about which only policies say anything, all of them in one table, where nobody waits and
+//! every packet is whole and of IPv4. What else there may be is not looked for, packet by packet.
+
+#[cfg(test)]
+mod twin;
+
+use arrayvec::ArrayVec;
+
+use super::{ask, choose_run};
+use crate::batch::{BATCH_PACKETS, Slot, Turn};
+use crate::bundles::Sole;
+use crate::policy::{Direction, Kind};
+use crate::runs::Run;
+use crate::spd::{Asked, Lookup, Many};
+use crate::view::View;
+
+/// Finds the SAs of packets, at most [`BATCH_PACKETS`]; those that follow each other and of which the policies say
+/// the same are done together. Whether it did: it does not where one is a fragment, or not of IPv4.
+///
+/// 1. What is asked of the policies; ask for the memory in which their answers are found.
+/// 2. The policies; ask for theirs.
+/// 3. What they say; ask for that of the slots in which their SAs are.
+/// 4. The SAs; ask for theirs.
+#[inline]
+pub(super) fn all<'v>(
+    slots: &mut [Slot<'v>],
+    many: Many<'v>,
+    view: &'v View,
+    turn: &mut Turn<'_>,
+) -> bool {
+    let mut asked: ArrayVec<Asked, BATCH_PACKETS> = ArrayVec::new();
+    let mut starts: ArrayVec<usize, BATCH_PACKETS> = ArrayVec::new();
+    for (at, slot) in slots.iter().enumerate().take(BATCH_PACKETS) {
+        if slot.verdict.is_some() {
+            continue;
+        }
+        let Some(flow) = many.flow(&slot.flow) else { return false };
+        if asked.last().is_none_or(|last| !many.same(last, &flow)) {
+            asked.push(many.ask(flow));
+            starts.push(at);
+        }
+    }
+    let found: ArrayVec<Lookup<'_>, BATCH_PACKETS> =
+        asked.iter().map(|asked| many.lookup(asked)).collect();
+    let soles: ArrayVec<Option<Sole<'_>>, BATCH_PACKETS> = found
+        .iter()
+        .map(|found| match found {
+            Lookup::Policy(policy) if policy.kind() == Kind::Protect => {
+                policy.bundle().and_then(|number| view.bundles.sole(number))
+            }
+            _ => None,
+        })
+        .collect();
+    for (at, (found, sole)) in found.iter().zip(&soles).enumerate() {
+        let end = starts.get(at + 1).map_or(slots.len(), |start| *start);
+        let slots = &mut slots[starts[at]..end];
+        if let Lookup::Policy(policy) = *found
+            && let Some(sa) = sole.and_then(Sole::sa)
+            && !policy.wants_own_sas()
+        {
+            sa.prefetch();
+            let (mut packets, mut bytes) = (0, 0);
+            for slot in slots.iter_mut().filter(|slot| slot.verdict.is_none()) {
+                slot.policy = Some(policy);
+                slot.outbound = Some(sa);
+                packets += 1;
+                bytes += slot.frame.len() as u64;
+            }
+            policy.count(turn.seat, packets, bytes, turn.now_ns);
+        } else {
+            choose_rest(slots, *found, view, turn);
+        }
+    }
+    true
+}
+
+/// The long way, for packets of which the policies say the same.
+#[inline(never)]
+fn choose_rest<'v>(slots: &mut [Slot<'v>], found: Lookup<'v>, view: &'v View, turn: &mut Turn<'_>) {
+    let mut run = Run::of_all(slots, Direction::Out, found);
+    ask(&mut run, slots, view, turn);
+    choose_run(&run, slots, view, turn);
+}
