@@ -9,7 +9,7 @@ use wire::esp::{self, ICV_LEN};
 use wire::{Overlay, checksum, protocol, udp};
 
 use crate::batch::Slot;
-use crate::envelope::{self, PREFIX_LEN};
+use crate::envelope::{self, Enveloped, PREFIX_LEN};
 use crate::keys;
 use crate::sa::{Mode, Sa};
 use crate::verdict::Verdict;
@@ -26,9 +26,11 @@ pub(crate) fn encrypt(slots: &mut [Slot<'_>]) {
     for at in 0..slots.len() {
         keys::step(slots, at, need);
         let slot = &mut slots[at];
-        if let Some(sa) = slot.outbound.filter(|_| slot.verdict.is_none())
-            && encrypt_one(slot, sa).is_none()
-        {
+        if slot.verdict.is_some() {
+            continue;
+        }
+        let Some(sa) = slot.outbound else { continue };
+        if encrypt_one(slot, sa).is_none() {
             // `seal` left nothing of the kind; whatever it is, it does not leave in clear.
             sa.count_error(Verdict::NoRoom);
             slot.decide(Verdict::NoRoom);
@@ -44,32 +46,32 @@ pub(crate) fn need<'v>(slot: &Slot<'v>) -> Option<(&'v Sa, usize)> {
 
 /// Encrypts one packet that [`seal`](crate::seal::seal) numbered, behind the headers that stay legible.
 /// `None` if there is no room for them.
-#[inline]
+#[inline(always)]
 #[must_use = "a packet that was not encrypted must not leave"]
 fn encrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<()> {
-    let esp_at = envelope::put(slot, sa)?;
-    let hot = sa.hot();
-    let sealed = slot.frame.bytes_mut().get_mut(esp_at + PREFIX_LEN..)?;
-    let (data, icv) = sealed.split_last_chunk_mut::<ICV_LEN>()?;
+    let (hot, sequence, iv) = (sa.hot(), slot.sequence, slot.iv);
+    let Enveloped { data, icv } = envelope::put(slot, sa)?;
     // Not from the packet, where they were only just written.
-    let nonce = esp::gcm_nonce(hot.salt, slot.iv.to_be_bytes());
+    let nonce = esp::gcm_nonce(hot.salt, iv.to_be_bytes());
     if hot.replay.is_extended() {
-        hot.key.seal(&nonce, &esp::aad_esn(hot.spi, slot.sequence), data, icv);
+        hot.key.seal(&nonce, &esp::aad_esn(hot.spi, sequence), data, icv);
     } else {
-        hot.key.seal(&nonce, &esp::aad(hot.spi, slot.sequence as u32), data, icv);
+        hot.key.seal(&nonce, &esp::aad(hot.spi, sequence as u32), data, icv);
     }
-    if hot.encapsulated { fill_udp_checksum(slot, sa, esp_at) } else { Some(()) }
+    if hot.encapsulated { fill_udp_checksum(slot, sa) } else { Some(()) }
 }
 
 /// The UDP checksum over IPv6, as Linux sends it: its receivers drop datagrams without one (RFC 8200
 /// §8.1) unless their socket allows it (RFC 6935), which those of IKE daemons do not.
-fn fill_udp_checksum(slot: &mut Slot<'_>, sa: &Sa, esp_at: usize) -> Option<()> {
+#[cold]
+fn fill_udp_checksum(slot: &mut Slot<'_>, sa: &Sa) -> Option<()> {
     let ends = match sa.hot().mode {
         Mode::Tunnel => (sa.source(), sa.destination()),
         Mode::Transport => (slot.flow.src, slot.flow.dst),
     };
     let (IpAddr::V6(source), IpAddr::V6(destination)) = ends else { return Some(()) };
-    let datagram = &mut slot.frame.bytes_mut()[esp_at.checked_sub(udp::HEADER_LEN)?..];
+    let udp_at = usize::from(slot.esp_at).checked_sub(udp::HEADER_LEN)?;
+    let datagram = slot.frame.bytes_mut().get_mut(udp_at..)?;
     let pseudo = checksum::pseudo_v6(source, destination, protocol::UDP, datagram.len() as u32);
     let (header, payload) = udp::Header::over_mut(datagram).ok()?;
     header.fill_checksum(pseudo, payload);

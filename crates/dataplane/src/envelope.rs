@@ -11,7 +11,6 @@ use wire::{Overlay, ipv4, ipv6, protocol, udp};
 use xsk::Frame;
 
 use crate::batch::Slot;
-use crate::ecn;
 use crate::sa::{Hot, Mode, OuterTemplate, Sa};
 use crate::transport;
 use crate::verdict::Verdict;
@@ -55,38 +54,59 @@ impl Room {
     }
 }
 
-/// Puts the envelope around a packet that has its numbers; where its ESP header begins. `None` only if there
-/// is no room, which [`Room::fit`] excluded.
-#[inline]
-pub(crate) fn put(slot: &mut Slot<'_>, sa: &Sa) -> Option<usize> {
+/// A packet in its envelope: what is to be encrypted, and the room behind it for the ICV.
+pub(crate) struct Enveloped<'f> {
+    pub(crate) data: &'f mut [u8],
+    pub(crate) icv: &'f mut [u8; ICV_LEN],
+}
+
+/// Puts the envelope around a packet that has its numbers. `None` only if there is no room, which
+/// [`Room::fit`] excluded.
+#[inline(always)]
+pub(crate) fn put<'f>(slot: &'f mut Slot<'_>, sa: &Sa) -> Option<Enveloped<'f>> {
     let hot = sa.hot();
-    match (&hot.outer, hot.mode) {
-        (OuterTemplate::V4(template), Mode::Tunnel) if !hot.encapsulated => {
-            put_v4(slot, hot, template)?;
-            Some(ipv4::HEADER_LEN)
+    match &hot.outer {
+        OuterTemplate::V4(template) if hot.mode == Mode::Tunnel && !hot.encapsulated => {
+            put_v4(slot, hot, template)
         }
-        (_, Mode::Tunnel) => put_around(slot, sa),
-        (_, Mode::Transport) => put_within(slot, sa),
+        _ => put_any(slot, sa),
     }
 }
 
 /// What most tunnels have, IPv4 alone, in one go.
-#[inline]
-fn put_v4(slot: &mut Slot<'_>, hot: &Hot, template: &ipv4::Template) -> Option<()> {
+#[inline(always)]
+fn put_v4<'f>(
+    slot: &'f mut Slot<'_>,
+    hot: &Hot,
+    template: &ipv4::Template,
+) -> Option<Enveloped<'f>> {
     let inner = InnerHeader::read(slot.frame.bytes())?;
     let inner_len = slot.frame.len();
     let pad_len = esp::pad_len(inner_len);
     slot.frame.grow(FRONT_V4_LEN, pad_len + TRAILER_LEN + ICV_LEN)?;
-    let total_len = u16::try_from(slot.frame.len()).ok()?;
-    let bytes = slot.frame.bytes_mut();
+    let total_len = slot.frame.len() as u16;
+    let (front, rest) = slot.frame.bytes_mut().split_first_chunk_mut::<FRONT_V4_LEN>()?;
     // What is behind the trailer, the ICV overwrites.
-    let (front, rest) = bytes.split_first_chunk_mut::<FRONT_V4_LEN>()?;
-    *rest.get_mut(inner_len..)?.first_chunk_mut()? =
-        esp::short_trailer(pad_len, inner.next_header());
+    *rest.get_mut(inner_len..)?.first_chunk_mut()? = inner.trailer(pad_len);
     let (outer, prefix) = front.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
     prefix.copy_from_slice(&esp::prefix(hot.spi, slot.sequence as u32, slot.iv));
     stamp_v4(outer, template, total_len, slot.sequence, &inner, hot);
-    Some(())
+    let (data, icv) = rest.split_last_chunk_mut()?;
+    Some(Enveloped { data, icv })
+}
+
+/// Any other.
+#[inline(never)]
+fn put_any<'f>(slot: &'f mut Slot<'_>, sa: &Sa) -> Option<Enveloped<'f>> {
+    let esp_at = match sa.hot().mode {
+        Mode::Tunnel => put_around(slot, sa),
+        Mode::Transport => put_within(slot, sa),
+    }?;
+    // An IP header and UDP's are shorter than any frame.
+    slot.esp_at = esp_at as u16;
+    let sealed = slot.frame.bytes_mut().get_mut(esp_at + PREFIX_LEN..)?;
+    let (data, icv) = sealed.split_last_chunk_mut()?;
+    Some(Enveloped { data, icv })
 }
 
 /// Any other tunnel: from the inside to the outside.
@@ -159,6 +179,25 @@ impl InnerHeader {
     fn next_header(&self) -> u8 {
         if self.is_v6 { protocol::IPV6 } else { protocol::IPV4 }
     }
+
+    /// Padding and trailer.
+    #[inline]
+    fn trailer(&self, pad_len: usize) -> [u8; 8] {
+        const V4: [[u8; 8]; esp::ALIGNMENT] = trailers(protocol::IPV4);
+        const V6: [[u8; 8]; esp::ALIGNMENT] = trailers(protocol::IPV6);
+        (if self.is_v6 { V6 } else { V4 })[pad_len % esp::ALIGNMENT]
+    }
+}
+
+/// The trailers in front of a header, by the padding before them.
+const fn trailers(next_header: u8) -> [[u8; 8]; esp::ALIGNMENT] {
+    let mut trailers = [[0; 8]; esp::ALIGNMENT];
+    let mut pad_len = 0;
+    while pad_len < trailers.len() {
+        trailers[pad_len] = esp::short_trailer(pad_len, next_header);
+        pad_len += 1;
+    }
+    trailers
 }
 
 /// The outer header; its length.
@@ -173,7 +212,7 @@ fn put_outer(frame: &mut Frame, sa: &Sa, sequence: u64, inner: &InnerHeader) -> 
             Some(ipv4::HEADER_LEN)
         }
         OuterTemplate::V6(template) => {
-            let tos = ecn::encapsulate(inner.tos, &hot.flags);
+            let tos = inner.tos & hot.copied_tos;
             let header = template.stamp(u16::try_from(payload_len).ok()?, tos, inner.flow_label);
             header.emit(frame.push_front(ipv6::HEADER_LEN)?).ok()?;
             Some(ipv6::HEADER_LEN)
@@ -190,7 +229,7 @@ fn stamp_v4(
     inner: &InnerHeader,
     hot: &Hot,
 ) {
-    let tos = ecn::encapsulate(inner.tos, &hot.flags);
+    let tos = inner.tos & hot.copied_tos;
     let dont_fragment = inner.dont_fragment && !hot.flags.no_pmtu_discovery;
     // RFC 6864 §4: only a packet that may be fragmented needs an identification, which must not repeat
     // soon; the sequence number does so after 65 536 packets.

@@ -27,6 +27,7 @@ use crate::alarm::Alarm;
 use crate::batch::Turn;
 use crate::claim::{self, Access};
 use crate::cpu::{LINE, prefetch, prefetch_all};
+use crate::ecn;
 use crate::encapsulation::UdpEncapsulation;
 use crate::ledger::{Entry, ErrorKind, Ledger, Place, Words};
 use crate::nonce::{BlockCopy, IvSource, NonceSpace};
@@ -101,6 +102,8 @@ pub(crate) struct Hot {
     /// Which IVs its next numbers have.
     block: BlockCopy,
     pub(crate) spi: u32,
+    /// The bits of the inner type of service that its outer header has as well.
+    pub(crate) copied_tos: u8,
 }
 
 /// A security association, in three lines when it is counted (`Arc`). 100 000 of them are kept: what is not in
@@ -195,6 +198,7 @@ impl Sa {
             outer,
             block: BlockCopy::empty(),
             spi: config.spi,
+            copied_tos: ecn::copied(&config.flags),
         };
         let (reqid, encapsulation) = (config.reqid, config.encapsulation);
         let is_rare = hot.counted || hot.carries == Carries::Selected;
@@ -322,53 +326,6 @@ impl Sa {
         while access() != Access::Shared {
             std::thread::yield_now();
         }
-    }
-
-    /// Takes the numbers for one packet: sequence number and IV. Neither is ever given again, and
-    /// the sequence stops at its end for good (RFC 4303 §3.3.3: no sender lets it cycle). Not for
-    /// workers.
-    pub fn take_numbers(&self) -> Result<(u64, u64), SealRefusal> {
-        self.share();
-        self.take_run(1, false)?.next().ok_or(SealRefusal::SequenceExhausted)
-    }
-
-    /// Takes the numbers for up to `wanted` packets, at least one of them, in one step: `alone` if
-    /// nobody else may.
-    #[inline]
-    pub(crate) fn take_run(&self, wanted: u32, alone: bool) -> Result<Numbers, SealRefusal> {
-        let last = if self.hot.replay.is_extended() { u64::MAX } else { u32::MAX.into() };
-        let counter = self.words().sent();
-        let mut sent = counter.load(Relaxed);
-        // Not `fetch_add`, which past the end would wrap around after enough refused packets.
-        loop {
-            if sent >= last {
-                return Err(SealRefusal::SequenceExhausted);
-            }
-            let first = sent + 1;
-            // Before anything is taken: without an IV, no number either.
-            let block = self.hot.block.of(first).or_else(|| self.look_block_up(first));
-            let block = block.ok_or(SealRefusal::NonceExhausted)?;
-            // The numbers with one upper half share a block, so a run ends where that does.
-            let room = (last - sent).min(u64::from(u32::MAX - first as u32) + 1);
-            let count = u64::from(wanted.max(1)).min(room);
-            let numbers = Numbers { first, count: count as u32, block };
-            if alone {
-                counter.store(sent + count, Relaxed);
-                return Ok(numbers);
-            }
-            match counter.compare_exchange_weak(sent, sent + count, Relaxed, Relaxed) {
-                Ok(_) => return Ok(numbers),
-                Err(seen) => sent = seen,
-            }
-        }
-    }
-
-    /// The runtime is in memory that packets do not touch otherwise, so it must not even be named where
-    /// the copy of the block is at hand: the compiler would load its address for every packet.
-    #[cold]
-    #[inline(never)]
-    fn look_block_up(&self, sequence: u64) -> Option<u64> {
-        self.runtime.ivs.block_of(sequence, &self.hot.block)
     }
 
     /// Whether a hard limit is reached.

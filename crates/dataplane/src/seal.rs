@@ -21,9 +21,15 @@ use crate::verdict::Verdict;
 
 /// Numbers for every packet that `choose` found an SA for.
 pub(crate) fn seal(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
+    if !batch.seals {
+        return;
+    }
     let mut asked: Option<&Sa> = None;
-    for slot in batch.undecided() {
-        if let Some(sa) = slot.outbound.filter(|sa| !is_same(asked, sa)) {
+    for slot in &batch.slots {
+        if slot.verdict.is_none()
+            && let Some(sa) = slot.outbound
+            && !is_same(asked, sa)
+        {
             sa.prefetch_words();
             asked = Some(sa);
         }
@@ -44,11 +50,17 @@ pub(crate) fn seal(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
             keep_back(rest, sa, turn);
             continue;
         }
-        // Among many SAs mostly each packet has another, which only this worker has, and no limits.
-        let is_one = rest.get(1).is_none_or(|next| !is_same(next.outbound, sa));
-        if is_one && access == Access::Alone && !sa.hot().counted {
-            number_one(&mut rest[0], sa, turn);
-            rest = &mut rest[1..];
+        // Nearly every SA has no limits, and is this worker's alone.
+        if access == Access::Alone && !sa.hot().counted {
+            // Among many SAs mostly each packet has another.
+            let is_one = rest.get(1).is_none_or(|next| !is_same(next.outbound, sa));
+            if is_one {
+                number_one(&mut rest[0], sa, turn);
+                rest = &mut rest[1..];
+            } else {
+                let numbered = number_alone(rest, sa, turn);
+                rest = &mut rest[numbered..];
+            }
             continue;
         }
         let run = fit_run(rest, sa);
@@ -56,6 +68,40 @@ pub(crate) fn seal(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
         number_run(now, &run, sa, access == Access::Alone, turn);
         rest = later;
     }
+}
+
+/// What [`fit_run`] and [`number_run`] do, in one go, for an SA without limits that this worker has for itself.
+/// How many slots are done with, at least one.
+#[inline(always)]
+fn number_alone(slots: &mut [Slot<'_>], sa: &Sa, turn: &Turn<'_>) -> usize {
+    let room = Room::of(sa.hot());
+    let (mut done, mut packets, mut bytes) = (0, 0, 0);
+    let taken = sa.take_alone(|numbers| {
+        for slot in &mut *slots {
+            if slot.verdict.is_some() || !is_same(slot.outbound, sa) {
+                break;
+            }
+            match room.fit(slot) {
+                Ok(counted) => {
+                    let Some(next) = numbers.next() else { break };
+                    (slot.sequence, slot.iv) = next;
+                    slot.counted = counted;
+                    packets += 1;
+                    bytes += u64::from(counted);
+                }
+                Err(verdict) => refuse(slot, sa, verdict),
+            }
+            done += 1;
+        }
+    });
+    if let Err(refusal) = taken {
+        refuse(&mut slots[0], sa, refusal_verdict(refusal));
+        return 1;
+    }
+    if packets != 0 {
+        sa.count(packets, bytes, turn.now_ns, true);
+    }
+    done
 }
 
 /// What [`fit_run`] and [`number_run`] do, for a packet alone of an SA without limits that this worker has

@@ -137,6 +137,40 @@ fn a_sequence_ends_at_its_last_number_and_never_starts_again() {
     }
 }
 
+/// What a worker numbers in one go ends where a block of IVs does, or the sequence.
+#[test]
+fn packets_of_one_turn_are_numbered_one_after_the_other_up_to_the_last() {
+    const BURST: usize = 40;
+    let ends = [(false, u64::from(u32::MAX)), (true, u64::from(u32::MAX)), (true, u64::MAX)];
+    for ((extended, end), before) in
+        ends.into_iter().flat_map(|end| [0, 1, 17, 40].map(|n| (end, n)))
+    {
+        let tunnel = Tunnel { extended, ..PLAIN };
+        let start = end - before;
+        let sa = Sa::new(SaConfig { sent: start, ..tunnel.sa(Site::East) }).unwrap();
+        let sa = Arc::new(sa);
+        sa.arm(&nonces()).unwrap();
+        let mut west = Gateway::at(Site::West, &tunnel);
+        west.change(|view| assert!(view.bundles.set(0, Some(sa.clone()))));
+        let packet = Packet::towards(Site::East, false, 40).frame(RED);
+        (0..BURST).for_each(|_| west.inject(RED, &packet));
+        assert_eq!(west.worker.turn(), BURST);
+        let last = if extended { u64::MAX } else { u64::from(u32::MAX) };
+        let left = (last - start).min(BURST as u64);
+        let mut ivs = HashSet::new();
+        for number in 1..=left {
+            let sealed = unframe(BLACK, &west.collect(BLACK).expect("it was sealed"));
+            let sequence = start + number;
+            let opened = Opened::from(&sealed, &tunnel.sa(Site::East), (sequence >> 32) as u32);
+            assert_eq!(opened.sequence, sequence as u32);
+            assert!(ivs.insert(opened.iv));
+        }
+        assert_eq!(west.collect(BLACK), None);
+        let refused = west.snapshot().of(Verdict::SequenceExhausted);
+        assert_eq!((sa.stats().sent, refused), (start + left, BURST as u64 - left));
+    }
+}
+
 #[test]
 fn two_workers_share_no_number() {
     const EACH: usize = 50_000;

@@ -26,6 +26,12 @@ impl Sum {
         Sum(self.0 + long as u64)
     }
 
+    /// Adds four 16-bit words held in one number.
+    #[inline]
+    pub const fn long_long(self, long_long: u64) -> Sum {
+        self.long((long_long >> 32) as u32).long(long_long as u32)
+    }
+
     /// Adds bytes that start on a word boundary. An odd last byte is padded with zero on the
     /// right, so only the last piece of a message may be odd.
     #[inline]

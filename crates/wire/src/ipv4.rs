@@ -367,38 +367,32 @@ impl<'a> Iterator for Options<'a> {
 /// taken once, so that a packet costs a few additions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Template {
-    header: Header,
+    /// TTL, protocol, a checksum of zero, and the source: the middle of the header, in network order.
+    middle: u64,
+    destination: [u8; 4],
+    /// Of both.
     sum: Sum,
 }
 
 impl Template {
     /// A template for packets from `source` to `destination`.
-    pub fn new(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, ttl: u8) -> Template {
-        let header = Header {
-            version_ihl: VERSION_IHL_PLAIN,
-            tos: 0,
-            total_len: U16::ZERO,
-            id: U16::ZERO,
-            fragment: U16::ZERO,
-            ttl,
-            protocol,
-            checksum: U16::ZERO,
-            source: source.octets(),
-            destination: destination.octets(),
-        };
-        Template { header, sum: Sum::ZERO.bytes(header.as_bytes()) }
+    pub const fn new(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, ttl: u8) -> Template {
+        let middle = (ttl as u64) << 56 | (protocol as u64) << 48 | source.to_bits() as u64;
+        let sum = Sum::ZERO.long_long(middle).long(destination.to_bits());
+        Template { middle, destination: destination.octets(), sum }
     }
 
     /// The address that packets come from.
     #[inline]
-    pub fn source(&self) -> Ipv4Addr {
-        self.header.source()
+    pub const fn source(&self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.middle as u32)
     }
 
     /// The address that packets go to.
     #[inline]
-    pub fn destination(&self) -> Ipv4Addr {
-        self.header.destination()
+    pub const fn destination(&self) -> Ipv4Addr {
+        let [a, b, c, d] = self.destination;
+        Ipv4Addr::new(a, b, c, d)
     }
 
     /// Writes what [`stamp`](Template::stamp) returns, put together in registers and stored in three pieces:
@@ -413,37 +407,25 @@ impl Template {
         dont_fragment: bool,
     ) {
         let fragment = if dont_fragment { DONT_FRAGMENT } else { 0 };
-        let sum = self.sum.word(total_len).word(id).word(u16::from(tos)).word(fragment);
-        let Header { ttl, protocol, source, destination, .. } = self.header;
         let first = u64::from(VERSION_IHL_PLAIN) << 56
             | u64::from(tos) << 48
             | u64::from(total_len) << 32
             | u64::from(id) << 16
             | u64::from(fragment);
-        let second = u64::from(ttl) << 56
-            | u64::from(protocol) << 48
-            | u64::from(sum.checksum()) << 32
-            | u64::from(u32::from_be_bytes(source));
+        let checksum = self.sum.long_long(first).checksum();
         let (front, end) = bytes.split_at_mut(16);
         let (one, two) = front.split_at_mut(8);
         one.copy_from_slice(&first.to_be_bytes());
-        two.copy_from_slice(&second.to_be_bytes());
-        end.copy_from_slice(&destination);
+        two.copy_from_slice(&(self.middle | u64::from(checksum) << 32).to_be_bytes());
+        end.copy_from_slice(&self.destination);
     }
 
     /// The header of one packet, checksum included. `total_len` counts the header too.
     #[inline]
     pub fn stamp(&self, total_len: u16, id: u16, tos: u8, dont_fragment: bool) -> Header {
-        let fragment = if dont_fragment { DONT_FRAGMENT } else { 0 };
-        let sum = self.sum.word(total_len).word(id).word(u16::from(tos)).word(fragment);
-        Header {
-            tos,
-            total_len: U16::new(total_len),
-            id: U16::new(id),
-            fragment: U16::new(fragment),
-            checksum: U16::new(sum.checksum()),
-            ..self.header
-        }
+        let mut bytes = [0; HEADER_LEN];
+        self.stamp_onto(&mut bytes, total_len, id, tos, dont_fragment);
+        zerocopy::transmute!(bytes)
     }
 }
 

@@ -1,13 +1,17 @@
-//! Numbers that were taken of an SA and are not used yet.
+//! How an SA gives numbers to seal with: each once. A worker takes those of many packets in one step.
 
-/// Sequence numbers that were taken together, and their IVs.
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Sa, SealRefusal};
+
+/// Sequence numbers that were taken together and are not used yet, and their IVs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Numbers {
     /// The first of them.
-    pub(super) first: u64,
-    pub(super) count: u32,
+    first: u64,
+    count: u32,
     /// What goes in front of the lower half of each number to make its IV.
-    pub(super) block: u64,
+    block: u64,
 }
 
 impl Numbers {
@@ -21,5 +25,74 @@ impl Numbers {
         let sequence = self.first;
         self.first = sequence.wrapping_add(1);
         Some((sequence, self.block | sequence & u64::from(u32::MAX)))
+    }
+}
+
+impl Sa {
+    /// Takes the numbers for one packet: sequence number and IV. Neither is ever given again, and
+    /// the sequence stops at its end for good (RFC 4303 §3.3.3: no sender lets it cycle). Not for
+    /// workers.
+    pub fn take_numbers(&self) -> Result<(u64, u64), SealRefusal> {
+        self.share();
+        self.take_run(1, false)?.next().ok_or(SealRefusal::SequenceExhausted)
+    }
+
+    /// Takes the numbers for up to `wanted` packets, at least one of them, in one step: `alone` if
+    /// nobody else may.
+    #[inline]
+    pub(crate) fn take_run(&self, wanted: u32, alone: bool) -> Result<Numbers, SealRefusal> {
+        let counter = self.words().sent();
+        let mut sent = counter.load(Relaxed);
+        // Not `fetch_add`, which past the end would wrap around after enough refused packets.
+        loop {
+            let numbers = self.numbers_behind(sent, wanted.max(1))?;
+            let taken = sent + u64::from(numbers.count);
+            if alone {
+                counter.store(taken, Relaxed);
+                return Ok(numbers);
+            }
+            match counter.compare_exchange_weak(sent, taken, Relaxed, Relaxed) {
+                Ok(_) => return Ok(numbers),
+                Err(seen) => sent = seen,
+            }
+        }
+    }
+
+    /// Takes those numbers that `serve` takes out, for who has the SA's words for himself: what it leaves was not
+    /// taken. It hands none on before it returns, as they are only then written to be taken.
+    #[inline(always)]
+    pub(crate) fn take_alone<R>(
+        &self,
+        serve: impl FnOnce(&mut Numbers) -> R,
+    ) -> Result<R, SealRefusal> {
+        let counter = self.words().sent();
+        let mut numbers = self.numbers_behind(counter.load(Relaxed), u32::MAX)?;
+        let served = serve(&mut numbers);
+        counter.store(numbers.first.wrapping_sub(1), Relaxed);
+        Ok(served)
+    }
+
+    /// The numbers behind the last that was sent, at least one and at most so many.
+    #[inline(always)]
+    fn numbers_behind(&self, sent: u64, most: u32) -> Result<Numbers, SealRefusal> {
+        let last = if self.hot.replay.is_extended() { u64::MAX } else { u32::MAX.into() };
+        if sent >= last {
+            return Err(SealRefusal::SequenceExhausted);
+        }
+        let first = sent + 1;
+        // Before anything is taken: without an IV, no number either.
+        let block = self.hot.block.of(first).or_else(|| self.look_block_up(first));
+        let block = block.ok_or(SealRefusal::NonceExhausted)?;
+        // The numbers with one upper half share a block, so a run ends where that does.
+        let room = (last - sent).min(u64::from(u32::MAX - first as u32) + 1);
+        Ok(Numbers { first, count: room.min(most.into()) as u32, block })
+    }
+
+    /// The runtime is in memory that packets do not touch otherwise, so it must not even be named where
+    /// the copy of the block is at hand: the compiler would load its address for every packet.
+    #[cold]
+    #[inline(never)]
+    fn look_block_up(&self, sequence: u64) -> Option<u64> {
+        self.runtime.ivs.block_of(sequence, &self.hot.block)
     }
 }
