@@ -33,8 +33,11 @@ pub(crate) fn accept(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
         return;
     }
     let mut opened = Opened { sa: None, alone: false, packets: 0, bytes: 0 };
-    for slot in batch.undecided() {
+    for slot in &mut batch.slots {
         let Some(sa) = slot.inbound else { continue };
+        if slot.verdict.is_some() {
+            continue;
+        }
         if !is_same(opened.sa, sa) || sa.hot().counted {
             opened.settle(turn);
             // `open` let none pass that has to wait, and an owner, also one whose packets were out

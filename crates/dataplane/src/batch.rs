@@ -140,7 +140,7 @@ pub(crate) struct Batch<'v> {
     pub(crate) returned: usize,
     /// Whether packets that waited for an SA join the batch in this turn.
     pub(crate) rejoined: bool,
-    /// Whether `seal` met any packet.
+    /// Whether any packet may have to be sealed: `choose` says so, and then `seal` whether it met one.
     pub(crate) seals: bool,
 }
 

@@ -171,7 +171,7 @@ impl Hold {
     #[cold]
     pub(crate) fn take(
         &mut self,
-        slot: Slot<'_>,
+        slot: &mut Slot<'_>,
         stay: Stay,
         pool: &mut Pool,
         counters: &Counters,
@@ -181,12 +181,12 @@ impl Hold {
             && (same < HOLD_POLICY_PACKETS || stay.brief)
             && pool.free() >= POOL_FRAMES_MIN;
         self.hurried |= stay.brief;
+        let frame = slot.frame.take();
         if room {
-            let Slot { frame, ingress, flow, .. } = slot;
-            self.packets.push_back(Held { frame, ingress, flow, stay });
+            self.packets.push_back(Held { frame, ingress: slot.ingress, flow: slot.flow, stay });
         } else {
             counters.count(Verdict::HoldFull, 1);
-            pool.give(slot.frame);
+            pool.give(frame);
         }
     }
 

@@ -18,11 +18,15 @@ pub(crate) fn hop(batch: &mut Batch<'_>, view: &View) {
         return;
     }
     let has_host = view.has_host();
-    let is_due = |slot: &&mut Slot<'_>| {
-        (!is_early || slot.inbound.is_some()) && !(has_host && slot.is_hosts(view))
+    let is_due = |slot: &Slot<'_>| {
+        slot.verdict.is_none()
+            && (!is_early || slot.inbound.is_some())
+            && !(has_host && slot.is_hosts(view))
     };
-    for slot in batch.undecided().filter(is_due) {
-        if let Err(verdict) = take_hop(slot) {
+    for slot in &mut batch.slots {
+        if is_due(slot)
+            && let Err(verdict) = take_hop(slot)
+        {
             slot.decide(verdict);
         }
     }

@@ -397,11 +397,19 @@ fn may_be_martian(address: IpAddr) -> bool {
         // Those of IPv6 begin with 0, fe or ff, all of which are among those of IPv4.
         IpAddr::V6(v6) => v6.octets()[0],
     };
-    MARTIAN_BEGINNINGS[usize::from(first >> 6)] >> (first & 63) & 1 != 0
+    MARTIAN_BEGINNINGS[usize::from(first)]
 }
 
-/// A bit for each first octet: 0, 127, 169, and 224 and up.
-const MARTIAN_BEGINNINGS: [u64; 4] = [1, 1 << 63, 1 << (169 - 128), u64::MAX << (224 - 192)];
+/// For each first octet: 0, 127, 169, and 224 and up. Bytes and not bits, as every packet asks twice.
+static MARTIAN_BEGINNINGS: [bool; 256] = {
+    let mut beginnings = [false; 256];
+    let mut first = 0;
+    while first < beginnings.len() {
+        beginnings[first] = matches!(first, 0 | 127 | 169 | 224..);
+        first += 1;
+    }
+    beginnings
+};
 
 fn is_martian(address: IpAddr) -> bool {
     match address {

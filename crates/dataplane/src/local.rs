@@ -53,7 +53,8 @@ impl Locals {
 #[inline(always)]
 fn place(address: &IpAddr) -> (usize, u64) {
     let bits = match address {
-        IpAddr::V4(v4) => u64::from(v4.to_bits()),
+        // In whichever order its bytes are.
+        IpAddr::V4(v4) => u64::from(u32::from_ne_bytes(v4.octets())),
         IpAddr::V6(v6) => (v6.to_bits() >> 64) as u64 ^ v6.to_bits() as u64,
     };
     // 2^64 divided by the golden ratio: its upper bits depend on all of the address.

@@ -26,8 +26,11 @@ pub(crate) fn open(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
         return;
     }
     let mut asked: Option<&Sa> = None;
-    for slot in batch.undecided() {
-        let Some(sa) = slot.inbound.filter(|sa| !is_same(asked, sa)) else { continue };
+    for slot in &batch.slots {
+        let Some(sa) = slot.inbound else { continue };
+        if slot.verdict.is_some() || is_same(asked, sa) {
+            continue;
+        }
         asked = Some(sa);
         sa.prefetch_words();
         if let Some(header) = slot.frame.bytes().get(usize::from(slot.esp_at)..)
@@ -38,8 +41,11 @@ pub(crate) fn open(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
     }
     keys::ask_first(&batch.slots, decrypt::need);
     let (mut known, mut waiting): (Option<&Sa>, bool) = (None, false);
-    for slot in batch.undecided() {
+    for slot in &mut batch.slots {
         let Some(sa) = slot.inbound else { continue };
+        if slot.verdict.is_some() {
+            continue;
+        }
         if !is_same(known, sa) {
             if sa.access(turn) == Access::Wait {
                 waiting = true;

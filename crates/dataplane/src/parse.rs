@@ -37,7 +37,10 @@ impl Door {
 pub(crate) fn parse(batch: &mut Batch<'_>, view: &View) {
     // Most come by the port by which the one before came.
     let (mut ingress, mut bits) = (None, u64::MAX);
-    for slot in batch.undecided() {
+    for slot in &mut batch.slots {
+        if slot.verdict.is_some() {
+            continue;
+        }
         if ingress != Some(slot.ingress) {
             (ingress, bits) = (Some(slot.ingress), Door::of(slot, view).bits());
         }

@@ -133,9 +133,6 @@ pub(crate) fn send(
     pool: &mut Pool,
     turn: &mut Turn<'_>,
 ) {
-    if batch.slots.iter().any(waits) {
-        hold_back(batch, pool, turn);
-    }
     let mut rest = &mut batch.slots[..];
     // Most packets leave where the one before left, and count alike.
     while let Some(&Slot { verdict, egress, .. }) = rest.first() {
@@ -155,8 +152,7 @@ pub(crate) fn send(
             }
         }
         if !now.is_empty() {
-            turn.counters.count(lost, now.len() as u64);
-            now.iter_mut().for_each(|slot| pool.give(slot.frame.take()));
+            give_up(now, lost, pool, turn);
         }
         rest = later;
     }
@@ -167,18 +163,18 @@ pub(crate) fn send(
     }
 }
 
-/// Whether a packet has no SA, and may still get one.
-#[inline]
-fn waits(slot: &Slot<'_>) -> bool {
-    slot.verdict == Some(Verdict::NoSa) && slot.stay.is_some()
-}
-
-/// Packets without an SA that may still come go to the hold.
-#[cold]
-fn hold_back(batch: &mut Batch<'_>, pool: &mut Pool, turn: &mut Turn<'_>) {
-    for slot in batch.slots.extract_if(.., |slot| waits(slot)) {
-        if let Some(stay) = slot.stay {
-            turn.hold.take(slot, stay, pool, turn.counters);
+/// The end of packets that go nowhere; of those without an SA only if none may still come.
+#[inline(never)]
+fn give_up(slots: &mut [Slot<'_>], lost: Verdict, pool: &mut Pool, turn: &mut Turn<'_>) {
+    let mut count = 0;
+    for slot in slots {
+        match slot.stay.filter(|_| lost == Verdict::NoSa) {
+            Some(stay) => turn.hold.take(slot, stay, pool, turn.counters),
+            None => {
+                pool.give(slot.frame.take());
+                count += 1;
+            }
         }
     }
+    turn.counters.count(lost, count);
 }

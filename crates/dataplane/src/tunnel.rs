@@ -17,6 +17,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use arrayvec::ArrayVec;
+
 use crate::array::Array;
 use crate::batch::{Slot, Turn};
 use crate::bundles::{BUNDLES_MAX, Sole, Whose};
@@ -213,43 +215,38 @@ pub(crate) fn ask_all(slots: &mut [Slot<'_>], view: &View) {
 /// 3. The SAs; ask for theirs.
 #[inline]
 pub(crate) fn enter_all<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) -> bool {
-    let mut destinations = [0; MANY];
-    let mut starts = [0; MANY];
-    let mut count = 0;
+    let mut destinations: ArrayVec<u32, MANY> = ArrayVec::new();
+    let mut starts: ArrayVec<usize, MANY> = ArrayVec::new();
     for (at, slot) in slots.iter().enumerate().take(MANY) {
         if slot.verdict.is_some() {
             continue;
         }
         let IpAddr::V4(destination) = slot.flow.dst else { return false };
         let destination = destination.to_bits();
-        if count == 0 || destinations[count - 1] != destination {
-            (destinations[count], starts[count]) = (destination, at);
-            count += 1;
+        if destinations.last() != Some(&destination) {
+            destinations.push(destination);
+            starts.push(at);
         }
     }
     let mut codes = [0; MANY];
-    view.fib.codes_of_v4(&destinations[..count], &mut codes);
-    let mut rows: [Option<&Slots>; MANY] = [None; MANY];
-    for (code, row) in codes[..count].iter().zip(&mut rows) {
-        *row = Fib::tunnel_of(*code).and_then(|number| view.tunnels.slots(number));
-        if let Some(row) = row {
-            prefetch(*row);
-        }
-    }
-    let mut soles: [Option<Sole<'_>>; MANY] = [None; MANY];
-    for (row, sole) in rows[..count].iter().zip(&mut soles) {
-        let slot = row.and_then(|row| row.slot(Family::V4));
-        *sole = slot.and_then(|slot| view.bundles.sole(slot));
-    }
-    for at in 0..count {
-        let end = if at + 1 < count { starts[at + 1] } else { slots.len() };
-        let sa = soles[at].and_then(Sole::sa);
+    view.fib.codes_of_v4(&destinations, &mut codes);
+    let codes = &codes[..destinations.len()];
+    let row = |code: &u32| {
+        let row = Fib::tunnel_of(*code).and_then(|number| view.tunnels.slots(number))?;
+        prefetch(row);
+        Some(row)
+    };
+    let rows: ArrayVec<Option<&Slots>, MANY> = codes.iter().map(row).collect();
+    let sole = |row: &Option<&Slots>| view.bundles.sole(row.as_ref()?.slot(Family::V4)?);
+    let soles: ArrayVec<Option<Sole<'_>>, MANY> = rows.iter().map(sole).collect();
+    for (at, (sole, code)) in soles.iter().zip(codes).enumerate() {
+        let end = starts.get(at + 1).map_or(slots.len(), |start| *start);
+        let sa = sole.and_then(Sole::sa);
         if let Some(sa) = sa {
             sa.prefetch();
         }
-        let run = &mut slots[starts[at]..end];
-        for slot in run.iter_mut().filter(|slot| slot.verdict.is_none()) {
-            slot.lead = Lead::to(codes[at]);
+        for slot in slots[starts[at]..end].iter_mut().filter(|slot| slot.verdict.is_none()) {
+            slot.lead = Lead::to(*code);
             match sa {
                 Some(sa) => slot.outbound = Some(sa),
                 None => enter_one(slot, view, turn),
