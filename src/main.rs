@@ -1,12 +1,14 @@
 //! `peregrine`: one binary, one verb per file in `command/`.
 //!
 //! Exit codes: 0 success; 1 the job failed; 2 the command line, the configuration or the machine
-//! is not fit for it (the message says what to do); `exec` passes on the code of what it ran.
+//! is not fit for it (the message says what to do); `exec` passes on the code of what it ran. 141: nobody reads
+//! what it prints any more.
 #![forbid(unsafe_code)]
 
 mod command;
 mod heap;
 
+use std::panic;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -39,7 +41,24 @@ enum Verb {
     Bench(command::bench::Bench),
 }
 
+/// What a shell says of a program that wrote to a pipe which nobody reads: 128, and the signal's number.
+const NO_READER: i32 = 128 + 13;
+
+/// Ends the program without a word when whoever reads what it prints has gone (`peregrine … | head`). Everything
+/// else that panics says so.
+fn end_with_the_reader() {
+    let otherwise = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        let message = info.payload().downcast_ref::<String>().map_or("", String::as_str);
+        if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
+            std::process::exit(NO_READER);
+        }
+        otherwise(info);
+    }));
+}
+
 fn main() -> ExitCode {
+    end_with_the_reader();
     let arguments = Arguments::parse();
     if matches!(arguments.verb, Verb::Run(_) | Verb::Bench(_)) {
         heap::in_huge_pages();

@@ -171,3 +171,12 @@ fn a_missing_file_is_named() {
         .expect("runs");
     assert_refused(&out, &["/nonexistent/gw.toml"]);
 }
+
+#[test]
+fn whoever_prints_ends_quietly_with_the_reader() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let out = Command::new(PEREGRINE).args(["run", "--example"]).stdout(writer).output();
+    let out = out.expect("it runs");
+    assert_eq!((out.status.code(), String::from_utf8_lossy(&out.stderr).as_ref()), (Some(141), ""));
+}
