@@ -16,8 +16,9 @@ use crate::command::Unfit;
 ///
 /// One core, AES-256-GCM in place, 12 bytes of AAD, as many bytes as ESP makes of each size; no
 /// headers, no tables, no rings. Keys are used in random order. "fetched" asks for each key a few
-/// packets ahead, as the data path does it; without, each call waits for its key's memory. The
-/// engines are measured in turn, in many short batches; figures are as those of `bench path`.
+/// packets ahead, as the data path does it; without, each call waits for its key's memory. "alone" is what
+/// a packet takes of which the next one's nonce is made: how long the chain through one packet is, where the
+/// other columns say what a packet adds while a processor works on several. The engines are measured in turn, in many short batches; figures are as those of `bench path`.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -54,6 +55,7 @@ struct Row {
     cycles: Spread,
     fetched_cycles: Spread,
     fetched_ns: f64,
+    alone_cycles: Spread,
 }
 
 impl Cipher {
@@ -110,14 +112,15 @@ impl Cipher {
         let mut benches = Vec::new();
         for &engine in engines {
             let bench = || CipherBench::new(engine, keys, direction, lengths).map_err(unfit);
-            benches.push([(bench()?, Vec::new()), (bench()?.fetching(), Vec::new())]);
+            let ways = [bench()?, bench()?.fetching(), bench()?.fetching().chained()];
+            benches.push(ways.map(|bench| (bench, Vec::new())));
         }
         for _ in 0..self.batches {
             for (bench, cycles) in benches.iter_mut().flatten() {
                 cycles.push(bench.run(ROUNDS).cycles_per_packet());
             }
         }
-        let row = |(engine, [plain, fetched]): (&Engine, [(CipherBench, Vec<f64>); 2])| {
+        let row = |(engine, [plain, fetched, alone]): (&Engine, [(CipherBench, Vec<f64>); 3])| {
             let fetched_cycles = Spread::of_times(fetched.1);
             Row {
                 engine: engine.name(),
@@ -127,6 +130,7 @@ impl Cipher {
                 cycles: Spread::of_times(plain.1),
                 fetched_cycles,
                 fetched_ns: fetched_cycles.quiet * 1e9 / dataplane::cycles::hz(),
+                alone_cycles: Spread::of_times(alone.1),
             }
         };
         Ok(engines.iter().zip(benches).map(row).collect())
@@ -134,7 +138,8 @@ impl Cipher {
 }
 
 fn table(rows: &[Row]) -> Table {
-    let header = ["direction", "engine", "keys", "size", "cycles", "fetched", "fetched ns"];
+    let header =
+        ["direction", "engine", "keys", "size", "cycles", "fetched", "fetched ns", "alone"];
     let mut table = output::table(&header);
     for row in rows {
         table.add_row([
@@ -145,6 +150,7 @@ fn table(rows: &[Row]) -> Table {
             output::spread(&row.cycles),
             output::spread(&row.fetched_cycles),
             format!("{:.1}", row.fetched_ns),
+            output::spread(&row.alone_cycles),
         ]);
     }
     table
@@ -158,6 +164,7 @@ fn figures(rows: &[Row]) -> Figures {
         let name = |what: &str| format!("engine/{engine}/{direction}/{keys}/{size}/{what}");
         figures.add_spread(name("cycles"), &row.cycles, "cycles");
         figures.add_spread(name("fetched"), &row.fetched_cycles, "cycles");
+        figures.add_spread(name("alone"), &row.alone_cycles, "cycles");
     }
     figures
 }
@@ -179,7 +186,9 @@ mod tests {
         let rows = cipher.measure(&cipher.engines().unwrap()).unwrap();
         assert_eq!(rows.len(), 8);
         assert!(rows.iter().all(|row| row.cycles.quiet > 0.0 && row.fetched_ns > 0.0));
-        assert!(figures(&rows).value("engine/aws-lc/open/7/imix1/fetched").unwrap() > 0.0);
+        let figure =
+            |way: &str| figures(&rows).value(&format!("engine/aws-lc/open/7/imix1/{way}")).unwrap();
+        assert!(figure("fetched") > 0.0 && figure("alone") > 0.0);
         let unknown = Cipher { engines: vec!["openssl".to_owned()], ..cipher };
         assert!(unknown.engines().unwrap_err().to_string().contains("vaes512"));
     }

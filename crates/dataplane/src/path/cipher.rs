@@ -1,5 +1,7 @@
 //! The bare cipher, as the ceiling of the path: no headers, no tables, no rings.
 
+use std::hint::black_box;
+
 use crypto::{Engine, Key};
 use wire::esp;
 
@@ -16,6 +18,7 @@ pub struct CipherBench {
     order: Vec<u32>,
     next: usize,
     fetched: bool,
+    chained: bool,
     measured: Measured,
     /// Each as long as the longest packet.
     buffers: Vec<Vec<u8>>,
@@ -48,6 +51,7 @@ impl CipherBench {
             order: random_order(keys).into_iter().cycle().take(keys + AHEAD).collect(),
             next: 0,
             fetched: false,
+            chained: false,
             measured,
             buffers: vec![vec![0; longest]; BATCH_PACKETS],
             tags: vec![[0; esp::ICV_LEN]; BATCH_PACKETS],
@@ -64,13 +68,25 @@ impl CipherBench {
         self
     }
 
+    /// The same with every packet's nonce made of the tag, or the plaintext, of the packet before, so that none
+    /// begins before that is there: what one takes alone. Without, a processor works on as many at a time as
+    /// it holds.
+    #[must_use]
+    pub fn chained(mut self) -> CipherBench {
+        self.chained = true;
+        self
+    }
+
     /// Seals `rounds` batches of 64 packets, opens them if that was asked for, and measures the part
     /// that was.
     pub fn run(&mut self, rounds: usize) -> Sample {
         let mut sample = Sample::default();
         for _ in 0..rounds {
             let (first_key, first) = (self.next, self.sent);
-            let seal = self.sealing_calls();
+            let seal = match self.chained {
+                false => self.sealing_calls::<false>(),
+                true => self.sealing_calls::<true>(),
+            };
             sample.packets += BATCH_PACKETS as u64;
             sample.bytes += (first..self.sent).map(|packet| self.size(packet) as u64).sum::<u64>();
             if self.measured == Measured::Seal {
@@ -78,7 +94,10 @@ impl CipherBench {
                 continue;
             }
             (self.next, self.sent) = (first_key, first);
-            let (open, genuine) = self.opening_calls();
+            let (open, genuine) = match self.chained {
+                false => self.opening_calls::<false>(),
+                true => self.opening_calls::<true>(),
+            };
             debug_assert!(genuine);
             sample.cycles += if self.measured == Measured::Open { open } else { seal + open };
         }
@@ -91,17 +110,19 @@ impl CipherBench {
 
     /// Cycles of sealing every buffer once. A function of its own for the same reason as a turn.
     #[inline(never)]
-    fn sealing_calls(&mut self) -> u64 {
+    fn sealing_calls<const CHAINED: bool>(&mut self) -> u64 {
         let CipherBench { keys, order, next, fetched, buffers, tags, sizes, sent, .. } = self;
         let mut at = (*sent % sizes.len() as u64) as usize;
+        let mut link = Link::<CHAINED>::new();
         let start = cycles();
         for (buffer, tag) in buffers.iter_mut().zip(tags) {
-            let nonce = esp::gcm_nonce([0; 4], sent.to_be_bytes());
+            let nonce = esp::gcm_nonce([0; 4], link.after(*sent).to_be_bytes());
             let data = &mut buffer[..plaintext_len(sizes[at])];
             if *fetched {
                 keys[order[*next + AHEAD] as usize].prefetch_for(data.len());
             }
             keys[order[*next] as usize].seal(&nonce, &esp::aad_esn(SPI_FIRST, *sent), data, tag);
+            link.end(u64::from(tag[0]));
             *sent += 1;
             at = if at + 1 == sizes.len() { 0 } else { at + 1 };
             *next = if *next + 1 == keys.len() { 0 } else { *next + 1 };
@@ -111,24 +132,51 @@ impl CipherBench {
 
     /// Cycles of opening every buffer once, and whether all were what was sealed.
     #[inline(never)]
-    fn opening_calls(&mut self) -> (u64, bool) {
+    fn opening_calls<const CHAINED: bool>(&mut self) -> (u64, bool) {
         let CipherBench { keys, order, next, fetched, buffers, tags, sizes, sent, .. } = self;
         let mut at = (*sent % sizes.len() as u64) as usize;
+        let mut link = Link::<CHAINED>::new();
         let start = cycles();
         let mut genuine = true;
         for (buffer, tag) in buffers.iter_mut().zip(tags) {
-            let nonce = esp::gcm_nonce([0; 4], sent.to_be_bytes());
+            let nonce = esp::gcm_nonce([0; 4], link.after(*sent).to_be_bytes());
             let data = &mut buffer[..plaintext_len(sizes[at])];
             if *fetched {
                 keys[order[*next + AHEAD] as usize].prefetch_for(data.len());
             }
             let key = &keys[order[*next] as usize];
             genuine &= key.open(&nonce, &esp::aad_esn(SPI_FIRST, *sent), data, tag);
+            link.end(u64::from(data[0]));
             *sent += 1;
             at = if at + 1 == sizes.len() { 0 } else { at + 1 };
             *next = if *next + 1 == keys.len() { 0 } else { *next + 1 };
         }
         (cycles().wrapping_sub(start), genuine)
+    }
+}
+
+/// What makes a number wait for the packet before, if packets are chained: it adds nothing, but only who reads this
+/// file knows.
+struct Link<const CHAINED: bool> {
+    before: u64,
+    nothing: u64,
+}
+
+impl<const CHAINED: bool> Link<CHAINED> {
+    fn new() -> Link<CHAINED> {
+        Link { before: 0, nothing: if CHAINED { black_box(0) } else { 0 } }
+    }
+
+    #[inline(always)]
+    fn after(&self, number: u64) -> u64 {
+        number | self.before & self.nothing
+    }
+
+    #[inline(always)]
+    fn end(&mut self, result: u64) {
+        if CHAINED {
+            self.before = result;
+        }
     }
 }
 
