@@ -63,7 +63,7 @@ fn encrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<()> {
 
 /// The UDP checksum over IPv6, as Linux sends it: its receivers drop datagrams without one (RFC 8200
 /// §8.1) unless their socket allows it (RFC 6935), which those of IKE daemons do not.
-#[cold]
+#[inline(never)]
 fn fill_udp_checksum(slot: &mut Slot<'_>, sa: &Sa) -> Option<()> {
     let ends = match sa.hot().mode {
         Mode::Tunnel => (sa.source(), sa.destination()),
