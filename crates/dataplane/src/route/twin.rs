@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, LazyLock};
 
-use crypto::{Engine, SharedKey};
 use proptest::prelude::*;
 use xsk::Umem;
 
@@ -14,7 +13,8 @@ use crate::fib::Fib;
 use crate::flows::Flows;
 use crate::hold::Hold;
 use crate::prefix::Prefix;
-use crate::sa::{HardLimits, Mode, SaConfig, SaFlags};
+use crate::sa::tests::config;
+use crate::sa::{HardLimits, SaConfig};
 use crate::view::PortInfo;
 
 /// Few addresses, so that routes overlap and packets meet them.
@@ -80,26 +80,8 @@ fn view(routes: &[(Prefix, Route)], many: bool, answering: &[(u16, bool, u8)]) -
 
 /// An SA that leads to an address.
 fn sa(v6: bool, bits: u8) -> Sa {
-    let config = SaConfig {
-        spi: 0x101,
-        mode: Mode::Tunnel,
-        source: address(v6, 0),
-        destination: address(v6, bits),
-        reqid: 1,
-        key: SharedKey::new(Engine::AwsLc, &[7; 16]).unwrap(),
-        salt: [0; 4],
-        extended_sequence: true,
-        replay_window: 64,
-        selector: None,
-        flags: SaFlags::default(),
-        encapsulation: None,
-        limits: HardLimits::NONE,
-        sent: 0,
-        received: 0,
-        received_bitmap: None,
-        if_id: 0,
-        added_ns: 5,
-    };
+    let (source, destination) = (address(v6, 0), address(v6, bits));
+    let config = SaConfig { source, destination, limits: HardLimits::NONE, ..config() };
     Sa::new(config).unwrap()
 }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crypto::{Engine, SharedKey};
 use proptest::prelude::*;
 use xsk::Umem;
 
@@ -14,7 +13,8 @@ use crate::fib::{NextHop, Route};
 use crate::flows::Flows;
 use crate::hold::Hold;
 use crate::prefix::Prefix;
-use crate::sa::{HardLimits, Mode, SaConfig, SaFlags};
+use crate::sa::tests::config;
+use crate::sa::{HardLimits, SaConfig};
 use crate::selector::{PortMatch, Selector};
 
 /// What a prefix of the inner network leads to.
@@ -43,23 +43,11 @@ fn sa(number: u32, selective: bool) -> Sa {
     let narrow = Selector { source_port: PortMatch::exactly(7), ..Selector::any(Family::V4) };
     let config = SaConfig {
         spi: 0x101 + number,
-        mode: Mode::Tunnel,
-        source: [192, 0, 2, 1].into(),
         destination: [192, 0, 2, 100].into(),
-        reqid: 1,
-        key: SharedKey::new(Engine::AwsLc, &[7; 16]).unwrap(),
-        salt: [0; 4],
-        extended_sequence: true,
-        replay_window: 64,
         selector: selective.then_some(narrow),
-        flags: SaFlags::default(),
-        encapsulation: None,
         limits: HardLimits::NONE,
-        sent: 0,
-        received: 0,
-        received_bitmap: None,
         if_id: number + 1,
-        added_ns: 5,
+        ..config()
     };
     Sa::new(config).unwrap()
 }

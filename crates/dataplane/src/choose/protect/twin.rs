@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crypto::{Engine, SharedKey};
 use proptest::prelude::*;
 use wire::flow::{Flow, Fragment};
 use xsk::Umem;
@@ -15,7 +14,8 @@ use crate::flows::Flows;
 use crate::hold::Hold;
 use crate::policy::{Action, Policy, PolicyConfig, Template};
 use crate::prefix::{Family, Prefix};
-use crate::sa::{HardLimits, Mode, Sa, SaConfig, SaFlags};
+use crate::sa::tests::config;
+use crate::sa::{HardLimits, Mode, Sa, SaConfig};
 use crate::selector::{PortMatch, Selector};
 use crate::spd::DefaultAction;
 use crate::verdict::Verdict;
@@ -28,23 +28,9 @@ fn sa(number: u32) -> Arc<Sa> {
     let narrow = Selector { source_port: PortMatch::exactly(7), ..Selector::any(Family::V4) };
     let config = SaConfig {
         spi: 0x101 + number,
-        mode: Mode::Tunnel,
-        source: [192, 0, 2, 1].into(),
-        destination: [192, 0, 2, 100].into(),
-        reqid: 1,
-        key: SharedKey::new(Engine::AwsLc, &[7; 16]).unwrap(),
-        salt: [0; 4],
-        extended_sequence: true,
-        replay_window: 64,
         selector: (number % 2 == 1).then_some(narrow),
-        flags: SaFlags::default(),
-        encapsulation: None,
         limits: HardLimits::NONE,
-        sent: 0,
-        received: 0,
-        received_bitmap: None,
-        if_id: 0,
-        added_ns: 5,
+        ..config()
     };
     Arc::new(Sa::new(config).unwrap())
 }
