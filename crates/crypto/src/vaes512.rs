@@ -9,6 +9,7 @@
 //! this file does not do: check the length of the data, or wipe what was opened in vain; `key.rs`
 //! does that.
 
+mod general;
 mod ghash;
 mod hash;
 mod lanes;
@@ -16,7 +17,7 @@ mod packet;
 mod schedule;
 mod stream;
 
-use self::packet::Aad;
+use self::packet::Head;
 pub use self::schedule::Schedule;
 use crate::{NONCE_LEN, TAG_LEN};
 
@@ -51,7 +52,8 @@ impl Supported {
     }
 
     /// Encrypts `data` in place and writes its tag.
-    #[inline]
+    // Inlined, AAD of one length is not asked for its length.
+    #[inline(always)]
     pub fn seal(
         self,
         bits: u16,
@@ -61,20 +63,22 @@ impl Supported {
         data: &mut [u8],
         tag: &mut [u8; TAG_LEN],
     ) {
-        let (nonce, aad) = (nonce_block(nonce), self.aad(schedule, aad));
+        let Some(head) = Head::new(nonce, aad, data.len()) else {
+            return self.seal_general(bits, schedule, nonce, aad, data, tag);
+        };
         // SAFETY: `supported` has found every instruction that is used.
         unsafe {
             match bits {
-                128 => packet::seal::<10>(schedule, nonce, aad, data, tag),
-                192 => packet::seal::<12>(schedule, nonce, aad, data, tag),
-                _ => packet::seal::<14>(schedule, nonce, aad, data, tag),
+                128 => packet::seal::<10>(schedule, &head, data, tag),
+                192 => packet::seal::<12>(schedule, &head, data, tag),
+                _ => packet::seal::<14>(schedule, &head, data, tag),
             }
         }
     }
 
     /// Decrypts `data` in place, and says whether its tag was right. On `false` the data holds
     /// plaintext that nobody vouches for: the caller wipes it.
-    #[inline]
+    #[inline(always)]
     pub fn open_unwiped(
         self,
         bits: u16,
@@ -84,46 +88,63 @@ impl Supported {
         data: &mut [u8],
         tag: &[u8; TAG_LEN],
     ) -> bool {
-        let (nonce, aad) = (nonce_block(nonce), self.aad(schedule, aad));
+        let Some(head) = Head::new(nonce, aad, data.len()) else {
+            return self.open_general(bits, schedule, nonce, aad, data, tag);
+        };
         // SAFETY: `supported` has found every instruction that is used.
         unsafe {
             match bits {
-                128 => packet::open::<10>(schedule, nonce, aad, data, tag),
-                192 => packet::open::<12>(schedule, nonce, aad, data, tag),
-                _ => packet::open::<14>(schedule, nonce, aad, data, tag),
+                128 => packet::open::<10>(schedule, &head, data, tag),
+                192 => packet::open::<12>(schedule, &head, data, tag),
+                _ => packet::open::<14>(schedule, &head, data, tag),
             }
         }
     }
 }
 
+/// What ESP does not have.
 impl Supported {
-    /// AAD in registers.
-    #[inline]
-    fn aad(self, schedule: &Schedule, aad: &[u8]) -> Aad {
-        let word = |at: usize| {
-            u128::from(u32::from_be_bytes([aad[at], aad[at + 1], aad[at + 2], aad[at + 3]]))
-        };
-        let last = match aad.len() {
-            8 => word(0) << 96 | word(4) << 64,
-            12 => word(0) << 96 | word(4) << 64 | word(8) << 32,
-            // SAFETY: `supported` has found every instruction that is used.
-            _ => unsafe { packet::hash_long_aad(schedule, aad) },
-        };
-        Aad { last, bits: aad.len() as u64 * 8 }
+    #[cold]
+    #[inline(never)]
+    fn seal_general(
+        self,
+        bits: u16,
+        schedule: &Schedule,
+        nonce: &[u8; NONCE_LEN],
+        aad: &[u8],
+        data: &mut [u8],
+        tag: &mut [u8; TAG_LEN],
+    ) {
+        // SAFETY: `supported` has found every instruction that is used.
+        unsafe {
+            match bits {
+                128 => general::seal::<10>(schedule, nonce, aad, data, tag),
+                192 => general::seal::<12>(schedule, nonce, aad, data, tag),
+                _ => general::seal::<14>(schedule, nonce, aad, data, tag),
+            }
+        }
     }
-}
 
-/// The first counter block without its counter.
-///
-/// Words of the lengths that ESP writes, salt and IV: a CPU hands a store on to a later load only if
-/// the load lies within it. A load of all 12 bytes at once would wait until both stores have
-/// reached the cache, which is after all that went before has retired; packets would no longer
-/// overlap.
-#[inline]
-fn nonce_block(nonce: &[u8; NONCE_LEN]) -> u128 {
-    let (salt, iv) = nonce.split_first_chunk::<4>().expect("twelve bytes");
-    let iv = iv.first_chunk::<8>().expect("eight bytes");
-    u128::from(u32::from_le_bytes(*salt)) | u128::from(u64::from_le_bytes(*iv)) << 32
+    #[cold]
+    #[inline(never)]
+    fn open_general(
+        self,
+        bits: u16,
+        schedule: &Schedule,
+        nonce: &[u8; NONCE_LEN],
+        aad: &[u8],
+        data: &mut [u8],
+        tag: &[u8; TAG_LEN],
+    ) -> bool {
+        // SAFETY: `supported` has found every instruction that is used.
+        unsafe {
+            match bits {
+                128 => general::open::<10>(schedule, nonce, aad, data, tag),
+                192 => general::open::<12>(schedule, nonce, aad, data, tag),
+                _ => general::open::<14>(schedule, nonce, aad, data, tag),
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -33,6 +33,22 @@ pub fn store(data: &mut [u8], lanes: __m512i) {
     unsafe { _mm512_mask_storeu_epi8(data.as_mut_ptr().cast(), mask, lanes) }
 }
 
+/// All of `data`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+pub fn load_whole(data: &[u8; LANES_LEN]) -> __m512i {
+    // SAFETY: as many bytes as are read; any alignment will do.
+    unsafe { _mm512_loadu_si512(data.as_ptr().cast()) }
+}
+
+/// Writes all of `data`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+pub fn store_whole(data: &mut [u8; LANES_LEN], lanes: __m512i) {
+    // SAFETY: as many bytes as are written; any alignment will do.
+    unsafe { _mm512_storeu_si512(data.as_mut_ptr().cast(), lanes) }
+}
+
 /// Four consecutive blocks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
@@ -78,12 +94,45 @@ pub fn afresh<T>(reference: &T) -> &T {
     unsafe { &*address }
 }
 
+/// The same word, but the compiler makes no single load of it and its neighbour: they were only just written one by one, in
+/// other lengths, and a CPU hands a store on to a later load only if the load lies within it.
+#[inline(always)]
+pub fn apart(mut word: u32) -> u32 {
+    // SAFETY: no instruction; the word stays what it was.
+    unsafe {
+        asm!("/* {0:e} */", inout(reg) word, options(pure, nomem, nostack, preserves_flags));
+    }
+    word
+}
+
 /// Asks for the cache line that `block` is in: into the cache of level 1 if `HINT` is [`_MM_HINT_T0`], of level 2
 /// if it is [`_MM_HINT_T1`].
 #[inline]
 pub fn prefetch<const HINT: i32>(block: &[u8; 16]) {
     // SAFETY: a hint about memory that is there; every x86-64 has the instruction.
     unsafe { _mm_prefetch::<HINT>(block.as_ptr().cast()) };
+}
+
+/// One block in all four lanes, out of memory that was only just written word by word: a load of both at once would wait
+/// until both words have reached the cache, which is after all that went before has retired. (The compiler makes one load
+/// of two, and of those of neighbours.) From general registers it would take three instructions of the unit that multiplies.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+pub fn lanes_of(block: &[u64; 2]) -> __m512i {
+    let (low, high): (__m512i, __m512i);
+    // SAFETY: as many bytes are read as there are.
+    unsafe {
+        asm!(
+            "vpbroadcastq {low}, [{block}]",
+            "vpbroadcastq {high}, [{block} + 8]",
+            low = out(zmm_reg) low,
+            high = lateout(zmm_reg) high,
+            block = in(reg) block,
+            options(pure, readonly, nostack, preserves_flags)
+        );
+    }
+    let high_words = _mm512_set_epi64(-1, 0, -1, 0, -1, 0, -1, 0);
+    _mm512_ternarylogic_epi64::<0xca>(high_words, high, low)
 }
 
 /// A block out of general registers.

@@ -2,59 +2,99 @@
 //!
 //! The packet is cut into units of 64 bytes, four blocks, which fill a register:
 //!
-//! 1. the AAD, one block in ESP, comes in registers. A packet of up to 176 bytes gives it a power of
-//!    the hash key of its own; a longer one hashes it first;
-//! 2. groups of four units, while there are any: 16 blocks, one reduction. What a group's encryption
+//! 1. the AAD, one block in ESP. A packet of up to 176 bytes gives it a power of the hash key of its own; a longer one
+//!    hashes it first;
+//! 2. groups of four units, from 241 bytes on: 16 blocks, one reduction. What a group's encryption
 //!    makes is hashed during the next one's, because AES and carry-less multiplication have an
 //!    execution unit each; one after the other they took 1.4 times as long (Sapphire Rapids);
 //! 3. what remains in a straight line: up to three units, the last of which may lack some bytes,
 //!    and the tail. The tail has at most three blocks, so that its first free lane takes the block
-//!    of lengths, and its fourth the counter block that encrypts the tag. All their products are
-//!    summed and reduced once.
+//!    of lengths, and its fourth the counter block that encrypts the tag; in the hash, that lane takes the AAD
+//!    if it is free. All their products are summed and reduced once.
 //!
-//! A packet of 96 bytes thus takes 28 AES instructions and 14 multiplications, and nothing in it
-//! waits for the packet before it.
+//! A packet of 96 bytes thus takes 28 AES instructions and 10 multiplications, and nothing in it
+//! waits for the packet before it. Where a short packet is whole, each kind of length has a function of its own: what
+//! has all its bytes needs no mask, and what has none no instruction at all.
 //!
 //! Constant time by construction: the only branches are on lengths, which travel in the clear, and
 //! no address depends on anything but lengths.
 
 use std::arch::x86_64::*;
 
-use super::ghash::{Products, product, reduce, reverse, sum_of_lanes};
-use super::hash::{Hash, length_word};
-use super::lanes::{LANES_LEN, afresh, block, load, mask, store, store_block, words};
+use super::ghash::{Products, reduce, reverse, sum_of_lanes};
+use super::hash::{ANY, EMPTY, Ends, FULL, Hash, ROOMY};
+use super::lanes::{
+    LANES_LEN, afresh, apart, block, load, load_whole, mask, store, store_block, store_whole,
+};
 use super::schedule::Schedule;
-use super::stream::Stream;
+use super::stream::{BYTE_COUNTERS, Stream};
+use crate::NONCE_LEN;
 
 const BLOCK_LEN: usize = 16;
-
-/// The longest packet that is done in a straight line: two units and a tail.
-const SHORT_LEN: usize = 2 * LANES_LEN + 3 * BLOCK_LEN;
 
 /// Four units: as many blocks as there are powers.
 const GROUP_LEN: usize = 4 * LANES_LEN;
 
-/// The AAD as GHASH takes it. In ESP it has one block, 8 or 12 bytes.
-#[derive(Clone, Copy)]
-pub struct Aad {
-    /// Its last block, filled up with zeros, as a number in network order, plus the hash of those
-    /// before.
-    pub last: u128,
-    /// Its length in bits.
-    pub bits: u64,
+/// The longest packet whose AAD and lengths have powers as well: two units and a tail.
+const WHOLE_LEN: usize = 2 * LANES_LEN + 3 * BLOCK_LEN;
+
+/// The longest that is done in a straight line: three units and a tail.
+pub const LINE_LEN: usize = GROUP_LEN - BLOCK_LEN;
+
+/// Nonce and AAD of a packet as ESP has them, words as the machine has them.
+pub struct Head {
+    /// The first counter block without its counter.
+    nonce: [u64; 2],
+    /// AAD and lengths, see [`Ends::of_esp`].
+    ends: [u64; 2],
+}
+
+impl Head {
+    /// `None` if ESP has no such packet: AAD has 8 or 12 bytes, and the counters fit into a byte.
+    #[inline]
+    pub fn new(nonce: &[u8; NONCE_LEN], aad: &[u8], data_len: usize) -> Option<Head> {
+        let word = |at: usize| {
+            let bytes = [aad[at], aad[at + 1], aad[at + 2], aad[at + 3]];
+            u64::from(apart(u32::from_be_bytes(bytes)))
+        };
+        if data_len > BYTE_COUNTERS * BLOCK_LEN {
+            return None;
+        }
+        let (high, low) = match aad.len() {
+            8 => (word(0) << 32 | word(4), 0),
+            12 => (word(0) << 32 | word(4), word(8) << 32),
+            _ => return None,
+        };
+        let lengths = (data_len as u64 * 8) | ((aad.len() as u64 * 8) << 24);
+        Some(Head { nonce: nonce_words(nonce), ends: [low | lengths, high] })
+    }
+}
+
+/// The first counter block without its counter.
+///
+/// Read in the lengths that ESP writes, salt and IV: a CPU hands a store on to a later load only if
+/// the load lies within it. A load of all 12 bytes at once would wait until both stores have
+/// reached the cache, which is after all that went before has retired; packets would no longer
+/// overlap.
+#[inline]
+pub fn nonce_words(nonce: &[u8; NONCE_LEN]) -> [u64; 2] {
+    let (salt, iv) = nonce.split_first_chunk::<4>().expect("twelve bytes");
+    let iv = u64::from_le_bytes(*iv.first_chunk().expect("eight bytes"));
+    [u64::from(u32::from_le_bytes(*salt)) | iv << 32, iv >> 32]
 }
 
 /// Seals `data` in place and writes its tag.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
 pub fn seal<const ROUNDS: usize>(
     schedule: &Schedule,
-    nonce: u128,
-    aad: Aad,
+    head: &Head,
     data: &mut [u8],
     tag: &mut [u8; BLOCK_LEN],
 ) {
-    let computed = process::<ROUNDS, true>(schedule, nonce, aad, data);
-    store_block(tag, computed);
+    process::<ROUNDS, true>(schedule, head, data, |computed| {
+        store_block(tag, computed);
+        true
+    });
 }
 
 /// Opens `data` in place, and says whether its tag is right: all 16 bytes are compared before
@@ -62,87 +102,147 @@ pub fn seal<const ROUNDS: usize>(
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
 pub fn open<const ROUNDS: usize>(
     schedule: &Schedule,
-    nonce: u128,
-    aad: Aad,
+    head: &Head,
     data: &mut [u8],
     tag: &[u8; BLOCK_LEN],
 ) -> bool {
-    let computed = process::<ROUNDS, false>(schedule, nonce, aad, data);
-    let difference = _mm_xor_si128(computed, block(tag));
-    _mm_test_epi64_mask(difference, difference) == 0
+    process::<ROUNDS, false>(schedule, head, data, |computed| is_equal(computed, tag))
 }
 
-/// Seals or opens `data` in place; the answer is the tag it has or should have had.
+/// Seals or opens `data` in place: whether the tag is right, as `with_tag` says. There is one function for each kind of length,
+/// in which all that depends on the length is settled.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
 fn process<const ROUNDS: usize, const SEALING: bool>(
     schedule: &Schedule,
-    nonce: u128,
-    aad: Aad,
+    head: &Head,
     data: &mut [u8],
-) -> __m128i {
-    let lengths = length_word(data.len(), aad.bits);
-    let mut stream = Stream::new(schedule, nonce);
-    let aad = words(aad.last);
-    if data.len() <= SHORT_LEN {
-        let hash = Hash::new(schedule, aad);
-        return match (data.len() + BLOCK_LEN - 1) / LANES_LEN {
-            0 => finish::<ROUNDS, SEALING, 1, true, false>(&stream, data, hash, lengths),
-            1 => finish::<ROUNDS, SEALING, 2, true, false>(&stream, data, hash, lengths),
-            _ => finish::<ROUNDS, SEALING, 3, true, false>(&stream, data, hash, lengths),
+    with_tag: impl FnOnce(__m128i) -> bool,
+) -> bool {
+    macro_rules! line {
+        ($units:literal, $tail:ident, $whole:literal) => {
+            process_line::<ROUNDS, SEALING, $units, $tail, $whole>(schedule, head, data, with_tag)
         };
     }
-    let mut hash = Hash::new(schedule, product(aad, block(schedule.power(1))));
-    // Opening does the same further down, where nothing is pending either: what is called from two places
-    // becomes a function of its own, for which stream and hash have to be in memory.
-    if SEALING && data.len() <= GROUP_LEN - BLOCK_LEN {
-        return finish::<ROUNDS, SEALING, 4, false, false>(&stream, data, hash, lengths);
+    match data.len() {
+        0 => line!(1, EMPTY, true),
+        1..=32 => line!(1, ROOMY, true),
+        33..=48 => line!(1, FULL, true),
+        49..=64 => line!(2, EMPTY, true),
+        65..=96 => line!(2, ROOMY, true),
+        97..=112 => line!(2, FULL, true),
+        113..=128 => line!(3, EMPTY, true),
+        129..=160 => line!(3, ROOMY, true),
+        161..=WHOLE_LEN => line!(3, FULL, true),
+        177..=192 => line!(4, EMPTY, false),
+        193..=LINE_LEN => line!(4, FULL, false),
+        _ => process_groups::<ROUNDS, SEALING>(schedule, head, data, with_tag),
     }
+}
+
+/// A packet of at most 240 bytes in a straight line. One of at most 176 is `WHOLE`: it has so few blocks that the AAD has a power
+/// of its own.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+fn process_line<
+    const ROUNDS: usize,
+    const SEALING: bool,
+    const UNITS: usize,
+    const TAIL: u8,
+    const WHOLE: bool,
+>(
+    schedule: &Schedule,
+    head: &Head,
+    data: &mut [u8],
+    with_tag: impl FnOnce(__m128i) -> bool,
+) -> bool {
+    let ends = Ends::of_esp(&head.ends);
+    let stream = Stream::<false>::new(schedule, &head.nonce);
+    let hash = if WHOLE { Hash::new(schedule) } else { Hash::of_aad(schedule, ends) };
+    with_tag(finish::<ROUNDS, SEALING, UNITS, TAIL, WHOLE, false, false>(&stream, data, hash, ends))
+}
+
+/// A longer packet, but so short that its counters fit into a byte.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+fn process_groups<const ROUNDS: usize, const SEALING: bool>(
+    schedule: &Schedule,
+    head: &Head,
+    data: &mut [u8],
+    with_tag: impl FnOnce(__m128i) -> bool,
+) -> bool {
+    let ends = Ends::of_esp(&head.ends);
+    let stream = Stream::<false>::new(schedule, &head.nonce);
+    with_tag(groups::<ROUNDS, SEALING, false>(stream, data, Hash::of_aad(schedule, ends), ends))
+}
+
+/// At least 241 bytes: groups, and what is left of them.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+pub fn groups<const ROUNDS: usize, const SEALING: bool, const LONG: bool>(
+    mut stream: Stream<'_, LONG>,
+    data: &mut [u8],
+    mut hash: Hash<'_>,
+    ends: Ends,
+) -> __m128i {
     let (groups, mut rest) = data.as_chunks_mut::<GROUP_LEN>();
     let whole_groups = groups.len();
     let mut groups = groups.iter_mut();
     if SEALING && let Some(first) = groups.next() {
-        process_group::<ROUNDS, SEALING, false>(&mut stream, first, &mut hash);
+        process_group::<ROUNDS, SEALING, false, LONG>(&mut stream, first, &mut hash);
     }
     for group in groups {
-        process_group::<ROUNDS, SEALING, true>(&mut stream, group, &mut hash);
+        process_group::<ROUNDS, SEALING, true, LONG>(&mut stream, group, &mut hash);
     }
-    if rest.len() > GROUP_LEN - BLOCK_LEN {
+    if rest.len() > LINE_LEN {
         if SEALING && whole_groups == 0 {
-            process_group::<ROUNDS, SEALING, false>(&mut stream, rest, &mut hash);
+            process_group::<ROUNDS, SEALING, false, LONG>(&mut stream, rest, &mut hash);
         } else {
-            process_group::<ROUNDS, SEALING, true>(&mut stream, rest, &mut hash);
+            process_group::<ROUNDS, SEALING, true, LONG>(&mut stream, rest, &mut hash);
         }
         rest = rest.split_at_mut(rest.len()).1;
     }
-    match (rest.len() + BLOCK_LEN - 1) / LANES_LEN {
-        0 => finish::<ROUNDS, SEALING, 1, false, SEALING>(&stream, rest, hash, lengths),
-        1 => finish::<ROUNDS, SEALING, 2, false, SEALING>(&stream, rest, hash, lengths),
-        2 => finish::<ROUNDS, SEALING, 3, false, SEALING>(&stream, rest, hash, lengths),
-        _ => finish::<ROUNDS, SEALING, 4, false, SEALING>(&stream, rest, hash, lengths),
-    }
+    finish_any::<ROUNDS, SEALING, SEALING, LONG>(&stream, rest, hash, ends)
 }
 
-/// The hash of all blocks of `aad` but the last, plus the last.
+/// At most 240 bytes, of which nothing is known but what was hashed before.
+#[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
-pub fn hash_long_aad(schedule: &Schedule, aad: &[u8]) -> u128 {
-    let mut last = 0;
-    for next in aad.chunks(BLOCK_LEN) {
-        let mut hash = [0; BLOCK_LEN];
-        store_block(&mut hash, product(words(last), block(schedule.power(1))));
-        let mut padded = [0; BLOCK_LEN];
-        padded[..next.len()].copy_from_slice(next);
-        last = u128::from_le_bytes(hash) ^ u128::from_be_bytes(padded);
+pub fn finish_any<
+    const ROUNDS: usize,
+    const SEALING: bool,
+    const PENDING: bool,
+    const LONG: bool,
+>(
+    stream: &Stream<'_, LONG>,
+    rest: &mut [u8],
+    hash: Hash<'_>,
+    ends: Ends,
+) -> __m128i {
+    macro_rules! finish {
+        ($units:literal) => {
+            finish::<ROUNDS, SEALING, $units, ANY, false, PENDING, LONG>(stream, rest, hash, ends)
+        };
     }
-    last
+    match (rest.len() + BLOCK_LEN - 1) / LANES_LEN {
+        0 => finish!(1),
+        1 => finish!(2),
+        2 => finish!(3),
+        _ => finish!(4),
+    }
 }
 
 /// Four units, of which only the last may lack bytes, and fewer than a block. Hashes the group that
 /// is pending, and leaves its own pending; when opening, it hashes its own.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
-fn process_group<const ROUNDS: usize, const SEALING: bool, const PENDING: bool>(
-    stream: &mut Stream<'_>,
+fn process_group<
+    const ROUNDS: usize,
+    const SEALING: bool,
+    const PENDING: bool,
+    const LONG: bool,
+>(
+    stream: &mut Stream<'_, LONG>,
     group: &mut [u8],
     hash: &mut Hash<'_>,
 ) {
@@ -168,54 +268,78 @@ fn process_group<const ROUNDS: usize, const SEALING: bool, const PENDING: bool>(
     }
 }
 
-/// A packet of at most 176 bytes, or what is left of a longer one after the groups, at most 240
-/// bytes; and the tag. There are `UNITS` − 1 units, of which only the last may lack bytes, and fewer
-/// than a block; then the tail.
-///
-/// `hash` is what was hashed so far. If the packet is `WHOLE`, that is the AAD before it is
-/// multiplied by H: it has a power of its own then.
+/// A packet of at most 240 bytes, or what is left of a longer one after the groups; and the tag. There are `UNITS` − 1 units, of
+/// which only the last may lack bytes, fewer than a block, and only if the tail is empty; then the tail.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
 fn finish<
     const ROUNDS: usize,
     const SEALING: bool,
     const UNITS: usize,
+    const TAIL: u8,
     const WHOLE: bool,
     const PENDING: bool,
+    const LONG: bool,
 >(
-    stream: &Stream<'_>,
+    stream: &Stream<'_, LONG>,
     rest: &mut [u8],
     mut hash: Hash<'_>,
-    lengths: u64,
+    ends: Ends,
 ) -> __m128i {
     let tail = UNITS - 1;
     let mut states = [_mm512_setzero_si512(); UNITS];
     let mut texts = states;
-    // What has no bytes begins where the data ends, and not at an empty slice of nowhere: a masked
-    // load or store of no bytes at an address without memory costs 250 cycles (a microcode assist).
-    for unit in 0..UNITS {
-        texts[unit] = load(&rest[rest.len().min(unit * LANES_LEN)..]);
+    // What is known to have all its bytes is read and written without a mask. What has none begins where the data
+    // ends, and not at an empty slice of nowhere: a masked load or store of no bytes at an address without
+    // memory costs 250 cycles (a microcode assist).
+    let filled = if TAIL == EMPTY { tail } else { UNITS };
+    let start = |unit: usize, len: usize| match TAIL {
+        ANY => len.min(unit * LANES_LEN),
+        _ => unit * LANES_LEN,
+    };
+    for unit in 0..filled {
+        let data = &rest[start(unit, rest.len())..];
+        texts[unit] = match data.first_chunk() {
+            Some(whole) if TAIL != ANY && unit + 1 < filled => load_whole(whole),
+            _ => load(data),
+        };
         states[unit] = stream.counter_blocks(unit);
     }
     states[tail] = stream.tail_counter_blocks(tail);
     let tail_len = rest.len().saturating_sub(tail * LANES_LEN);
-    let tail_blocks = tail_len.div_ceil(BLOCK_LEN) & 3;
+    let tail_blocks = if TAIL == EMPTY { 0 } else { tail_len.div_ceil(BLOCK_LEN) & 3 };
     let mut sum = Products::zero();
     if !SEALING {
-        sum = hash.finish::<UNITS, WHOLE>(&texts, tail_blocks, lengths);
+        sum = hash.finish::<UNITS, TAIL, WHOLE>(&texts, tail_blocks, ends);
     }
     stream.encrypt::<ROUNDS, UNITS, PENDING>(&mut states, &texts, &mut hash);
-    for unit in 0..UNITS {
-        let start = rest.len().min(unit * LANES_LEN);
+    for unit in 0..filled {
+        let start = start(unit, rest.len());
         let data = &mut rest[start..];
-        store(data, states[unit]);
-        texts[unit] = keep(states[unit], data.len());
+        texts[unit] = match data.first_chunk_mut() {
+            Some(whole) if TAIL != ANY && unit + 1 < filled => {
+                store_whole(whole, states[unit]);
+                states[unit]
+            }
+            _ => {
+                store(data, states[unit]);
+                keep(states[unit], data.len())
+            }
+        };
     }
     if SEALING {
-        sum = hash.finish::<UNITS, WHOLE>(&texts, tail_blocks, lengths);
+        sum = hash.finish::<UNITS, TAIL, WHOLE>(&texts, tail_blocks, ends);
     }
     let hash = _mm512_castsi512_si128(reverse(_mm512_castsi128_si512(sum_of_lanes(reduce(sum)))));
     _mm_xor_si128(hash, _mm512_extracti32x4_epi32::<3>(states[tail]))
+}
+
+/// Whether all bytes of a tag are what was computed.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+pub fn is_equal(computed: __m128i, tag: &[u8; BLOCK_LEN]) -> bool {
+    let difference = _mm_xor_si128(computed, block(tag));
+    _mm_test_epi64_mask(difference, difference) == 0
 }
 
 /// The first `len` bytes; zeros after them.

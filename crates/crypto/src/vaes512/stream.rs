@@ -7,38 +7,40 @@ use std::ops::Range;
 
 use super::ghash::{Products, reduce, sum_of_lanes};
 use super::hash::Hash;
-use super::lanes::{broadcast, words};
+use super::lanes::{broadcast, lanes_of};
 use super::schedule::Schedule;
 
+/// Blocks of data with which every counter of a packet, the tag's included, fits into a byte: the first has number 2.
+pub const BYTE_COUNTERS: usize = 254;
+
 /// What is the same for all of a packet's units.
-pub struct Stream<'a> {
+///
+/// Counters stand in the last word of their blocks in network order. Below 256 they are a byte, and the next ones come of adding
+/// to it. A `LONG` packet has more than [`BYTE_COUNTERS`] blocks: its counters are kept in the machine's order
+/// and turned round for each unit, which takes one of two execution units that hashing needs as well.
+pub struct Stream<'a, const LONG: bool> {
     pub schedule: &'a Schedule,
     /// The nonce with zeros for a counter, plus the first round key: in every lane.
     start: __m512i,
-    /// The counters of the next unit's lanes, each in a lane's last word, in the machine's order.
+    /// The counters of the next unit's lanes.
     counters: __m512i,
 }
 
-impl Stream<'_> {
-    /// At the start: counter 1 is the tag's, so the first unit has 2 to 5.
+impl<const LONG: bool> Stream<'_, LONG> {
+    /// At the start: counter 1 is the tag's, so the first unit has 2 to 5. `nonce` has zeros for a counter.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
-    pub fn new(schedule: &Schedule, nonce: u128) -> Stream<'_> {
-        let nonce = _mm512_broadcast_i32x4(words(nonce));
-        Stream {
-            schedule,
-            start: _mm512_xor_si512(nonce, broadcast(schedule.round_key(0))),
-            counters: _mm512_set_epi32(5, 0, 0, 0, 4, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0),
-        }
+    pub fn new<'a>(schedule: &'a Schedule, nonce: &[u64; 2]) -> Stream<'a, LONG> {
+        let start = _mm512_xor_si512(lanes_of(nonce), broadcast(schedule.round_key(0)));
+        Stream { schedule, start, counters: counters::<LONG>([2, 3, 4, 5]) }
     }
 
     /// The counter blocks of the unit that is `units` ahead, plus the first round key.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
     pub fn counter_blocks(&self, units: usize) -> __m512i {
-        let ahead = _mm512_set1_epi32(4 * units as i32);
-        let counters = _mm512_add_epi32(self.counters, ahead);
-        _mm512_xor_si512(self.start, big_endian_words(counters))
+        let counters = _mm512_add_epi32(self.counters, ahead::<LONG>(units));
+        _mm512_xor_si512(self.start, in_network_order::<LONG>(counters))
     }
 
     /// As [`Stream::counter_blocks`], but for the tail: its last lane has the counter block that
@@ -46,17 +48,16 @@ impl Stream<'_> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
     pub fn tail_counter_blocks(&self, units: usize) -> __m512i {
-        let ahead = _mm512_set1_epi32(4 * units as i32);
-        let counters = _mm512_add_epi32(self.counters, ahead);
-        let counters = _mm512_mask_set1_epi32(counters, 1 << 15, 1);
-        _mm512_xor_si512(self.start, big_endian_words(counters))
+        let next = _mm512_add_epi32(self.counters, ahead::<LONG>(units));
+        let counters = _mm512_mask_mov_epi32(next, 1 << 15, counters::<LONG>([1; 4]));
+        _mm512_xor_si512(self.start, in_network_order::<LONG>(counters))
     }
 
     /// Leaves `units` behind.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
     pub fn advance(&mut self, units: usize) {
-        self.counters = _mm512_add_epi32(self.counters, _mm512_set1_epi32(4 * units as i32));
+        self.counters = _mm512_add_epi32(self.counters, ahead::<LONG>(units));
     }
 
     /// All rounds of AES; the last one adds `text` as well. Meanwhile, the pending group is hashed
@@ -111,10 +112,32 @@ impl Stream<'_> {
     }
 }
 
-/// The last word of every lane in network order; the other bytes become zero.
+/// A counter for each lane, in its last word.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
-fn big_endian_words(counters: __m512i) -> __m512i {
-    let order = _mm_set_epi8(12, 13, 14, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
-    _mm512_shuffle_epi8(counters, _mm512_broadcast_i32x4(order))
+fn counters<const LONG: bool>(counters: [u8; 4]) -> __m512i {
+    let [a, b, c, d] = counters.map(|counter| {
+        let counter = u32::from(counter);
+        if LONG { counter as i32 } else { counter.to_be() as i32 }
+    });
+    _mm512_set_epi32(d, 0, 0, 0, c, 0, 0, 0, b, 0, 0, 0, a, 0, 0, 0)
+}
+
+/// What counters grow by in `units` units.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+fn ahead<const LONG: bool>(units: usize) -> __m512i {
+    counters::<LONG>([4 * units as u8; 4])
+}
+
+/// Counters as AES takes them: in network order.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+fn in_network_order<const LONG: bool>(counters: __m512i) -> __m512i {
+    if LONG {
+        let order = _mm_set_epi8(12, 13, 14, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+        _mm512_shuffle_epi8(counters, _mm512_broadcast_i32x4(order))
+    } else {
+        counters
+    }
 }
