@@ -26,6 +26,7 @@ use foldhash::quality::RandomState;
 use wire::ethernet::MacAddr;
 
 use self::lineage::Lineage;
+pub use self::shard::Home;
 use self::shard::Shard;
 
 /// Entries per shard, in the mean, at which the number of shards doubles. A shard of policies is 3 KiB then,
@@ -182,16 +183,33 @@ where
     #[inline]
     pub fn prefetch(&self, key: &K) -> u64 {
         let hash = self.hash(key);
-        self.prefetch_hashed(hash);
+        self.ask(hash);
         hash
     }
 
-    /// Asks for the memory that a search by a hash will read.
+    /// Asks for the memory that a search by a hash will read; where it begins, for [`find_from`](Table::find_from).
     #[inline(always)]
-    pub fn prefetch_hashed(&self, hash: u64) {
+    pub fn ask(&self, hash: u64) -> Home<'_, K, V, N> {
         let shard = self.shard(shard_of(hash, self.shards.len()));
-        // SAFETY: it is one of this version's.
-        unsafe { shard.prefetch(hash) };
+        // SAFETY: it is one of this version's, which nobody changes while it is borrowed.
+        unsafe { shard.ask(hash) }
+    }
+
+    /// As [`find_hashed`](Table::find_hashed), for a hash that [`ask`](Table::ask) was told of.
+    #[inline(always)]
+    pub fn find_from<'a>(
+        &'a self,
+        home: Home<'a, K, V, N>,
+        hash: u64,
+        is: impl Fn(&K) -> bool + Copy,
+    ) -> Option<(&'a K, &'a V)> {
+        home.find(is, || self.find_further(hash, is))
+    }
+
+    /// A tenth of the entries lie in another line than their hash names.
+    #[inline(never)]
+    fn find_further(&self, hash: u64, is: impl Fn(&K) -> bool) -> Option<(&K, &V)> {
+        self.find_hashed(hash, is)
     }
 
     /// The value of a key whose hash [`prefetch`](Table::prefetch) of this very version returned.
@@ -257,9 +275,9 @@ where
         true
     }
 
-    /// What [`get_hashed`](Table::get_hashed) wants to know of a key.
+    /// What [`get_hashed`](Table::get_hashed) wants to know of a key, or of what hashes as one does.
     #[inline(always)]
-    pub fn hash(&self, key: &K) -> u64 {
+    pub fn hash(&self, key: &impl Hash) -> u64 {
         hash_one(&self.hasher, key)
     }
 

@@ -28,20 +28,20 @@ pub(super) fn all<'v>(
     view: &'v View,
     turn: &mut Turn<'_>,
 ) -> bool {
-    let mut asked: ArrayVec<Asked, BATCH_PACKETS> = ArrayVec::new();
-    let mut starts: ArrayVec<usize, BATCH_PACKETS> = ArrayVec::new();
+    let mut asked: ArrayVec<(usize, Asked<'_>), BATCH_PACKETS> = ArrayVec::new();
+    let mut last = None;
     for (at, slot) in slots.iter().enumerate().take(BATCH_PACKETS) {
         if slot.verdict.is_some() {
             continue;
         }
         let Some(flow) = many.flow(&slot.flow) else { return false };
-        if asked.last().is_none_or(|last| !many.same(last, &flow)) {
-            asked.push(many.ask(flow));
-            starts.push(at);
+        if last.is_none_or(|last| !many.same(last, flow)) {
+            last = Some(flow);
+            asked.push((at, many.ask(flow)));
         }
     }
     let found: ArrayVec<Lookup<'_>, BATCH_PACKETS> =
-        asked.iter().map(|asked| many.lookup(asked)).collect();
+        asked.iter().map(|(_, asked)| many.lookup(asked)).collect();
     let soles: ArrayVec<Option<Sole<'_>>, BATCH_PACKETS> = found
         .iter()
         .map(|found| match found {
@@ -51,9 +51,13 @@ pub(super) fn all<'v>(
             _ => None,
         })
         .collect();
-    for (at, (found, sole)) in found.iter().zip(&soles).enumerate() {
-        let end = starts.get(at + 1).map_or(slots.len(), |start| *start);
-        let slots = &mut slots[starts[at]..end];
+    // From the first that is asked for on, each run up to the next one's start.
+    let mut at = asked.first().map_or(slots.len(), |(start, _)| *start);
+    let ends = asked.iter().skip(1).map(|(start, _)| *start).chain([slots.len()]);
+    let mut rest = &mut slots[at..];
+    for ((end, found), sole) in ends.zip(&found).zip(&soles) {
+        let (slots, behind) = rest.split_at_mut(end - at);
+        (rest, at) = (behind, end);
         if let Lookup::Policy(policy) = *found
             && let Some(sa) = sole.and_then(Sole::sa)
             && !policy.wants_own_sas()

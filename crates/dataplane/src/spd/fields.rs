@@ -178,12 +178,6 @@ impl<A: Address> Fields<A> {
         }
     }
 
-    /// Whether two flows differ in nothing that this mask looks at.
-    #[inline(always)]
-    pub(super) fn agree(&self, one: &Fields<A>, other: &Fields<A>) -> bool {
-        one.under(self) == other.under(self)
-    }
-
     /// Whether two flows of one family differ in nothing that this mask looks at. Where they are told apart it
     /// is mostly by their destinations.
     #[inline]
@@ -220,6 +214,57 @@ impl<A: Address> Fields<A> {
             if_id: self.if_id & mask.if_id,
             protocol: self.protocol & mask.protocol,
         }
+    }
+}
+
+/// What a flow of IPv4 outside of route mode has in its fields, or a mask over it, in two words that are compared and masked each
+/// at once. It hashes as its fields do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Words {
+    /// Source, then destination.
+    addresses: u64,
+    /// Ports and protocol, where fields have them for their hash.
+    rest: u64,
+}
+
+impl Words {
+    #[inline(always)]
+    pub(super) fn of(fields: &Fields<u32>) -> Words {
+        Words {
+            addresses: u64::from(fields.source) << 32 | u64::from(fields.destination),
+            rest: u64::from(fields.ports) << 32 | u64::from(fields.protocol) << 24,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn under(self, mask: Words) -> Words {
+        Words { addresses: self.addresses & mask.addresses, rest: self.rest & mask.rest }
+    }
+
+    /// Whether two differ in nothing that this mask looks at.
+    #[inline(always)]
+    pub(super) fn agree(self, one: Words, other: Words) -> bool {
+        let addresses = (one.addresses ^ other.addresses) & self.addresses;
+        (addresses | (one.rest ^ other.rest) & self.rest) == 0
+    }
+
+    #[inline(always)]
+    pub(super) fn fields(self) -> Fields<u32> {
+        Fields {
+            source: (self.addresses >> 32) as u32,
+            destination: self.addresses as u32,
+            ports: (self.rest >> 32) as u32,
+            if_id: 0,
+            protocol: (self.rest >> 24) as u8,
+        }
+    }
+}
+
+impl Hash for Words {
+    #[inline(always)]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.addresses);
+        state.write_u64(self.rest);
     }
 }
 

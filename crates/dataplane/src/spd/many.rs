@@ -7,41 +7,47 @@ use std::net::IpAddr;
 
 use wire::flow::{Flow, Fragment};
 
-use super::fields::Fields;
-use super::tuple::Tuple;
+use super::fields::{Fields, Words};
+use super::tuple::{Place, Tuple};
 use super::{DefaultAction, Lookup};
 
 /// The policies of one direction, outside of route mode, in one table.
 #[derive(Clone, Copy)]
 pub(crate) struct Many<'a> {
     tuple: &'a Tuple<u32>,
+    /// Its mask.
+    mask: Words,
     /// Every bit that any of them looks at.
-    seen: &'a Fields<u32>,
+    seen: Words,
     default: DefaultAction,
 }
 
-/// A flow whose policy is asked for.
+/// What of a flow policies may look at.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked {
-    fields: Fields<u32>,
-    hash: u64,
+pub(crate) struct Question(Words);
+
+/// A flow whose policy was asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    flow: Words,
+    place: Place<'a, u32>,
 }
 
 impl<'a> Many<'a> {
     pub(super) fn new(
         tuple: &'a Tuple<u32>,
-        seen: &'a Fields<u32>,
+        seen: &Fields<u32>,
         default: DefaultAction,
     ) -> Many<'a> {
-        Many { tuple, seen, default }
+        Many { tuple, mask: Words::of(&tuple.mask), seen: Words::of(seen), default }
     }
 
     /// A flow that can be looked up here; `None` if it is not of IPv4, or a fragment.
     #[inline(always)]
-    pub(crate) fn flow(&self, flow: &Flow) -> Option<Asked> {
+    pub(crate) fn flow(&self, flow: &Flow) -> Option<Question> {
         match (flow.src, flow.dst) {
             (IpAddr::V4(_), IpAddr::V4(_)) if flow.fragment == Fragment::Whole => {
-                Some(Asked { fields: Fields::of(flow, 0), hash: 0 })
+                Some(Question(Words::of(&Fields::of(flow, 0))))
             }
             _ => None,
         }
@@ -49,21 +55,21 @@ impl<'a> Many<'a> {
 
     /// Whether the policies say of two flows the same: they differ in nothing that any of them looks at.
     #[inline(always)]
-    pub(crate) fn same(&self, one: &Asked, other: &Asked) -> bool {
-        self.seen.agree(&one.fields, &other.fields)
+    pub(crate) fn same(&self, one: Question, other: Question) -> bool {
+        self.seen.agree(one.0, other.0)
     }
 
     /// The flow, after asking for the memory that [`lookup`](Many::lookup) will mostly read.
     #[inline(always)]
-    pub(crate) fn ask(&self, flow: Asked) -> Asked {
-        Asked { hash: self.tuple.ask(&flow.fields), ..flow }
+    pub(crate) fn ask(&self, flow: Question) -> Asked<'a> {
+        Asked { flow: flow.0, place: self.tuple.ask_at(&flow.0.under(self.mask)) }
     }
 
     /// What the policies say of a flow that was [asked](Many::ask) for; asks for the memory of the one that
     /// decides.
     #[inline(always)]
-    pub(crate) fn lookup(&self, asked: &Asked) -> Lookup<'a> {
-        match self.tuple.find_hashed(&asked.fields, asked.hash) {
+    pub(crate) fn lookup(&self, asked: &Asked<'a>) -> Lookup<'a> {
+        match self.tuple.find_at(asked.flow, asked.place) {
             Some(policy) => {
                 policy.prefetch();
                 Lookup::Policy(policy)

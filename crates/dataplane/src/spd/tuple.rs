@@ -5,14 +5,15 @@
 //! table itself, and is compared where it is found; the others are in a second table, which few packets
 //! need. Of IPv4 two entries are a cache line in both kinds.
 
+use std::hash::Hash;
 use std::sync::Arc;
 
 use foldhash::quality::RandomState;
 
 use super::brief::{Brief, Tag, Tagged};
-use super::fields::{Address, Fields, Shape};
+use super::fields::{Address, Fields, Shape, Words};
 use crate::policy::{Policy, Rank};
-use crate::table::{Beside, Table, hash_one};
+use crate::table::{Beside, Home, Table, hash_one};
 
 /// What a policy selects, and how it ranks.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +49,13 @@ const _: () = assert!(Table::<Fields<u32>, Arc<Policy>>::LINE_LEN == 64);
 const _: () = assert!(Table::<Fields<u128>, Arc<Policy>>::LINE_LEN == 128);
 const _: () = assert!(Tagged::<Brief<u32>, Arc<Policy>>::LINE_LEN == 64);
 const _: () = assert!(Tagged::<Brief<u128>, Arc<Policy>>::LINE_LEN == 128);
+
+/// Where a look-up begins: in the table of keys that are alone, or in that of the best with each tag.
+#[derive(Clone, Copy)]
+pub(super) enum Place<'a, A> {
+    Exact(u64, Home<'a, Fields<A>, Arc<Policy>, 2>),
+    Compared(Tag, Home<'a, Brief<A>, Arc<Policy>, 2>),
+}
 
 /// A policy that was found.
 #[derive(Clone, Copy)]
@@ -137,13 +145,13 @@ impl<A: Address> Tuple<A> {
     pub(super) fn ask(&self, flow: &Fields<A>) -> u64 {
         let hash = self.hash(flow);
         if self.is_exact() {
-            self.exact.prefetch_hashed(hash);
+            self.exact.ask(hash);
             return hash;
         }
         let tag = Tag(hash as u32);
-        self.compared.prefetch_hashed(tag.spread());
+        self.compared.ask(tag.spread());
         if !self.behind.is_empty() {
-            self.behind.prefetch_hashed(tag.spread());
+            self.behind.ask(tag.spread());
         }
         hash
     }
@@ -171,6 +179,20 @@ impl<A: Address> Tuple<A> {
             return Some(policy);
         }
         self.find_beyond(flow, tag, true).map(|found| found.policy)
+    }
+
+    /// Asks for the memory that a look-up of a key, under the tuple's mask, will mostly read, and says where it is.
+    #[inline(always)]
+    pub(super) fn ask_at(&self, key: &impl Hash) -> Place<'_, A> {
+        if self.is_exact() {
+            let hash = self.exact.hash(key);
+            return Place::Exact(hash, self.exact.ask(hash));
+        }
+        let tag = Tag(hash_one(&self.hasher, key) as u32);
+        if !self.behind.is_empty() {
+            self.behind.ask(tag.spread());
+        }
+        Place::Compared(tag, self.compared.ask(tag.spread()))
     }
 
     /// The best policy here that selects a flow. With `whole` false only those without ports count.
@@ -286,6 +308,33 @@ impl<A: Address> Tuple<A> {
     }
 }
 
+impl Tuple<u32> {
+    /// What [`find`](Tuple::find) says of a flow with ports whose place is known.
+    #[inline(always)]
+    pub(super) fn find_at<'a>(&'a self, flow: Words, place: Place<'a, u32>) -> Option<&'a Policy> {
+        match place {
+            Place::Exact(hash, home) => {
+                let key = flow.fields().under(&self.mask);
+                let found = self.exact.find_from(home, hash, |found| *found == key);
+                found.map(|(_, policy)| &**policy)
+            }
+            Place::Compared(tag, home) => {
+                let best = self.compared.find_from(home, tag.spread(), |brief| brief.tag == tag);
+                match best {
+                    Some((brief, policy)) if brief.selects(&flow.fields()) => Some(policy),
+                    _ => self.find_words_beyond(flow, tag),
+                }
+            }
+        }
+    }
+
+    // With the fields in memory only here.
+    #[inline(never)]
+    fn find_words_beyond(&self, flow: Words, tag: Tag) -> Option<&Policy> {
+        self.find_beyond(&flow.fields(), tag, true).map(|found| found.policy)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
@@ -368,6 +417,10 @@ mod tests {
                     prop_assert_eq!(found, best);
                     let asked = tuple.ask(&flow);
                     let found = tuple.find_hashed(&flow, asked).map(|policy| policy.index());
+                    prop_assert_eq!(found, best);
+                    let words = Words::of(&flow);
+                    let place = tuple.ask_at(&words.under(Words::of(&tuple.mask)));
+                    let found = tuple.find_at(words, place).map(|policy| policy.index());
                     prop_assert_eq!(found, best);
                 }
             }

@@ -95,6 +95,56 @@ impl<K, V, const N: usize> Line<K, V, N> {
     }
 }
 
+/// What one line says of a key.
+enum Search<'a, K, V> {
+    Found(&'a K, &'a V),
+    /// It lies nowhere.
+    Absent,
+    /// It may lie further on.
+    Further,
+}
+
+impl<K, V, const N: usize> Line<K, V, N> {
+    #[inline(always)]
+    fn search(&self, is: impl Fn(&K) -> bool) -> Search<'_, K, V> {
+        let slot = self.slot(is);
+        match (self.keys().get(slot), self.values.get(slot)) {
+            (Some(key), Some(Some(value))) => Search::Found(key, value),
+            // Some key that is no entry's, or none.
+            (Some(_), Some(None)) => Search::Absent,
+            _ if self.is_full() => Search::Further,
+            _ => Search::Absent,
+        }
+    }
+}
+
+/// The line of a shard in which a search begins.
+pub struct Home<'a, K, V, const N: usize>(&'a Line<K, V, N>);
+
+impl<K, V, const N: usize> Clone for Home<'_, K, V, N> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K, V, const N: usize> Copy for Home<'_, K, V, N> {}
+
+impl<'a, K, V, const N: usize> Home<'a, K, V, N> {
+    /// The entry of the key that is meant, or else what `beyond` finds, if it may lie in another line.
+    #[inline(always)]
+    pub(super) fn find(
+        self,
+        is: impl Fn(&K) -> bool,
+        beyond: impl FnOnce() -> Option<(&'a K, &'a V)>,
+    ) -> Option<(&'a K, &'a V)> {
+        match self.0.search(is) {
+            Search::Found(key, value) => Some((key, value)),
+            Search::Absent => None,
+            Search::Further => beyond(),
+        }
+    }
+}
+
 impl<K: Copy, V, const N: usize> Line<K, V, N> {
     /// Puts an entry into the first free slot, if there is one; gives it back if there is none.
     fn put(&mut self, (key, value): Entry<K, V>) -> Option<Entry<K, V>> {
@@ -163,12 +213,12 @@ impl<K, V, const N: usize> Shard<K, V, N> {
         (((hash & 0xffff_ffff) * u64::from(self.count)) >> 32) as usize
     }
 
-    /// Asks for the memory that a search will read.
+    /// Asks for the memory that a search will read, and says where it begins.
     ///
     /// # Safety
-    /// The lines have not ended.
-    #[inline]
-    pub(super) unsafe fn prefetch(&self, hash: u64) {
+    /// The lines do not end in `'a`, and nobody changes them.
+    #[inline(always)]
+    pub(super) unsafe fn ask<'a>(&self, hash: u64) -> Home<'a, K, V, N> {
         // SAFETY: as the caller says; the home is one of them.
         let home = unsafe { self.lines.add(self.home(hash)).as_ref() };
         prefetch(home);
@@ -176,6 +226,7 @@ impl<K, V, const N: usize> Shard<K, V, N> {
         if 2 * Self::LINE_LEN >= N * LINE {
             prefetch_next(home);
         }
+        Home(home)
     }
 
     /// # Safety
@@ -277,15 +328,11 @@ impl<K: Eq + Copy, V, const N: usize> Shard<K, V, N> {
         let lines: &'a [Line<K, V, N>] = unsafe { self.lines() };
         let mut at = self.home(hash);
         loop {
-            let line = &lines[at];
-            let slot = line.slot(&is);
-            if let (Some(key), Some(value)) = (line.keys().get(slot), line.values.get(slot)) {
-                return value.as_ref().map(|value| (key, &**value));
+            match lines[at].search(&is) {
+                Search::Found(key, value) => return Some((key, value)),
+                Search::Absent => return None,
+                Search::Further => at = if at + 1 == lines.len() { 0 } else { at + 1 },
             }
-            if !line.is_full() {
-                return None;
-            }
-            at = if at + 1 == lines.len() { 0 } else { at + 1 };
         }
     }
 
