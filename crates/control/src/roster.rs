@@ -5,20 +5,24 @@
 //! lie one behind the other, so that an entry costs its value and a byte. Chunks without names cost
 //! nothing, which is what most are once the oldest entries are gone.
 
+pub(crate) mod shelf;
+
 use std::collections::BTreeMap;
 
 /// Names of a chunk: as many as a word has bits.
 const CHUNK_NAMES: u64 = 64;
 
 #[derive(Clone, Debug)]
-struct Chunk<T> {
+struct Chunk<T, B> {
     /// Bit *n*: the chunk's name *n* is there.
     present: u64,
     /// The values of the names that are there, in their order.
     values: Vec<T>,
+    /// What they have in common.
+    common: B,
 }
 
-impl<T> Chunk<T> {
+impl<T, B> Chunk<T, B> {
     fn has(&self, bit: u32) -> bool {
         self.present >> bit & 1 != 0
     }
@@ -29,14 +33,23 @@ impl<T> Chunk<T> {
     }
 }
 
-/// The map.
+/// The map. The names of a chunk may have something in common.
 #[derive(Clone, Debug)]
-pub(crate) struct Roster<T> {
-    chunks: BTreeMap<u64, Chunk<T>>,
+pub(crate) struct Roster<T, B = ()> {
+    chunks: BTreeMap<u64, Chunk<T, B>>,
     len: usize,
 }
 
-impl<T> Default for Roster<T> {
+/// The values before a name's own in its chunk, its own, and what they have in common.
+struct Row<'a, T, B> {
+    before: &'a [T],
+    value: &'a T,
+    common: B,
+    /// Names behind it that may still come.
+    left: usize,
+}
+
+impl<T, B> Default for Roster<T, B> {
     fn default() -> Self {
         Roster { chunks: BTreeMap::new(), len: 0 }
     }
@@ -47,7 +60,7 @@ fn split(name: u64) -> (u64, u32) {
     (name / CHUNK_NAMES, (name % CHUNK_NAMES) as u32)
 }
 
-impl<T> Roster<T> {
+impl<T, B: Default> Roster<T, B> {
     /// Entries.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -68,6 +81,31 @@ impl<T> Roster<T> {
         if chunk.has(bit) { chunk.values.get_mut(place) } else { None }
     }
 
+    /// A name among its neighbours.
+    fn row(&self, name: u64) -> Option<Row<'_, T, &B>> {
+        let (number, bit) = split(name);
+        let chunk = self.chunks.get(&number)?;
+        if !chunk.has(bit) {
+            return None;
+        }
+        let (before, from) = chunk.values.split_at_checked(chunk.place(bit))?;
+        let left = chunk.present.leading_zeros() as usize;
+        Some(Row { before, value: from.first()?, common: &chunk.common, left })
+    }
+
+    /// The same, to change what they have in common.
+    fn row_mut(&mut self, name: u64) -> Option<Row<'_, T, &mut B>> {
+        let (number, bit) = split(name);
+        let chunk = self.chunks.get_mut(&number)?;
+        if !chunk.has(bit) {
+            return None;
+        }
+        let place = chunk.place(bit);
+        let (before, from) = chunk.values.split_at_checked(place)?;
+        let left = chunk.present.leading_zeros() as usize;
+        Some(Row { before, value: from.first()?, common: &mut chunk.common, left })
+    }
+
     /// Whether a name is there.
     pub(crate) fn contains(&self, name: u64) -> bool {
         self.get(name).is_some()
@@ -77,7 +115,8 @@ impl<T> Roster<T> {
     pub(crate) fn insert(&mut self, name: u64, value: T) -> Option<T> {
         let (number, bit) = split(name);
         // Names that count up come to fill a chunk: it need not grow then.
-        let empty = || Chunk { present: 0, values: Vec::with_capacity(CHUNK_NAMES as usize) };
+        let values = || Vec::with_capacity(CHUNK_NAMES as usize);
+        let empty = || Chunk { present: 0, values: values(), common: B::default() };
         let chunk = self.chunks.entry(number).or_insert_with(empty);
         let place = chunk.place(bit);
         if chunk.has(bit) {
@@ -158,7 +197,7 @@ mod tests {
             steps in prop::collection::vec(step(), 1..600),
             end in prop_oneof![0..310u64, Just(1 << 40), Just(u64::MAX)],
         ) {
-            let (mut roster, mut twin) = (Roster::default(), BTreeMap::new());
+            let (mut roster, mut twin) = (Roster::<u32>::default(), BTreeMap::new());
             for step in steps {
                 match step {
                     Step::Insert(name, value) => {
@@ -183,7 +222,7 @@ mod tests {
 
     #[test]
     fn what_is_gone_takes_no_room() {
-        let mut roster = Roster::default();
+        let mut roster = Roster::<[u8; 100]>::default();
         for name in 0..6400u64 {
             roster.insert(name, [0u8; 100]);
         }

@@ -19,7 +19,7 @@ use super::sa::{Body, Sa, SaId, SaParameters, SaRecord};
 use super::stored::StoredSa;
 use super::touched::Touched;
 use super::wheel::Wheel;
-use crate::roster::Roster;
+use crate::roster::shelf::Shelf;
 
 /// What a packet names an SA by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,7 +75,7 @@ const VOID_MAX: usize = 10_000;
 /// The table.
 #[derive(Debug, Default)]
 pub(super) struct Sad {
-    by_id: Roster<StoredSa>,
+    by_id: Shelf,
     by_spi: Index,
     hasher: RandomState,
     /// How many SAs have an SPI under a protocol, whatever their addresses.
@@ -123,15 +123,14 @@ impl Sad {
     }
 
     pub(super) fn get(&self, id: SaId) -> Option<Sa> {
-        Some(self.by_id.get(id.0)?.open(id))
+        Some(StoredSa(self.by_id.get(id.0)?).open(id))
     }
 
     /// Changes an SA, but for what it is found by.
     pub(super) fn edit<R>(&mut self, id: SaId, change: impl FnOnce(&mut Sa) -> R) -> Option<R> {
-        let stored = self.by_id.get_mut(id.0)?;
-        let mut sa = stored.open(id);
+        let mut sa = self.get(id)?;
         let result = change(&mut sa);
-        *stored = StoredSa::new(&sa);
+        self.by_id.set(id.0, &StoredSa::pack(&sa));
         self.touched.add(id.0);
         Some(result)
     }
@@ -152,7 +151,7 @@ impl Sad {
     fn put(&mut self, id: SaId, sa: &Sa) {
         self.touched.add(id.0);
         self.link(id.0, sa);
-        self.by_id.insert(id.0, StoredSa::new(sa));
+        self.by_id.set(id.0, &StoredSa::pack(sa));
     }
 
     /// No SA will have a name below this.
@@ -166,7 +165,8 @@ impl Sad {
     }
 
     pub(super) fn remove(&mut self, id: SaId) -> Option<Sa> {
-        let sa = self.by_id.remove(id.0)?.open(id);
+        let sa = self.get(id)?;
+        self.by_id.remove(id.0);
         self.touched.add(id.0);
         self.gone += 1;
         self.unlink(id.0, &sa);
@@ -202,7 +202,7 @@ impl Sad {
     pub(super) fn find(&self, key: &SpiKey, mark: u32) -> Option<SaId> {
         let fits = |id: &u64| {
             self.by_id.get(*id).is_some_and(|stored| {
-                let (info, accepted) = stored.outline();
+                let (info, accepted) = StoredSa(stored).outline();
                 accepted.accepts(mark) && SpiKey::of(&info) == *key
             })
         };
@@ -228,7 +228,7 @@ impl Sad {
 
     /// The newest SA older than `before`, for walking from the newest to the oldest.
     pub(super) fn before(&self, before: u64) -> Option<(SaId, Sa)> {
-        self.by_id.before(before).map(|(id, stored)| (SaId(id), stored.open(SaId(id))))
+        self.by_id.before(before).map(|(id, stored)| (SaId(id), StoredSa(stored).open(SaId(id))))
     }
 
     /// Every SA's name, oldest first.
@@ -239,7 +239,7 @@ impl Sad {
     /// The newest SA older than `before`: its name and its protocol.
     pub(super) fn protocol_before(&self, before: u64) -> Option<(SaId, u8)> {
         let (id, stored) = self.by_id.before(before)?;
-        Some((SaId(id), stored.outline().0.id.proto))
+        Some((SaId(id), StoredSa(stored).outline().0.id.proto))
     }
 
     pub(super) fn set_deadline(&mut self, id: SaId, deadline: Option<u64>) {
@@ -250,7 +250,7 @@ impl Sad {
         if self.deadlines.len() > 4 * self.by_id.len() + VOID_MAX {
             self.deadlines.clear();
             for (id, stored) in self.by_id.iter() {
-                if let Some(second) = stored.open(SaId(id)).deadline {
+                if let Some(second) = StoredSa(stored).open(SaId(id)).deadline {
                     self.deadlines.set(second, id);
                 }
             }

@@ -18,7 +18,7 @@ use super::index::Index;
 use super::policy::{Policy, PolicyId, PolicyRecord};
 use super::stored::StoredPolicy;
 use super::touched::Touched;
-use crate::roster::Roster;
+use crate::roster::shelf::Shelf;
 
 /// Hash buckets of the kernel's tables at the start, and at most; shown by GETSPDINFO.
 const BUCKETS_MIN: u32 = 8;
@@ -54,7 +54,7 @@ pub(super) const fn direction_of(index: u32) -> u32 {
 /// The table.
 #[derive(Debug)]
 pub(super) struct Spd {
-    by_id: Roster<StoredPolicy>,
+    by_id: Shelf,
     by_key: Index,
     by_index: Index,
     hasher: RandomState,
@@ -75,7 +75,7 @@ pub(super) struct Spd {
 impl Default for Spd {
     fn default() -> Self {
         Self {
-            by_id: Roster::default(),
+            by_id: Shelf::default(),
             by_key: Index::default(),
             by_index: Index::default(),
             hasher: RandomState::default(),
@@ -96,7 +96,7 @@ impl Spd {
     }
 
     pub(super) fn get(&self, id: PolicyId) -> Option<Policy> {
-        Some(self.by_id.get(id.0)?.open(id))
+        Some(StoredPolicy(self.by_id.get(id.0)?).open(id))
     }
 
     pub(super) fn find(&self, key: &PolicyKey) -> Option<PolicyId> {
@@ -162,10 +162,9 @@ impl Spd {
 
     /// Changes a policy, but for what it is found by.
     fn edit<R>(&mut self, id: PolicyId, change: impl FnOnce(&mut Policy) -> R) -> Option<R> {
-        let stored = self.by_id.get_mut(id.0)?;
-        let mut policy = stored.open(id);
+        let mut policy = self.get(id)?;
         let result = change(&mut policy);
-        *stored = StoredPolicy::new(&policy);
+        self.by_id.set(id.0, &StoredPolicy::pack(&policy));
         self.touched.add(id.0);
         Some(result)
     }
@@ -194,7 +193,7 @@ impl Spd {
         if let Some(deadline) = policy.deadline {
             self.deadlines.insert((deadline, id));
         }
-        self.by_id.insert(id, StoredPolicy::new(policy));
+        self.by_id.set(id, &StoredPolicy::pack(policy));
     }
 
     /// What the next policy is named and numbered by.
@@ -209,7 +208,8 @@ impl Spd {
     }
 
     pub(super) fn remove(&mut self, id: PolicyId) -> Option<Policy> {
-        let policy = self.by_id.remove(id.0)?.open(id);
+        let policy = self.get(id)?;
+        self.by_id.remove(id.0);
         self.touched.add(id.0);
         self.by_key.remove(self.hasher.hash_one(PolicyKey::of(&policy.record)), id.0);
         self.by_index.remove(self.hasher.hash_one(policy.record.index), id.0);
@@ -225,12 +225,14 @@ impl Spd {
     /// The newest policy older than `before`, for walking from the newest to the oldest.
     pub(super) fn before(&self, before: u64) -> Option<(PolicyId, Policy)> {
         let (id, stored) = self.by_id.before(before)?;
-        Some((PolicyId(id), stored.open(PolicyId(id))))
+        Some((PolicyId(id), StoredPolicy(stored).open(PolicyId(id))))
     }
 
     /// Every policy, oldest first.
     pub(super) fn policies(&self) -> impl Iterator<Item = (PolicyId, Policy)> {
-        self.by_id.iter().map(|(id, stored)| (PolicyId(id), stored.open(PolicyId(id))))
+        self.by_id
+            .iter()
+            .map(|(id, stored)| (PolicyId(id), StoredPolicy(stored).open(PolicyId(id))))
     }
 
     pub(super) fn set_deadline(&mut self, id: PolicyId, deadline: Option<u64>) {

@@ -2,8 +2,8 @@
 //! they are made small rather than quick to look at; what works with one works on the whole thing
 //! ([`Sa`], [`Policy`]), which is made when it is asked for.
 //!
-//! Whatever is in here can be had back exactly. An SA's bytes hold its key and are wiped when they are
-//! replaced or dropped.
+//! Whatever is in here can be had back exactly. An SA's bytes hold its key; the [shelf](crate::roster::shelf) where they are
+//! kept wipes them when they are replaced or dropped.
 
 use std::sync::{Arc, LazyLock};
 
@@ -93,12 +93,12 @@ struct FlatPolicy {
 }
 
 /// A packed SA.
-#[derive(Clone, Debug)]
-pub(super) struct StoredSa(Zeroizing<Box<[u8]>>);
+#[derive(Clone, Copy)]
+pub(super) struct StoredSa<'a>(pub(super) &'a [u8]);
 
 /// A packed policy.
-#[derive(Clone, Debug)]
-pub(super) struct StoredPolicy(Box<[u8]>);
+#[derive(Clone, Copy)]
+pub(super) struct StoredPolicy<'a>(pub(super) &'a [u8]);
 
 fn bit(on: bool, bit: u16) -> u16 {
     if on { bit } else { 0 }
@@ -148,9 +148,9 @@ static USUAL_TEMPLATE: LazyLock<UserTmpl> = LazyLock::new(|| UserTmpl {
     ..UserTmpl::default()
 });
 
-impl StoredSa {
-    /// Packs an SA.
-    pub(super) fn new(sa: &Sa) -> StoredSa {
+impl StoredSa<'_> {
+    /// The bytes of an SA.
+    pub(super) fn pack(sa: &Sa) -> Zeroizing<Vec<u8>> {
         let mut flat = flat_of(sa);
         let (mut key, mut bitmap): (&[u8], &[u32]) = (&[], &[]);
         if let Body::Valid(record) = &sa.body {
@@ -166,24 +166,25 @@ impl StoredSa {
         let mut packed = Vec::with_capacity(PACKED_MAX);
         pack(flat.as_bytes(), USUAL_SA.as_bytes(), &mut packed);
         // With all its room at once, so that no key stays behind where it was before.
-        let mut bytes = Vec::with_capacity(packed.len() + key.len() + size_of_val(bitmap));
+        let len = packed.len() + key.len() + size_of_val(bitmap);
+        let mut bytes = Zeroizing::new(Vec::with_capacity(len));
         bytes.extend_from_slice(&packed);
         bytes.extend_from_slice(key);
         bytes.extend_from_slice(bitmap.as_bytes());
-        StoredSa(Zeroizing::new(bytes.into_boxed_slice()))
+        bytes
     }
 
     /// What it is found by, without its key: what it is in the interface's words, and its mark.
     pub(super) fn outline(&self) -> (UsersaInfo, Mark) {
         let mut flat = *USUAL_SA;
-        unpack(&self.0, flat.as_mut_bytes());
+        unpack(self.0, flat.as_mut_bytes());
         (flat.info, flat.mark)
     }
 
     /// The SA, which is called `id`.
     pub(super) fn open(&self, id: SaId) -> Sa {
         let mut flat = *USUAL_SA;
-        let rest = unpack(&self.0, flat.as_mut_bytes()).unwrap_or_default();
+        let rest = unpack(self.0, flat.as_mut_bytes()).unwrap_or_default();
         let (key, words) = rest.split_at_checked(flat.key_len.into()).unwrap_or_default();
         let has = |bit: u16| flat.flags & bit != 0;
         let parameters = parameters_of(&flat);
@@ -282,9 +283,9 @@ fn parameters_of(flat: &FlatSa) -> SaParameters {
     }
 }
 
-impl StoredPolicy {
-    /// Packs a policy.
-    pub(super) fn new(policy: &Policy) -> StoredPolicy {
+impl StoredPolicy<'_> {
+    /// The bytes of a policy.
+    pub(super) fn pack(policy: &Policy) -> Vec<u8> {
         let record = &*policy.record;
         let flat = FlatPolicy {
             selector: record.selector,
@@ -309,13 +310,13 @@ impl StoredPolicy {
         for template in &record.templates {
             pack(template.as_bytes(), USUAL_TEMPLATE.as_bytes(), &mut packed);
         }
-        StoredPolicy(packed.into_boxed_slice())
+        packed
     }
 
     /// The policy, which is called `id`.
     pub(super) fn open(&self, id: PolicyId) -> Policy {
         let mut flat = *USUAL_POLICY;
-        let mut rest = unpack(&self.0, flat.as_mut_bytes()).unwrap_or_default();
+        let mut rest = unpack(self.0, flat.as_mut_bytes()).unwrap_or_default();
         let mut templates = vec![*USUAL_TEMPLATE; flat.templates.into()];
         for template in &mut templates {
             rest = unpack(rest, template.as_mut_bytes()).unwrap_or_default();
