@@ -165,8 +165,6 @@ impl Key {
         data: &mut [u8],
         tag: &mut [u8; TAG_LEN],
     ) {
-        assert!(data.len() as u64 <= DATA_LEN_MAX, "data beyond the limit of AES-GCM");
-        assert!(aad.len() <= AAD_LEN_MAX, "AAD beyond what is offered");
         match &self.form {
             Form::Vaes512(cpu) => cpu.seal(self.bits, &self.schedule, nonce, aad, data, tag),
             Form::Library(library) => library.seal(nonce, aad, data, tag),
@@ -187,14 +185,12 @@ impl Key {
         data: &mut [u8],
         tag: &[u8; TAG_LEN],
     ) -> bool {
-        let genuine = data.len() as u64 <= DATA_LEN_MAX
-            && aad.len() <= AAD_LEN_MAX
-            && match &self.form {
-                Form::Vaes512(cpu) => {
-                    cpu.open_unwiped(self.bits, &self.schedule, nonce, aad, data, tag)
-                }
-                Form::Library(library) => library.open_unwiped(nonce, aad, data, tag),
-            };
+        let genuine = match &self.form {
+            Form::Vaes512(cpu) => {
+                cpu.open_unwiped(self.bits, &self.schedule, nonce, aad, data, tag)
+            }
+            Form::Library(library) => library.open_unwiped(nonce, aad, data, tag),
+        };
         if !genuine {
             wipe(data);
         }
@@ -219,6 +215,7 @@ impl Library {
 
     #[inline(never)]
     fn seal(&self, nonce: &[u8; NONCE_LEN], aad: &[u8], data: &mut [u8], tag: &mut [u8; TAG_LEN]) {
+        assert!(is_within_limits(aad, data), "data or AAD beyond what can be sealed");
         match self {
             Library::IpsecMb(key) => key.seal(nonce, aad, data, tag),
             Library::AwsLc(key) => key.seal(nonce, aad, data, tag),
@@ -234,11 +231,19 @@ impl Library {
         data: &mut [u8],
         tag: &[u8; TAG_LEN],
     ) -> bool {
+        if !is_within_limits(aad, data) {
+            return false;
+        }
         match self {
             Library::IpsecMb(key) => key.open_unwiped(nonce, aad, data, tag),
             Library::AwsLc(key) => key.open_unwiped(nonce, aad, data, tag),
         }
     }
+}
+
+/// Whether AES-GCM allows for so much data, and so much AAD is offered. What ESP has is far from it.
+pub(crate) fn is_within_limits(aad: &[u8], data: &[u8]) -> bool {
+    data.len() as u64 <= DATA_LEN_MAX && aad.len() <= AAD_LEN_MAX
 }
 
 /// Plain stores at memory speed, because a forger chooses how often this runs. They cannot be optimised away:

@@ -6,8 +6,7 @@
 //! tests hold every length against both.
 //!
 //! Constant time by construction: no table, no branch and no address depends on key or data. What
-//! this file does not do: check the length of the data, or wipe what was opened in vain; `key.rs`
-//! does that.
+//! this file does not do: wipe what was opened in vain; `key.rs` does that.
 
 mod general;
 mod ghash;
@@ -19,6 +18,7 @@ mod stream;
 
 use self::packet::Head;
 pub use self::schedule::Schedule;
+use crate::key::is_within_limits;
 use crate::{NONCE_LEN, TAG_LEN};
 
 /// Proof that this CPU has the instructions.
@@ -115,6 +115,7 @@ impl Supported {
         data: &mut [u8],
         tag: &mut [u8; TAG_LEN],
     ) {
+        assert!(is_within_limits(aad, data), "data or AAD beyond what can be sealed");
         // SAFETY: `supported` has found every instruction that is used.
         unsafe {
             match bits {
@@ -136,6 +137,9 @@ impl Supported {
         data: &mut [u8],
         tag: &[u8; TAG_LEN],
     ) -> bool {
+        if !is_within_limits(aad, data) {
+            return false;
+        }
         // SAFETY: `supported` has found every instruction that is used.
         unsafe {
             match bits {

@@ -9,11 +9,13 @@ use std::arch::x86_64::*;
 /// Bytes of a register: four blocks.
 pub const LANES_LEN: usize = 64;
 
-/// Ones for the first `len` bytes of a register, for all of them if there are more.
+/// Ones for the first `len` bytes of a register, for all of them if there are more, up to 255: the instruction looks at the
+/// last byte of the length, and so never gives more ones than there are bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
 pub fn mask(len: usize) -> __mmask64 {
-    _bzhi_u64(u64::MAX, len.min(LANES_LEN) as u32)
+    debug_assert!(len <= 255, "{len} bytes, of which the last unit is at most 240");
+    _bzhi_u64(u64::MAX, len as u32)
 }
 
 /// The first 64 bytes of `data`, zeros after its end.
@@ -62,6 +64,23 @@ pub fn blocks(blocks: &[[u8; 16]; 4]) -> __m512i {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
 pub fn broadcast(block: &[u8; 16]) -> __m512i {
     _mm512_broadcast_i32x4(self::block(block))
+}
+
+/// The same by the load itself. Where there is other work between load and use, the compiler takes the unit that multiplies.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+pub fn load_broadcast(block: &[u8; 16]) -> __m512i {
+    let lanes: __m512i;
+    // SAFETY: as many bytes are read as there are.
+    unsafe {
+        asm!(
+            "vbroadcasti32x4 {lanes}, [{block}]",
+            lanes = lateout(zmm_reg) lanes,
+            block = in(reg) block,
+            options(pure, readonly, nostack, preserves_flags)
+        );
+    }
+    lanes
 }
 
 /// One block.

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::ghash::{Products, reduce, sum_of_lanes};
 use super::hash::Hash;
-use super::lanes::{broadcast, lanes_of};
+use super::lanes::{broadcast, lanes_of, load_broadcast};
 use super::schedule::Schedule;
 
 /// Blocks of data with which every counter of a packet, the tag's included, fits into a byte: the first has number 2.
@@ -31,7 +31,7 @@ impl<const LONG: bool> Stream<'_, LONG> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
     pub fn new<'a>(schedule: &'a Schedule, nonce: &[u64; 2]) -> Stream<'a, LONG> {
-        let start = _mm512_xor_si512(lanes_of(nonce), broadcast(schedule.round_key(0)));
+        let start = _mm512_xor_si512(lanes_of(nonce), load_broadcast(schedule.round_key(0)));
         Stream { schedule, start, counters: counters::<LONG>([2, 3, 4, 5]) }
     }
 
