@@ -122,7 +122,7 @@ impl Ends {
         Ends { lanes: lanes_of(words), long: false }
     }
 
-    /// Of any packet: the lengths alone. The data's takes 40 bits: `key.rs` has seen to it that they fit.
+    /// Of any packet: the lengths alone. The data's takes 40 bits, within the limits that `vaes512.rs` holds to.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
     pub fn lengths(data_len: usize, aad_len: usize) -> Ends {
