@@ -328,11 +328,17 @@ impl<K: Eq + Copy, V, const N: usize> Shard<K, V, N> {
         let lines: &'a [Line<K, V, N>] = unsafe { self.lines() };
         let mut at = self.home(hash);
         loop {
-            match lines[at].search(&is) {
-                Search::Found(key, value) => return Some((key, value)),
-                Search::Absent => return None,
-                Search::Further => at = if at + 1 == lines.len() { 0 } else { at + 1 },
+            // What `search` says, but by it the compiler makes a function of its own of all this, and a received packet's
+            // policy is found in 30 cycles more.
+            let line = &lines[at];
+            let slot = line.slot(&is);
+            if let (Some(key), Some(value)) = (line.keys().get(slot), line.values.get(slot)) {
+                return value.as_ref().map(|value| (key, &**value));
             }
+            if !line.is_full() {
+                return None;
+            }
+            at = if at + 1 == lines.len() { 0 } else { at + 1 };
         }
     }
 
