@@ -18,7 +18,6 @@ mod stream;
 
 use self::packet::Head;
 pub use self::schedule::Schedule;
-use crate::key::is_within_limits;
 use crate::{NONCE_LEN, TAG_LEN};
 
 /// Proof that this CPU has the instructions.
@@ -64,7 +63,8 @@ impl Supported {
         tag: &mut [u8; TAG_LEN],
     ) {
         let Some(head) = Head::new(nonce, aad, data.len()) else {
-            return self.seal_general(bits, schedule, nonce, aad, data, tag);
+            // SAFETY: `supported` has found every instruction that is used.
+            return unsafe { general::seal(bits, schedule, nonce, aad, data, tag) };
         };
         // SAFETY: `supported` has found every instruction that is used.
         unsafe {
@@ -89,7 +89,8 @@ impl Supported {
         tag: &[u8; TAG_LEN],
     ) -> bool {
         let Some(head) = Head::new(nonce, aad, data.len()) else {
-            return self.open_general(bits, schedule, nonce, aad, data, tag);
+            // SAFETY: `supported` has found every instruction that is used.
+            return unsafe { general::open(bits, schedule, nonce, aad, data, tag) };
         };
         // SAFETY: `supported` has found every instruction that is used.
         unsafe {
@@ -97,55 +98,6 @@ impl Supported {
                 128 => packet::open::<10>(schedule, &head, data, tag),
                 192 => packet::open::<12>(schedule, &head, data, tag),
                 _ => packet::open::<14>(schedule, &head, data, tag),
-            }
-        }
-    }
-}
-
-/// What ESP does not have.
-impl Supported {
-    #[cold]
-    #[inline(never)]
-    fn seal_general(
-        self,
-        bits: u16,
-        schedule: &Schedule,
-        nonce: &[u8; NONCE_LEN],
-        aad: &[u8],
-        data: &mut [u8],
-        tag: &mut [u8; TAG_LEN],
-    ) {
-        assert!(is_within_limits(aad, data), "data or AAD beyond what can be sealed");
-        // SAFETY: `supported` has found every instruction that is used.
-        unsafe {
-            match bits {
-                128 => general::seal::<10>(schedule, nonce, aad, data, tag),
-                192 => general::seal::<12>(schedule, nonce, aad, data, tag),
-                _ => general::seal::<14>(schedule, nonce, aad, data, tag),
-            }
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn open_general(
-        self,
-        bits: u16,
-        schedule: &Schedule,
-        nonce: &[u8; NONCE_LEN],
-        aad: &[u8],
-        data: &mut [u8],
-        tag: &[u8; TAG_LEN],
-    ) -> bool {
-        if !is_within_limits(aad, data) {
-            return false;
-        }
-        // SAFETY: `supported` has found every instruction that is used.
-        unsafe {
-            match bits {
-                128 => general::open::<10>(schedule, nonce, aad, data, tag),
-                192 => general::open::<12>(schedule, nonce, aad, data, tag),
-                _ => general::open::<14>(schedule, nonce, aad, data, tag),
             }
         }
     }

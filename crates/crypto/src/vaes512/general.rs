@@ -8,37 +8,64 @@ use super::lanes::{block, store_block, words};
 use super::packet::{LINE_LEN, finish_any, groups, is_equal, nonce_words};
 use super::schedule::Schedule;
 use super::stream::Stream;
-use crate::NONCE_LEN;
+use crate::key::is_within_limits;
+use crate::{NONCE_LEN, TAG_LEN};
 
 const BLOCK_LEN: usize = 16;
 
 /// Seals `data` in place and writes its tag.
+///
+/// # Panics
+/// If there is more of it, or of `aad`, than can be sealed.
+#[cold]
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
-pub fn seal<const ROUNDS: usize>(
+pub fn seal(
+    bits: u16,
     schedule: &Schedule,
     nonce: &[u8; NONCE_LEN],
     aad: &[u8],
     data: &mut [u8],
-    tag: &mut [u8; BLOCK_LEN],
+    tag: &mut [u8; TAG_LEN],
 ) {
-    store_block(tag, process::<ROUNDS, true>(schedule, nonce, aad, data));
+    assert!(is_within_limits(aad, data), "data or AAD beyond what can be sealed");
+    store_block(tag, process_keyed::<true>(bits, schedule, nonce, aad, data));
 }
 
 /// Opens `data` in place, and says whether its tag is right.
+#[cold]
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
-pub fn open<const ROUNDS: usize>(
+pub fn open(
+    bits: u16,
     schedule: &Schedule,
     nonce: &[u8; NONCE_LEN],
     aad: &[u8],
     data: &mut [u8],
-    tag: &[u8; BLOCK_LEN],
+    tag: &[u8; TAG_LEN],
 ) -> bool {
-    is_equal(process::<ROUNDS, false>(schedule, nonce, aad, data), tag)
+    is_within_limits(aad, data)
+        && is_equal(process_keyed::<false>(bits, schedule, nonce, aad, data), tag)
 }
 
-/// Seals or opens `data` in place; the answer is the tag it has or should have had.
+/// Seals or opens `data` in place with a key of so many bits; the answer is the tag it has or should have had.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+fn process_keyed<const SEALING: bool>(
+    bits: u16,
+    schedule: &Schedule,
+    nonce: &[u8; NONCE_LEN],
+    aad: &[u8],
+    data: &mut [u8],
+) -> __m128i {
+    match bits {
+        128 => process::<10, SEALING>(schedule, nonce, aad, data),
+        192 => process::<12, SEALING>(schedule, nonce, aad, data),
+        _ => process::<14, SEALING>(schedule, nonce, aad, data),
+    }
+}
+
+/// The same in so many rounds.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
 fn process<const ROUNDS: usize, const SEALING: bool>(

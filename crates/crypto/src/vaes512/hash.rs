@@ -97,7 +97,7 @@ pub const EMPTY: u8 = 0;
 /// It has one or two blocks, so that its last lane is free.
 pub const ROOMY: u8 = 1;
 
-/// It has three.
+/// It has three; in a packet whose AAD has no place here, one to three.
 pub const FULL: u8 = 2;
 
 /// It has up to three.
@@ -122,7 +122,7 @@ impl Ends {
         Ends { lanes: lanes_of(words), long: false }
     }
 
-    /// Of any packet: the lengths alone. The data's takes 40 bits, within the limits that `vaes512.rs` holds to.
+    /// Of any packet: the lengths alone. The data's takes 40 bits, within the limits that `general.rs` holds to.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
     pub fn lengths(data_len: usize, aad_len: usize) -> Ends {
