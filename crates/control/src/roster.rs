@@ -13,16 +13,22 @@ use std::collections::BTreeMap;
 const CHUNK_NAMES: u64 = 64;
 
 #[derive(Clone, Debug)]
-struct Chunk<T, B> {
+struct Chunk<T> {
     /// Bit *n*: the chunk's name *n* is there.
     present: u64,
     /// The values of the names that are there, in their order.
     values: Vec<T>,
-    /// What they have in common.
-    common: B,
 }
 
-impl<T, B> Chunk<T, B> {
+/// A name's value, and those of its chunk that are before it.
+struct Row<'a, T> {
+    before: &'a [T],
+    value: &'a T,
+    /// Names behind all of the chunk's that may still come.
+    left: usize,
+}
+
+impl<T> Chunk<T> {
     fn has(&self, bit: u32) -> bool {
         self.present >> bit & 1 != 0
     }
@@ -31,22 +37,21 @@ impl<T, B> Chunk<T, B> {
     fn place(&self, bit: u32) -> usize {
         (self.present & ((1 << bit) - 1)).count_ones() as usize
     }
+
+    fn row(&self, bit: u32) -> Option<Row<'_, T>> {
+        if !self.has(bit) {
+            return None;
+        }
+        let (before, from) = self.values.split_at_checked(self.place(bit))?;
+        Some(Row { before, value: from.first()?, left: self.present.leading_zeros() as usize })
+    }
 }
 
-/// The map. The names of a chunk may have something in common.
+/// The map. The names of a chunk may have something in common, a `B`.
 #[derive(Clone, Debug)]
 pub(crate) struct Roster<T, B = ()> {
-    chunks: BTreeMap<u64, Chunk<T, B>>,
+    chunks: BTreeMap<u64, (Chunk<T>, B)>,
     len: usize,
-}
-
-/// The values before a name's own in its chunk, its own, and what they have in common.
-struct Row<'a, T, B> {
-    before: &'a [T],
-    value: &'a T,
-    common: B,
-    /// Names behind it that may still come.
-    left: usize,
 }
 
 impl<T, B> Default for Roster<T, B> {
@@ -68,42 +73,29 @@ impl<T, B: Default> Roster<T, B> {
 
     /// The value of a name.
     pub(crate) fn get(&self, name: u64) -> Option<&T> {
-        let (number, bit) = split(name);
-        let chunk = self.chunks.get(&number)?;
-        if chunk.has(bit) { chunk.values.get(chunk.place(bit)) } else { None }
+        Some(self.row(name)?.0.value)
     }
 
     /// The value of a name, for change.
     pub(crate) fn get_mut(&mut self, name: u64) -> Option<&mut T> {
         let (number, bit) = split(name);
-        let chunk = self.chunks.get_mut(&number)?;
+        let (chunk, _) = self.chunks.get_mut(&number)?;
         let place = chunk.place(bit);
         if chunk.has(bit) { chunk.values.get_mut(place) } else { None }
     }
 
-    /// A name among its neighbours.
-    fn row(&self, name: u64) -> Option<Row<'_, T, &B>> {
+    /// A name in its chunk, and what those have in common.
+    fn row(&self, name: u64) -> Option<(Row<'_, T>, &B)> {
         let (number, bit) = split(name);
-        let chunk = self.chunks.get(&number)?;
-        if !chunk.has(bit) {
-            return None;
-        }
-        let (before, from) = chunk.values.split_at_checked(chunk.place(bit))?;
-        let left = chunk.present.leading_zeros() as usize;
-        Some(Row { before, value: from.first()?, common: &chunk.common, left })
+        let (chunk, common) = self.chunks.get(&number)?;
+        Some((chunk.row(bit)?, common))
     }
 
     /// The same, to change what they have in common.
-    fn row_mut(&mut self, name: u64) -> Option<Row<'_, T, &mut B>> {
+    fn row_mut(&mut self, name: u64) -> Option<(Row<'_, T>, &mut B)> {
         let (number, bit) = split(name);
-        let chunk = self.chunks.get_mut(&number)?;
-        if !chunk.has(bit) {
-            return None;
-        }
-        let place = chunk.place(bit);
-        let (before, from) = chunk.values.split_at_checked(place)?;
-        let left = chunk.present.leading_zeros() as usize;
-        Some(Row { before, value: from.first()?, common: &mut chunk.common, left })
+        let (chunk, common) = self.chunks.get_mut(&number)?;
+        Some((chunk.row(bit)?, common))
     }
 
     /// Whether a name is there.
@@ -115,9 +107,8 @@ impl<T, B: Default> Roster<T, B> {
     pub(crate) fn insert(&mut self, name: u64, value: T) -> Option<T> {
         let (number, bit) = split(name);
         // Names that count up come to fill a chunk: it need not grow then.
-        let values = || Vec::with_capacity(CHUNK_NAMES as usize);
-        let empty = || Chunk { present: 0, values: values(), common: B::default() };
-        let chunk = self.chunks.entry(number).or_insert_with(empty);
+        let empty = || Chunk { present: 0, values: Vec::with_capacity(CHUNK_NAMES as usize) };
+        let (chunk, _) = self.chunks.entry(number).or_insert_with(|| (empty(), B::default()));
         let place = chunk.place(bit);
         if chunk.has(bit) {
             return chunk.values.get_mut(place).map(|old| std::mem::replace(old, value));
@@ -131,7 +122,7 @@ impl<T, B: Default> Roster<T, B> {
     /// Removes a name; the value it had.
     pub(crate) fn remove(&mut self, name: u64) -> Option<T> {
         let (number, bit) = split(name);
-        let chunk = self.chunks.get_mut(&number)?;
+        let (chunk, _) = self.chunks.get_mut(&number)?;
         if !chunk.has(bit) {
             return None;
         }
@@ -149,21 +140,21 @@ impl<T, B: Default> Roster<T, B> {
     /// The highest name below `end`, and its value.
     pub(crate) fn before(&self, end: u64) -> Option<(u64, &T)> {
         let (number, bit) = split(end);
-        if let Some(chunk) = self.chunks.get(&number)
+        if let Some((chunk, _)) = self.chunks.get(&number)
             && let below @ 1.. = chunk.present & ((1 << bit) - 1)
         {
             let bit = below.ilog2();
             let value = chunk.values.get(chunk.place(bit))?;
             return Some((number * CHUNK_NAMES + u64::from(bit), value));
         }
-        let (number, chunk) = self.chunks.range(..number).next_back()?;
+        let (number, (chunk, _)) = self.chunks.range(..number).next_back()?;
         let value = chunk.values.last()?;
         Some((number * CHUNK_NAMES + u64::from(chunk.present.ilog2()), value))
     }
 
     /// Every entry, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
-        self.chunks.iter().flat_map(|(number, chunk)| {
+        self.chunks.iter().flat_map(|(number, (chunk, _))| {
             let names = (0..CHUNK_NAMES).filter(|bit| chunk.has(*bit as u32));
             names.map(move |bit| number * CHUNK_NAMES + bit).zip(&chunk.values)
         })
@@ -230,7 +221,7 @@ mod tests {
             roster.remove(name);
         }
         assert_eq!((roster.len(), roster.chunks.len()), (100, 100));
-        assert!(roster.chunks.values().all(|chunk| chunk.values.capacity() == 1));
+        assert!(roster.chunks.values().all(|(chunk, _)| chunk.values.capacity() == 1));
         for name in 0..6400u64 {
             roster.remove(name);
         }

@@ -39,8 +39,8 @@ impl Shelf {
 
     /// The bytes of a name.
     pub(crate) fn get(&self, name: u64) -> Option<&[u8]> {
-        let row = self.lens.row(name)?;
-        row.common.bytes.get(range(&row))
+        let (row, block) = self.lens.row(name)?;
+        block.bytes.get(range(&row))
     }
 
     /// Sets the bytes of a name.
@@ -50,19 +50,20 @@ impl Shelf {
     pub(crate) fn set(&mut self, name: u64, bytes: &[u8]) {
         let len = u16::try_from(bytes.len()).expect("an SA or a policy has some hundred bytes");
         let old = usize::from(self.lens.insert(name, len).unwrap_or(0));
-        if let Some(row) = self.lens.row_mut(name) {
+        if let Some((row, block)) = self.lens.row_mut(name) {
             let start = range(&row).start;
             // Names that count up come to fill the chunk, with about as many bytes each.
-            let room = row.left * (start + bytes.len()) / (row.before.len() + 1);
-            row.common.splice(start..start + old, bytes, room);
+            let for_names = row.left * (start + bytes.len()) / (row.before.len() + 1);
+            // SAs without keys get them one by one: not another block for each.
+            let for_keys = (block.len - old + bytes.len()) / 16;
+            block.splice(start..start + old, bytes, for_names.max(for_keys));
         }
     }
 
     /// Removes a name.
     pub(crate) fn remove(&mut self, name: u64) {
-        if let Some(row) = self.lens.row_mut(name) {
-            let gone = range(&row);
-            row.common.splice(gone, &[], 0);
+        if let Some((row, block)) = self.lens.row_mut(name) {
+            block.splice(range(&row), &[], 0);
         }
         self.lens.remove(name);
     }
@@ -80,7 +81,7 @@ impl Shelf {
 }
 
 /// Where a name's bytes are in its block.
-fn range<B>(row: &Row<'_, u16, B>) -> Range<usize> {
+fn range(row: &Row<'_, u16>) -> Range<usize> {
     let start = row.before.iter().map(|len| usize::from(*len)).sum();
     start..start + usize::from(*row.value)
 }
@@ -92,8 +93,6 @@ impl Block {
         let (old_len, len) = (self.len, self.len - gone.len() + bytes.len());
         let size = self.bytes.len();
         if len > size || bytes.is_empty() && len < size / 2 {
-            // SAs without keys get them one by one: not another block for each.
-            let room = room.max(bytes.len().min(1) * len / 16);
             let mut other = Zeroizing::new(vec![0; len + room].into_boxed_slice());
             other[..start].copy_from_slice(&self.bytes[..start]);
             other[end..len].copy_from_slice(&self.bytes[gone.end..old_len]);
@@ -145,7 +144,7 @@ mod tests {
                 prop_assert_eq!(shelf.contains(name), twin.contains_key(&name));
             }
             // No byte is kept of what is not there any more.
-            for Block { bytes, len } in shelf.lens.chunks.values().map(|chunk| &chunk.common) {
+            for Block { bytes, len } in shelf.lens.chunks.values().map(|(_, block)| block) {
                 prop_assert!(bytes[*len..].iter().all(|byte| *byte == 0));
             }
         }
@@ -156,7 +155,7 @@ mod tests {
         let mut shelf = Shelf::default();
         (0..6400).for_each(|name| shelf.set(name, &[7; 86][..80 + name as usize % 7]));
         let capacity = |shelf: &Shelf| -> usize {
-            shelf.lens.chunks.values().map(|chunk| chunk.common.bytes.len()).sum()
+            shelf.lens.chunks.values().map(|(_, block)| block.bytes.len()).sum()
         };
         assert!(capacity(&shelf) < 6400 * 90, "{}", capacity(&shelf));
         (0..6400).filter(|name| name % 64 != 5).for_each(|name| shelf.remove(name));
