@@ -143,6 +143,7 @@ impl<A: Address> Tuple<A> {
     /// Asks for the memory that a look-up will mostly read, and returns what it wants to know.
     #[inline(always)]
     pub(super) fn ask(&self, flow: &Fields<A>) -> u64 {
+        // Out of what `ask_at` says, a received packet's policy is found in 7 cycles more.
         let hash = self.hash(flow);
         if self.is_exact() {
             self.exact.ask(hash);
