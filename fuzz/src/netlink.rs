@@ -63,7 +63,7 @@ impl Known {
                     assert!(self.sas.contains(&record.id.0));
                 }
                 Change::SaDying(id) => assert!(self.sas.contains(&id.0)),
-                Change::SaRemoved(id) => assert!(self.sas.remove(&id.0)),
+                Change::SaRemoved(id) | Change::SaDeleted(id) => assert!(self.sas.remove(&id.0)),
                 Change::SaDeparted(record) => assert!(self.sas.remove(&record.id.0)),
                 Change::PolicyInstalled(record) => assert!(self.policies.insert(record.id.0)),
                 Change::PolicyRemoved(id) => assert!(self.policies.remove(&id.0)),

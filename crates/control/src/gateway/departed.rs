@@ -1,4 +1,10 @@
-//! SAs on the move. An IKE daemon whose peer got another address or port, or that has one itself
+//! SAs that were deleted, and are not out of force yet.
+//!
+//! What a peer sent with an SA until it agreed to its end may still wait for a worker when the daemon
+//! deletes the SA here: the IKE message passes it, by another queue. It is opened for [`GRACE_NS`]; nothing
+//! is sealed.
+//!
+//! Or they are on the move. An IKE daemon whose peer got another address or port, or that has one itself
 //! (NAT, MOBIKE), asks for an SA and its sequence numbers, deletes it, and installs it again
 //! between its new ends, with the same SPI and key. For the peer it is one SA all the while.
 //!
@@ -11,7 +17,7 @@
 //! Without the first, packets between DELSA and NEWSA would be lost; without the second, those sealed
 //! between GETAE and DELSA would have taken numbers that are then taken again, and the peer would
 //! drop the second ones as replayed. An SA that is deleted for good is not read by GETAE first, and
-//! its key is forgotten at once; which one it is the XFRM server says.
+//! is not remembered; which one it is the XFRM server says.
 //!
 //! It knows no view and no slot: `tables` brings about what is decided here.
 
@@ -23,8 +29,8 @@ use dataplane::sa::{Sa, SaConfig, SaError};
 use crate::xfrm::{SaId, SaRecord};
 
 /// How long an SA stays in force after its deletion. A daemon's DELSA and NEWSA are a millisecond
-/// apart; a busy machine's may be 30. With the control loop's tick of 10 ms it is at most 50 ms for
-/// which a packet may pass that should not.
+/// apart, and so are a packet's arrival and its worker's turn; a busy machine's may be 30. With the control
+/// loop's tick of 10 ms it is at most 50 ms for which a packet may pass that should not.
 const GRACE_NS: u64 = 40_000_000;
 
 /// How long it is remembered. A daemon that takes longer than this to install an SA again is not
@@ -42,11 +48,19 @@ struct Gone {
     record: Arc<SaRecord>,
 }
 
-/// SAs that were deleted to be installed elsewhere.
+/// An SA that is in force for the grace.
+pub enum Leaver {
+    /// For opening; nobody knows it by name any more.
+    Closed(Arc<Sa>),
+    /// In both directions; it may be installed elsewhere.
+    Moving(Arc<SaRecord>),
+}
+
+/// SAs that were deleted.
 #[derive(Default)]
 pub struct Departed {
     /// Still in force, by the end of their grace.
-    leaving: VecDeque<(u64, Arc<SaRecord>)>,
+    leaving: VecDeque<(u64, Leaver)>,
     gone: VecDeque<Gone>,
 }
 
@@ -59,15 +73,20 @@ pub enum Predecessor {
 }
 
 impl Departed {
-    /// An SA was deleted; it stays in force for the grace.
+    /// An SA was deleted that is on the move; it stays in force for the grace.
     pub fn leave(&mut self, record: Arc<SaRecord>, now_ns: u64) {
-        self.leaving.push_back((now_ns + GRACE_NS, record));
+        self.leaving.push_back((now_ns + GRACE_NS, Leaver::Moving(record)));
+    }
+
+    /// An SA was deleted; it opens for the grace.
+    pub fn close(&mut self, sa: Arc<Sa>, now_ns: u64) {
+        self.leaving.push_back((now_ns + GRACE_NS, Leaver::Closed(sa)));
     }
 
     /// An SA whose grace is over, if there is one.
-    pub fn overdue(&mut self, now_ns: u64) -> Option<Arc<SaRecord>> {
+    pub fn overdue(&mut self, now_ns: u64) -> Option<Leaver> {
         let due = self.leaving.front().is_some_and(|(until_ns, _)| *until_ns <= now_ns);
-        if due { self.leaving.pop_front().map(|(_, record)| record) } else { None }
+        if due { self.leaving.pop_front().map(|(_, leaver)| leaver) } else { None }
     }
 
     /// Remembers an SA that is not in force any more.
@@ -92,8 +111,14 @@ impl Departed {
 
     /// Which SA comes back as `record`. It is not known here afterwards.
     pub fn returning(&mut self, record: &SaRecord) -> Option<Predecessor> {
-        if let Some(at) = self.leaving.iter().rposition(|(_, old)| is_same(old, record)) {
-            return self.leaving.remove(at).map(|(_, old)| Predecessor::Leaving(old.id));
+        let returns = |(_, leaver): &(u64, Leaver)| match leaver {
+            Leaver::Moving(old) if is_same(old, record) => Some(old.id),
+            _ => None,
+        };
+        let mut leaving = self.leaving.iter().enumerate().rev();
+        if let Some((at, id)) = leaving.find_map(|(at, one)| Some((at, returns(one)?))) {
+            self.leaving.remove(at);
+            return Some(Predecessor::Leaving(id));
         }
         let at = self.gone.iter().rposition(|gone| is_same(&gone.record, record))?;
         self.gone.remove(at).map(|gone| Predecessor::Gone(gone.sa))

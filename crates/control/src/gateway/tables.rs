@@ -10,8 +10,8 @@
 //!    them;
 //! 4. what is protected or blocked is told to the guard before the view with it is published.
 //!
-//! SAs that move to other addresses or ports are `departed`'s subject, the ports on which ESP arrives
-//! `encapsulation`'s. It does not publish and does not know workers.
+//! SAs that are deleted or move to other addresses or ports are `departed`'s subject, the ports on which
+//! ESP arrives `encapsulation`'s. It does not publish and does not know workers.
 
 use std::collections::HashMap;
 use std::io;
@@ -187,6 +187,7 @@ impl Tables {
                 Change::SaReplaySet(record) => self.renumber_sa(record, view)?,
                 Change::SaDying(id) => self.demote_sa(*id, view)?,
                 Change::SaRemoved(id) => self.remove_sa(*id, view)?,
+                Change::SaDeleted(id) => self.close_sa(*id, view)?,
                 Change::SaDeparted(record) => {
                     self.departed.leave(record.clone(), self.clock.now_ns());
                 }
@@ -301,14 +302,6 @@ impl Tables {
         }
         let sa = installed.sa.clone();
         self.refill(&sa, view)
-    }
-
-    fn remove_sa(&mut self, id: SaId, view: &mut View) -> io::Result<()> {
-        let Some(gone) = self.sas.remove(id.0) else { return Ok(()) };
-        self.encapsulation.remove(&gone.sa, &mut view.encapsulation_ports);
-        self.unlist(&gone.sa, view);
-        self.slots.withdraw(gone.offer(id), view);
-        self.refill(&gone.sa, view)
     }
 
     /// Puts the best SAs into the slots that an SA fits.
@@ -435,6 +428,7 @@ fn guard_policy(index: u32, (direction, selector): Held) -> PolicyConfig {
 }
 
 mod keeping;
+mod leaving;
 mod moving;
 mod routing;
 #[cfg(test)]

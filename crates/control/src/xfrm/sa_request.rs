@@ -262,7 +262,7 @@ impl Server {
         // Nobody has it any more, so its record is told whole to whom it may come back.
         match self.sad.remove(id).map(|sa| (sa.is_moving(request.now), sa.body)) {
             Some((true, Body::Valid(record))) => self.changes.push(Change::SaDeparted(record)),
-            Some((false, Body::Valid(_))) => self.changes.push(Change::SaRemoved(id)),
+            Some((false, Body::Valid(_))) => self.changes.push(Change::SaDeleted(id)),
             _ => {}
         }
         Ok(())

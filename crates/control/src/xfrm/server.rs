@@ -69,8 +69,11 @@ pub enum Change {
     SaReplaySet(Arc<SaRecord>),
     /// An SA reached a soft limit: it is used where there is no other.
     SaDying(SaId),
-    /// An SA was deleted, flushed, replaced, or it expired.
+    /// An SA was flushed, replaced, or it expired.
     SaRemoved(SaId),
+    /// Somebody deleted an SA. Nothing is sealed with it any more; the data plane may open for a moment
+    /// what its peer sent before it could know.
+    SaDeleted(SaId),
     /// An SA was deleted whose sequence numbers were read (GETAE) just before: it is on the move. The
     /// data plane may keep it for the moment until the same SA is installed with other addresses.
     SaDeparted(Arc<SaRecord>),

@@ -46,25 +46,6 @@ impl Tables {
         Ok(())
     }
 
-    /// Takes SAs out of force whose time to move is over; whether there was any.
-    pub fn end_departures(&mut self, view: &mut View) -> io::Result<bool> {
-        let mut any = false;
-        if self.departed.is_empty() {
-            return Ok(any);
-        }
-        let now_ns = self.clock.now_ns();
-        while let Some(record) = self.departed.overdue(now_ns) {
-            let id = record.id;
-            if let Some(installed) = self.sas.get(id.0) {
-                self.departed.remember(installed.sa.clone(), record, now_ns);
-            }
-            self.remove_sa(id, view)?;
-            any = true;
-        }
-        self.departed.forget(now_ns);
-        Ok(any)
-    }
-
     /// The addresses of this host have changed: so may have the ports on which ESP arrives.
     pub fn relocate(&mut self, view: &mut View) {
         let local = &view.local;

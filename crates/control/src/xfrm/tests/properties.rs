@@ -81,7 +81,7 @@ fn check_changes(bench: &mut Bench, mirror: &mut (Vec<u64>, Vec<u64>)) {
             }
             Change::SaDying(id) => assert!(mirror.0.contains(&id.0)),
             Change::SaDeparted(record) => mirror.0.retain(|id| *id != record.id.0),
-            Change::SaRemoved(id) => {
+            Change::SaRemoved(id) | Change::SaDeleted(id) => {
                 let at = mirror.0.iter().position(|&other| other == id.0).unwrap();
                 mirror.0.remove(at);
             }

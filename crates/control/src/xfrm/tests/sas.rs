@@ -51,7 +51,7 @@ fn an_sa_is_installed_shown_and_deleted() {
     let answer = bench.accept(&delete_sa(0x1000));
     assert_eq!(answer.kinds(), [(group::SA, msg::DELSA)]);
     assert!(attributes(&answer.events[0].bytes).contains_key(&attr::SA));
-    assert!(matches!(bench.changes()[..], [Change::SaRemoved(id)] if id == record.id));
+    assert!(matches!(bench.changes()[..], [Change::SaDeleted(id)] if id == record.id));
     bench.refuse(&delete_sa(0x1000), Errno::SRCH, "");
     bench.refuse(&get_sa(0x1000), Errno::SRCH, "");
 }

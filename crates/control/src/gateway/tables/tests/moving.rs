@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use wire::xfrm::address::Be16;
 use wire::xfrm::number::encap_type;
-use wire::xfrm::sa::EncapTmpl;
+use wire::xfrm::sa::{EncapTmpl, UsersaFlush};
 
 const NORTH: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 9));
 
@@ -100,7 +100,7 @@ fn one_that_does_not_come_back_is_out_of_force_soon_and_remembered_for_a_while()
 }
 
 #[test]
-fn an_ordinary_deletion_takes_effect_at_once_and_leaves_nothing() {
+fn an_sa_that_opens_elsewhere_goes_at_once_and_leaves_nothing() {
     let (_directory, mut gateway) = start();
     let numbers = ReplayState { oseq: 90, seq: 80, bitmap: 1 };
     gateway.add_udp_sa(0x101, EAST, (4500, 4500), numbers);
@@ -110,6 +110,40 @@ fn an_ordinary_deletion_takes_effect_at_once_and_leaves_nothing() {
     gateway.add_udp_sa(0x101, EAST, (4500, 4500), ReplayState::default());
     let stats = gateway.sa(0x101).sa.stats();
     assert_eq!((stats.sent, stats.received), (0, 0), "it is a new one, as in a kernel");
+}
+
+#[test]
+fn a_deleted_sa_opens_for_the_grace_and_seals_no_more() {
+    let (_directory, mut gateway) = start();
+    gateway.view.local.insert(EAST);
+    gateway.add_udp_sa(0x101, EAST, (4500, 61_000), ReplayState::default());
+    gateway.send(msg::DELSA, &sa_id(0x101, EAST), &[]);
+    assert_eq!((gateway.listed(0x101, EAST), gateway.chosen()), (Some((4500, 61_000)), None));
+    assert!(gateway.view.encapsulation_ports.contains(61_000));
+    assert_eq!(gateway.tables.sas().count(), 0, "nobody sees it any more");
+    gateway.end_all_departures();
+    assert_eq!(gateway.listed(0x101, EAST), None);
+    assert!(!gateway.view.encapsulation_ports.contains(61_000));
+    // Flushed, an SA opens no more at once: nobody agreed with its peer.
+    gateway.add_udp_sa(0x102, EAST, (4500, 4500), ReplayState::default());
+    gateway.send(msg::FLUSHSA, &UsersaFlush { proto: IPPROTO_ESP }, &[]);
+    assert_eq!(gateway.listed(0x102, EAST), None);
+}
+
+#[test]
+fn the_successor_of_a_deleted_sa_is_not_ended_with_it() {
+    let (_directory, mut gateway) = start();
+    gateway.view.local.insert(EAST);
+    let numbers = ReplayState { oseq: 90, seq: 80, bitmap: 1 };
+    gateway.add_udp_sa(0x101, EAST, (4500, 4500), numbers);
+    gateway.send(msg::DELSA, &sa_id(0x101, EAST), &[]);
+    gateway.add_udp_sa(0x101, EAST, (4500, 999), ReplayState::default());
+    let stats = gateway.view.sad.get(0x101, EAST).unwrap().stats();
+    assert_eq!((stats.sent, stats.received), (0, 0), "it is a new one, as in a kernel");
+    gateway.end_all_departures();
+    assert_eq!(gateway.listed(0x101, EAST), Some((4500, 999)));
+    assert_eq!(gateway.chosen(), Some(0x101));
+    assert!(gateway.view.encapsulation_ports.contains(999));
 }
 
 #[test]
@@ -157,5 +191,6 @@ fn ports_are_those_of_sas_that_end_here() {
     assert!(!has(&gateway, 61_000) && has(&gateway, 62_000));
     assert_eq!(gateway.listed(0x102, EAST), Some((1, 62_000)));
     gateway.send(msg::DELSA, &sa_id(0x102, EAST), &[]);
+    gateway.end_all_departures();
     assert!(!has(&gateway, 62_000) && has(&gateway, 4500));
 }
