@@ -48,19 +48,14 @@ struct Gone {
     record: Arc<SaRecord>,
 }
 
-/// An SA that is in force for the grace.
-pub enum Leaver {
-    /// For opening; nobody knows it by name any more.
-    Closed(Arc<Sa>),
-    /// In both directions; it may be installed elsewhere.
-    Moving(Arc<SaRecord>),
-}
-
 /// SAs that were deleted.
 #[derive(Default)]
 pub struct Departed {
-    /// Still in force, by the end of their grace.
-    leaving: VecDeque<(u64, Leaver)>,
+    /// Still in force for opening, by the end of their grace; nobody knows them by name any more.
+    closed: VecDeque<(u64, Arc<Sa>)>,
+    /// Still in force in both directions, by the end of their grace; they may be installed elsewhere. Apart
+    /// from the others, of which there may be thousands, as each new SA is looked for among these.
+    leaving: VecDeque<(u64, Arc<SaRecord>)>,
     gone: VecDeque<Gone>,
 }
 
@@ -75,18 +70,22 @@ pub enum Predecessor {
 impl Departed {
     /// An SA was deleted that is on the move; it stays in force for the grace.
     pub fn leave(&mut self, record: Arc<SaRecord>, now_ns: u64) {
-        self.leaving.push_back((now_ns + GRACE_NS, Leaver::Moving(record)));
+        self.leaving.push_back((now_ns + GRACE_NS, record));
     }
 
     /// An SA was deleted; it opens for the grace.
     pub fn close(&mut self, sa: Arc<Sa>, now_ns: u64) {
-        self.leaving.push_back((now_ns + GRACE_NS, Leaver::Closed(sa)));
+        self.closed.push_back((now_ns + GRACE_NS, sa));
     }
 
-    /// An SA whose grace is over, if there is one.
-    pub fn overdue(&mut self, now_ns: u64) -> Option<Leaver> {
-        let due = self.leaving.front().is_some_and(|(until_ns, _)| *until_ns <= now_ns);
-        if due { self.leaving.pop_front().map(|(_, leaver)| leaver) } else { None }
+    /// An SA on the move whose grace is over, if there is one.
+    pub fn overdue(&mut self, now_ns: u64) -> Option<Arc<SaRecord>> {
+        take_due(&mut self.leaving, now_ns)
+    }
+
+    /// Another SA whose grace is over, if there is one.
+    pub fn overdue_closed(&mut self, now_ns: u64) -> Option<Arc<Sa>> {
+        take_due(&mut self.closed, now_ns)
     }
 
     /// Remembers an SA that is not in force any more.
@@ -106,23 +105,23 @@ impl Departed {
 
     /// Whether nothing waits for its time.
     pub fn is_empty(&self) -> bool {
-        self.leaving.is_empty() && self.gone.is_empty()
+        self.closed.is_empty() && self.leaving.is_empty() && self.gone.is_empty()
     }
 
     /// Which SA comes back as `record`. It is not known here afterwards.
     pub fn returning(&mut self, record: &SaRecord) -> Option<Predecessor> {
-        let returns = |(_, leaver): &(u64, Leaver)| match leaver {
-            Leaver::Moving(old) if is_same(old, record) => Some(old.id),
-            _ => None,
-        };
-        let mut leaving = self.leaving.iter().enumerate().rev();
-        if let Some((at, id)) = leaving.find_map(|(at, one)| Some((at, returns(one)?))) {
-            self.leaving.remove(at);
-            return Some(Predecessor::Leaving(id));
+        if let Some(at) = self.leaving.iter().rposition(|(_, old)| is_same(old, record)) {
+            return self.leaving.remove(at).map(|(_, old)| Predecessor::Leaving(old.id));
         }
         let at = self.gone.iter().rposition(|gone| is_same(&gone.record, record))?;
         self.gone.remove(at).map(|gone| Predecessor::Gone(gone.sa))
     }
+}
+
+/// The first of a queue in order of time, if its time is over.
+fn take_due<T>(queue: &mut VecDeque<(u64, T)>, now_ns: u64) -> Option<T> {
+    let due = queue.front().is_some_and(|(until_ns, _)| *until_ns <= now_ns);
+    if due { queue.pop_front().map(|(_, first)| first) } else { None }
 }
 
 /// One SA in the peer's eyes: SPI, algorithm, key and salt.

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use dataplane::sa::Sa;
 use dataplane::view::View;
 
-use super::super::departed::Leaver;
 use super::Tables;
 use crate::xfrm::SaId;
 
@@ -53,17 +52,16 @@ impl Tables {
             return Ok(any);
         }
         let now_ns = self.clock.now_ns();
-        while let Some(leaver) = self.departed.overdue(now_ns) {
-            match leaver {
-                Leaver::Closed(sa) => self.shut(&sa, view),
-                Leaver::Moving(record) => {
-                    let id = record.id;
-                    if let Some(installed) = self.sas.get(id.0) {
-                        self.departed.remember(installed.sa.clone(), record, now_ns);
-                    }
-                    self.remove_sa(id, view)?;
-                }
+        while let Some(sa) = self.departed.overdue_closed(now_ns) {
+            self.shut(&sa, view);
+            any = true;
+        }
+        while let Some(record) = self.departed.overdue(now_ns) {
+            let id = record.id;
+            if let Some(installed) = self.sas.get(id.0) {
+                self.departed.remember(installed.sa.clone(), record, now_ns);
             }
+            self.remove_sa(id, view)?;
             any = true;
         }
         self.departed.forget(now_ns);
