@@ -43,7 +43,6 @@ const REMEMBERED_MAX: usize = 1024;
 
 /// An SA that is out of force.
 struct Gone {
-    until_ns: u64,
     sa: Arc<Sa>,
     record: Arc<SaRecord>,
 }
@@ -56,7 +55,8 @@ pub struct Departed {
     /// Still in force in both directions, by the end of their grace; they may be installed elsewhere. Apart
     /// from the others, of which there may be thousands, as each new SA is looked for among these.
     leaving: VecDeque<(u64, Arc<SaRecord>)>,
-    gone: VecDeque<Gone>,
+    /// Out of force, by the end of what they are remembered for.
+    gone: VecDeque<(u64, Gone)>,
 }
 
 /// The SA that a new one is the same as.
@@ -93,14 +93,12 @@ impl Departed {
         if self.gone.len() == REMEMBERED_MAX {
             self.gone.pop_front();
         }
-        self.gone.push_back(Gone { until_ns: now_ns + MEMORY_NS, sa, record });
+        self.gone.push_back((now_ns + MEMORY_NS, Gone { sa, record }));
     }
 
     /// Forgets what was remembered long enough.
     pub fn forget(&mut self, now_ns: u64) {
-        while self.gone.front().is_some_and(|gone| gone.until_ns <= now_ns) {
-            self.gone.pop_front();
-        }
+        while take_due(&mut self.gone, now_ns).is_some() {}
     }
 
     /// Whether nothing waits for its time.
@@ -113,8 +111,8 @@ impl Departed {
         if let Some(at) = self.leaving.iter().rposition(|(_, old)| is_same(old, record)) {
             return self.leaving.remove(at).map(|(_, old)| Predecessor::Leaving(old.id));
         }
-        let at = self.gone.iter().rposition(|gone| is_same(&gone.record, record))?;
-        self.gone.remove(at).map(|gone| Predecessor::Gone(gone.sa))
+        let at = self.gone.iter().rposition(|(_, gone)| is_same(&gone.record, record))?;
+        self.gone.remove(at).map(|(_, gone)| Predecessor::Gone(gone.sa))
     }
 }
 
