@@ -99,6 +99,8 @@ const PARTS: &[Part] = &[
     again("cores --rounds 160"),
     Part { needs_root: true, ..again("xfrm --sas 50000 --workers idle --rounds 4") },
     Part { needs_root: true, ..once("control") },
+    // As IKE daemons send.
+    Part { needs_root: true, ..once("control --per-datagram 0 --rekeys 0") },
 ];
 
 const fn again(command: &'static str) -> Part {

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
 use lab::rates::TUNNELS_MAX;
-use lab::rates::scale::{self, IN_FLIGHT_MAX, Options};
+use lab::rates::scale::{self, IN_FLIGHT_MAX, Options, PER_DATAGRAM_MAX};
 
 use crate::command::lab::{EXIT_INTERRUPTED, check_machine, watch_signals};
 
@@ -17,6 +17,10 @@ use crate::command::lab::{EXIT_INTERRUPTED, check_machine, watch_signals};
 /// policies each, with requests of strongSwan's shape (AES-256-GCM, ESN), then rekeys tunnels at random
 /// at an even pace. Then it lists all SAs and flushes everything, while another client asks small
 /// questions; installs once more on idle workers; and stops the gateway.
+///
+/// Netlink lets a datagram hold several requests, of which the last is acknowledged for all. Who installs
+/// many tunnels sends them so (libmnl's batches are 8 KiB, which is five tunnels); an IKE daemon sends each
+/// for itself.
 ///
 /// Memory is what the gateway's resident set grew by, divided by the SAs: control plane, data plane,
 /// ledger and policies. The journal's file is told beside it.
@@ -32,6 +36,7 @@ Examples:
   peregrine bench control                            50 000 tunnels, 500 rekeyings per second
   peregrine bench control --install 1000 --idle      small, without traffic
   peregrine bench control --in-flight 1              one tunnel after the other
+  peregrine bench control --per-datagram 0           as IKE daemons send
   peregrine bench control --json | jq .install[0].seconds")]
 pub struct Control {
     /// Tunnels to install: two SAs and three policies each
@@ -42,6 +47,11 @@ pub struct Control {
     #[arg(long, default_value_t = 64, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=i64::from(IN_FLIGHT_MAX)))]
     in_flight: u32,
+    /// Tunnels whose requests share a datagram; 0: every request has one of its own, and its own
+    /// acknowledgement
+    #[arg(long, default_value_t = 4, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(..=i64::from(PER_DATAGRAM_MAX)))]
+    per_datagram: u32,
     /// Rekeyings per second; 0 for none
     #[arg(long, default_value_t = 500, value_name = "N",
         value_parser = clap::value_parser!(u32).range(..=100_000))]
@@ -67,6 +77,7 @@ impl Control {
         let report = scale::run(&Options {
             tunnels: self.install,
             in_flight: self.in_flight,
+            per_datagram: self.per_datagram,
             rekeys_per_second: self.rekeys,
             rekey_s: self.rekey_time,
             busy: !self.idle,

@@ -85,30 +85,31 @@ fn tables(report: &Value) -> Figures {
 fn control(report: &Value) -> Figures {
     let mut figures = Figures::default();
     let tunnels = report["tunnels"].as_u64().unwrap_or(0);
+    let of = if report["per_datagram"] == 0 { "control/singly" } else { "control" };
     for install in report["install"].as_array().into_iter().flatten() {
         let (traffic, seconds) = (&install["traffic"], install["seconds"].as_f64());
         let under = if traffic.is_null() { "idle" } else { "busy" };
         if let Some(seconds) = seconds {
-            figures.add(format!("control/install-{under}/{tunnels}/s"), seconds, "s");
+            figures.add(format!("{of}/install-{under}/{tunnels}/s"), seconds, "s");
         }
         if let Some(loss) = traffic["loss_ratio"].as_f64() {
-            figures.add(format!("control/install-{under}/{tunnels}/loss"), loss, "1");
+            figures.add(format!("{of}/install-{under}/{tunnels}/loss"), loss, "1");
         }
     }
     let resident = |when: &str| report["memory"][when]["resident_bytes"].as_f64();
     if let (Some(empty), Some(full), true) = (resident("empty"), resident("full"), tunnels > 0) {
         let per_sa = (full - empty) / (2 * tunnels) as f64;
-        figures.add("control/bytes_per_sa", per_sa, "bytes");
+        figures.add(format!("{of}/bytes_per_sa"), per_sa, "bytes");
     }
     let rekeying = &report["rekeying"];
     if let Some(rate) = rekeying["per_second"].as_f64() {
-        figures.add("control/rekeys_per_s", rate, "1/s");
+        figures.add(format!("{of}/rekeys_per_s"), rate, "1/s");
     }
     if let Some(loss) = rekeying["traffic"]["loss_ratio"].as_f64() {
-        figures.add("control/rekeys_loss", loss, "1");
+        figures.add(format!("{of}/rekeys_loss"), loss, "1");
     }
     if let Some(seconds) = report["stop_s"].as_f64() {
-        figures.add("control/stop_s", seconds, "s");
+        figures.add(format!("{of}/stop_s"), seconds, "s");
     }
     figures
 }
@@ -163,8 +164,9 @@ mod tests {
 
     #[test]
     fn a_report_of_control_gives_what_is_aimed_at() {
-        let report = json!({
+        let mut report = json!({
             "tunnels": 50_000,
+            "per_datagram": 4,
             "install": [
                 { "seconds": 2.5, "requests": 300_000, "traffic": { "loss_ratio": 0.0 } },
                 { "seconds": 2.0, "requests": 300_000, "traffic": null },
@@ -174,12 +176,16 @@ mod tests {
             "rekeying": { "per_second": 499.0, "traffic": { "loss_ratio": 0.001 } },
             "stop_s": 0.3,
         });
-        let figures = figures("control", &report);
-        assert_eq!(figures.value("control/install-busy/50000/s"), Some(2.5));
-        assert_eq!(figures.value("control/install-busy/50000/loss"), Some(0.0));
-        assert_eq!(figures.value("control/install-idle/50000/s"), Some(2.0));
-        assert_eq!(figures.value("control/bytes_per_sa"), Some(2000.0));
-        assert_eq!(figures.value("control/rekeys_per_s"), Some(499.0));
+        let packed = figures("control", &report);
+        assert_eq!(packed.value("control/install-busy/50000/s"), Some(2.5));
+        assert_eq!(packed.value("control/install-busy/50000/loss"), Some(0.0));
+        assert_eq!(packed.value("control/install-idle/50000/s"), Some(2.0));
+        assert_eq!(packed.value("control/bytes_per_sa"), Some(2000.0));
+        assert_eq!(packed.value("control/rekeys_per_s"), Some(499.0));
+        report["per_datagram"] = 0.into();
+        let singly = figures("control", &report);
+        assert_eq!(singly.value("control/singly/install-busy/50000/s"), Some(2.5));
+        assert_eq!(singly.value("control/install-busy/50000/s"), None);
     }
 
     #[test]

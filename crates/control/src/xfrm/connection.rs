@@ -16,7 +16,7 @@ use std::sync::Arc;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use wire::xfrm::netlink::{HEADER_LEN, Header, NLMSG_OVERRUN};
+use wire::xfrm::netlink::{Datagram, HEADER_LEN, Header, NLMSG_OVERRUN};
 use wire::xfrm::number::group;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -165,8 +165,8 @@ impl Connection {
         buffer: &mut [u8],
         events: &mut Vec<Event>,
     ) -> Result<Option<Flush>, Ended> {
-        let mut read = 0;
-        while read < self.turn() && self.wants_read() {
+        let (mut read, mut requests) = (0, 0);
+        while requests < self.turn() && self.wants_read() {
             let len = match recv(&self.fd, &mut *buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
                 // A datagram of no bytes says nothing; on a closed connection it says so.
                 Ok((_, 0)) => return Err(Ended),
@@ -176,12 +176,14 @@ impl Connection {
                 Err(_) => return Err(Ended),
             };
             read += 1;
+            requests += 1;
             if len > buffer.len() {
                 self.refuse_oversized(buffer);
             } else if self.obey(&buffer[..len]) {
                 // Its own events come before its own replies, from the next request on.
                 server.listen_too(self.groups);
             } else {
+                requests += Datagram::new(&buffer[..len]).skip(1).count();
                 let flush = self.answer(server, &*backend, now, &buffer[..len], events);
                 self.flushing = flush.is_some();
                 if self.flushing {

@@ -133,6 +133,28 @@ fn a_datagram_of_many_requests_is_answered_one_by_one_up_to_where_it_breaks() {
 }
 
 #[test]
+fn a_turn_counts_requests_and_not_datagrams() {
+    let mut world = World::new();
+    let (many, other) = (world.connect(), world.connect());
+    for first in (0..200).step_by(40) {
+        let mut datagram = Vec::new();
+        for spi in first..first + 40 {
+            datagram.extend(new_sa(spi + 1));
+            datagram.resize(datagram.len().next_multiple_of(4), 0);
+        }
+        many.send(&datagram);
+    }
+    other.send(&new_sa(1000));
+    world.turn();
+    assert_eq!(other.errno(), 0);
+    // 64 requests are a turn, and a datagram that has begun is ended.
+    assert_eq!(std::iter::from_fn(|| many.receive()).count(), 80);
+    world.settle();
+    assert_eq!(std::iter::from_fn(|| many.receive()).count(), 120);
+    assert_eq!(world.server.sizes().0, 201);
+}
+
+#[test]
 fn several_requests_under_way_are_answered_in_order() {
     // strongSwan's parallel_xfrm: the next request goes out before the last answer is in.
     let mut world = World::new();

@@ -81,6 +81,8 @@ pub enum Order {
         tunnels: u32,
         /// Tunnels whose requests are under way at a time.
         in_flight: u32,
+        /// Tunnels whose requests share a datagram; 0: every request has one of its own.
+        per_datagram: u32,
     },
     /// Rekey tunnels at random, at an even pace.
     Rekey {
@@ -145,7 +147,9 @@ impl Driver {
                 self.round(&mut Books::default())?;
                 (0..rounds).try_for_each(|_| self.round(&mut books))?;
             }
-            Order::Fill { tunnels, in_flight } => self.fill(tunnels, in_flight)?,
+            Order::Fill { tunnels, in_flight, per_datagram } => {
+                self.fill(tunnels, in_flight, per_datagram)?
+            }
             Order::Rekey { per_second, count } => {
                 self.keep_rekeying(per_second, count, &mut books)?
             }

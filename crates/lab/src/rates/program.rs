@@ -12,7 +12,8 @@ use netlink_sys::{Socket, SocketAddr};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, connect, recv, send, socket,
 };
-use wire::xfrm::netlink::{HEADER_LEN, NLMSG_DONE, NLMSG_ERROR};
+use wire::xfrm::netlink::{HEADER_LEN, NLM_F_ACK, NLMSG_DONE, NLMSG_ERROR};
+use wire::xfrm::number::msg;
 use wire::xfrm::{Datagram, Header};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -101,6 +102,21 @@ impl Program {
         Ok(Asked(head(request).unwrap_or_default()))
     }
 
+    /// Sends a datagram of several requests, and notes those that are answered if all is well.
+    pub fn send_packed(
+        &mut self,
+        requests: &[u8],
+        asked: &mut Vec<Asked>,
+    ) -> Result<(), ProgramError> {
+        self.send(requests)?;
+        let headers = Datagram::new(requests).map(|(header, _)| header);
+        let answered = |header: &Header| {
+            header.flags & NLM_F_ACK != 0 || matches!(header.kind, msg::ALLOCSPI | msg::GETSA)
+        };
+        asked.extend(headers.filter(answered).map(Asked));
+        Ok(())
+    }
+
     /// Waits for the answer to a request.
     pub fn receive(&mut self, asked: Asked) -> Result<&[u8], ProgramError> {
         let len = self.next()?;
@@ -146,21 +162,21 @@ fn head(bytes: &[u8]) -> Option<Header> {
 
 /// Whether `answer` is the good answer to a request.
 fn judge(Asked(asked): Asked, answer: &[u8]) -> Result<&[u8], ProgramError> {
-    let request = wire::xfrm::message::name(asked.kind);
     let header = head(answer).ok_or(ProgramError::Closed)?;
+    let error = (header.kind == NLMSG_ERROR).then(|| {
+        i32::read_from_prefix(&answer[HEADER_LEN..])
+            .map_or((0, None), |(code, quoted)| (-code, head(quoted)))
+    });
+    if let Some((errno @ 1.., quoted)) = error {
+        // Maybe of a request before it in the datagram, that would not have been acknowledged.
+        let request = wire::xfrm::message::name(quoted.unwrap_or(asked).kind);
+        return Err(ProgramError::Refused { request, error: io::Error::from_raw_os_error(errno) });
+    }
     if header.seq != asked.seq {
+        let request = wire::xfrm::message::name(asked.kind);
         return Err(ProgramError::Answer { request, kind: header.kind, sequence: header.seq });
     }
-    if header.kind != NLMSG_ERROR {
-        return Ok(answer);
-    }
-    match answer.get(HEADER_LEN..).and_then(|rest| i32::read_from_prefix(rest).ok()) {
-        Some((0, _)) => Ok(&[]),
-        code => {
-            let errno = code.map_or(0, |(code, _)| -code);
-            Err(ProgramError::Refused { request, error: io::Error::from_raw_os_error(errno) })
-        }
-    }
+    Ok(if error.is_some() { &[] } else { answer })
 }
 
 #[cfg(test)]
@@ -180,6 +196,10 @@ mod tests {
         let refusal = message(NLMSG_ERROR, 9, &(-17_i32).to_ne_bytes());
         assert!(matches!(judge(request, &refusal), Err(ProgramError::Refused { error, .. })
             if error.raw_os_error() == Some(17)));
+        let before = message(msg::NEWSA, 8, &[]);
+        let refusal = message(NLMSG_ERROR, 8, &[&(-22_i32).to_ne_bytes()[..], &before].concat());
+        assert!(matches!(judge(request, &refusal), Err(ProgramError::Refused { request, .. })
+            if request == wire::xfrm::message::name(msg::NEWSA)));
         let other = message(NLMSG_ERROR, 8, &0_i32.to_ne_bytes());
         assert!(matches!(judge(request, &other), Err(ProgramError::Answer { sequence: 8, .. })));
         assert!(matches!(judge(request, &[]), Err(ProgramError::Closed)));

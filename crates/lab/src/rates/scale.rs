@@ -34,6 +34,9 @@ use bystander::Bystander;
 /// the queue that a gateway keeps for a program (64 KiB).
 pub const IN_FLIGHT_MAX: u32 = 128;
 
+/// Most tunnels whose requests share a datagram: 48 KiB.
+pub const PER_DATAGRAM_MAX: u32 = 32;
+
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -41,6 +44,9 @@ pub struct Options {
     pub tunnels: u32,
     /// Tunnels whose requests are under way at a time, up to [`IN_FLIGHT_MAX`].
     pub in_flight: u32,
+    /// Tunnels whose requests share a datagram, up to [`PER_DATAGRAM_MAX`]; 0: every request has one
+    /// of its own, and its own acknowledgement.
+    pub per_datagram: u32,
     /// Rekeyings per second; 0 for none.
     pub rekeys_per_second: u32,
     /// For how long they are kept up, in seconds.
@@ -88,8 +94,9 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn measure(&mut self) -> Result<(), RatesError> {
-        let Options { tunnels, in_flight, rekeys_per_second, rekey_s, .. } = *self.options;
-        let fill = Order::Fill { tunnels, in_flight };
+        let Options { tunnels, in_flight, per_datagram, rekeys_per_second, rekey_s, .. } =
+            *self.options;
+        let fill = Order::Fill { tunnels, in_flight, per_datagram };
         self.display.say(&format!("installing {tunnels} tunnels"));
         let empty = self.size();
         let (done, traffic) = self.obey(fill)?;
@@ -159,6 +166,7 @@ impl Report {
             measured_at: clock::utc_now(),
             tunnels: options.tunnels,
             in_flight: options.in_flight,
+            per_datagram: options.per_datagram,
             interrupted: false,
             install: Vec::new(),
             memory: None,

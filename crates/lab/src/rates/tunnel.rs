@@ -2,19 +2,21 @@
 //!
 //! Attributes and flags are those of strongSwan's `kernel-netlink` plugin (AES-256-GCM with ESN). The
 //! addresses are this bench's own: the tunnels carry nothing, they are only installed.
+//!
+//! A datagram holds one request, as daemons send them, or several, as libmnl's batches do.
 
 use std::net::Ipv4Addr;
 
 use wire::xfrm::address::{Address, Be32, Id, Selector};
 use wire::xfrm::algorithm::{AlgorithmAead, Name};
 use wire::xfrm::lifetime::LifetimeConfig;
-use wire::xfrm::netlink::{Header, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
+use wire::xfrm::netlink::{Header, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, align};
 use wire::xfrm::number::{AF_INET, IPPROTO_ESP, attr, direction, mode, msg, sa_flag};
 use wire::xfrm::policy::{UserTmpl, UserpolicyId, UserpolicyInfo};
 use wire::xfrm::replay::ReplayStateEsn;
 use wire::xfrm::sa::{UsersaFlush, UsersaId, UsersaInfo, UserspiInfo};
 use wire::xfrm::{Builder, builder};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::recipe::test_key;
 
@@ -62,6 +64,7 @@ pub struct Requests {
     bytes: Vec<u8>,
     sequence: u32,
     spis: u32,
+    packing: bool,
 }
 
 impl Tunnel {
@@ -119,7 +122,7 @@ impl Tunnel {
 }
 
 impl Requests {
-    /// The request that was written last.
+    /// The datagram that was written last.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -229,11 +232,35 @@ impl Requests {
         self.begin(msg::GETSADINFO, NLM_F_REQUEST).fixed(&u32::MAX).finish();
     }
 
-    fn begin(&mut self, kind: u16, flags: u16) -> builder::Builder<'_> {
+    /// One datagram of several requests. Of those that would be acknowledged only the last is: the
+    /// others are answered if they are refused.
+    pub fn pack(&mut self, write: impl FnOnce(&mut Requests)) {
         self.bytes.clear();
+        self.packing = true;
+        write(self);
+        self.packing = false;
+        acknowledge_last(&mut self.bytes);
+    }
+
+    fn begin(&mut self, kind: u16, flags: u16) -> builder::Builder<'_> {
+        if !self.packing {
+            self.bytes.clear();
+        }
         self.sequence = self.sequence.wrapping_add(1);
         let header = Header { kind, flags, seq: self.sequence, ..Header::default() };
         Builder::new(&mut self.bytes, header)
+    }
+}
+
+/// Has no message of a datagram acknowledged but the last.
+fn acknowledge_last(datagram: &mut [u8]) {
+    let (mut start, end) = (0, datagram.len());
+    while let Ok((header, _)) = Header::mut_from_prefix(&mut datagram[start..]) {
+        start += align(header.len as usize);
+        if start >= end {
+            return;
+        }
+        header.flags &= !NLM_F_ACK;
     }
 }
 
@@ -254,6 +281,32 @@ mod tests {
         let network = last.selector(direction::OUT).daddr.ip(AF_INET).unwrap();
         assert!(network < std::net::IpAddr::from([100, 128, 0, 0]), "{network}");
         assert_ne!(last.selector(direction::IN), Tunnel::new(0).selector(direction::IN));
+    }
+
+    #[test]
+    fn the_last_request_of_a_datagram_is_acknowledged_for_all() {
+        let mut requests = Requests::default();
+        let tunnel = Tunnel { number: 7, inbound: 0xc000_0001, outbound: requests.fresh_spi() };
+        requests.sad_info();
+        requests.pack(|requests| {
+            requests.allocate(&tunnel);
+            requests.add_outbound(&tunnel);
+            requests.policy(msg::NEWPOLICY, &tunnel, direction::OUT);
+            requests.policy(msg::NEWPOLICY, &tunnel, direction::FWD);
+        });
+        let messages = wire::xfrm::Datagram::new(requests.bytes());
+        let found: Vec<(u16, u32, bool)> = messages
+            .map(|(header, _)| (header.kind, header.seq, header.flags & NLM_F_ACK != 0))
+            .collect();
+        let expected = [
+            (msg::ALLOCSPI, 2, false),
+            (msg::NEWSA, 3, false),
+            (msg::NEWPOLICY, 4, false),
+            (msg::NEWPOLICY, 5, true),
+        ];
+        assert_eq!(found, expected);
+        requests.sad_info();
+        assert_eq!(wire::xfrm::Datagram::new(requests.bytes()).count(), 1);
     }
 
     #[test]

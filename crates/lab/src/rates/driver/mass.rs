@@ -9,31 +9,39 @@ use super::super::program::{Asked, ProgramError};
 use super::super::tunnel::{DIRECTIONS, Requests, Tunnel};
 use super::{Books, Driver, Operation, allocated};
 
+/// Writes one request of a tunnel.
+type Step = fn(&mut Requests, &Tunnel);
+
+/// The requests of a tunnel whose inbound SA has its SPI.
+const COMPLETION: [Step; 2 + DIRECTIONS.len()] = [
+    Requests::complete_inbound,
+    Requests::add_outbound,
+    |requests, tunnel| requests.policy(msg::NEWPOLICY, tunnel, DIRECTIONS[0]),
+    |requests, tunnel| requests.policy(msg::NEWPOLICY, tunnel, DIRECTIONS[1]),
+    |requests, tunnel| requests.policy(msg::NEWPOLICY, tunnel, DIRECTIONS[2]),
+];
+
 impl Driver {
     /// Installs tunnels until there are so many, `in_flight` of them at a time, as an IKE daemon does
     /// that does not wait for one answer before it sends the next request: their ALLOCSPIs first,
     /// because the SPIs are in the answers, then everything else.
-    pub(super) fn fill(&mut self, tunnels: u32, in_flight: u32) -> Result<(), ProgramError> {
+    pub(super) fn fill(
+        &mut self,
+        tunnels: u32,
+        in_flight: u32,
+        per_datagram: u32,
+    ) -> Result<(), ProgramError> {
         let mut asked: Vec<Asked> = Vec::new();
         let mut first = self.installed.len() as u32;
         while first < tunnels {
             let end = tunnels.min(first + in_flight.max(1));
             let mut block: Vec<Tunnel> = (first..end).map(Tunnel::new).collect();
-            for tunnel in &block {
-                asked.push(self.begin(|requests| requests.allocate(tunnel))?);
-            }
+            self.begin_all(&[Requests::allocate], &block, per_datagram, &mut asked)?;
             for (tunnel, asked) in block.iter_mut().zip(asked.drain(..)) {
                 tunnel.inbound = allocated(self.program.receive(asked)?)?;
                 tunnel.outbound = self.requests.fresh_spi();
             }
-            for tunnel in &block {
-                asked.push(self.begin(|requests| requests.complete_inbound(tunnel))?);
-                asked.push(self.begin(|requests| requests.add_outbound(tunnel))?);
-                for dir in DIRECTIONS {
-                    asked
-                        .push(self.begin(|requests| requests.policy(msg::NEWPOLICY, tunnel, dir))?);
-                }
-            }
+            self.begin_all(&COMPLETION, &block, per_datagram, &mut asked)?;
             for asked in asked.drain(..) {
                 self.program.receive(asked)?;
             }
@@ -76,6 +84,32 @@ impl Driver {
         for write in [Requests::flush_policies, Requests::flush_sas] {
             let asked = self.begin(write)?;
             self.program.receive(asked)?;
+        }
+        Ok(())
+    }
+
+    /// Sends these requests of all these tunnels: those of `per_datagram` of them together, or, if
+    /// that is 0, each for itself.
+    fn begin_all(
+        &mut self,
+        steps: &[Step],
+        tunnels: &[Tunnel],
+        per_datagram: u32,
+        asked: &mut Vec<Asked>,
+    ) -> Result<(), ProgramError> {
+        for together in tunnels.chunks(per_datagram.max(1) as usize) {
+            let all =
+                together.iter().flat_map(|tunnel| steps.iter().map(move |step| (step, tunnel)));
+            if per_datagram == 0 {
+                for (step, tunnel) in all {
+                    asked.push(self.begin(|requests| step(requests, tunnel))?);
+                }
+            } else {
+                self.sent += (together.len() * steps.len()) as u64;
+                self.requests
+                    .pack(|requests| all.for_each(|(step, tunnel)| step(requests, tunnel)));
+                self.program.send_packed(self.requests.bytes(), asked)?;
+            }
         }
         Ok(())
     }

@@ -25,6 +25,8 @@ pub struct Report {
     pub tunnels: u32,
     /// Tunnels whose requests were under way at a time.
     pub in_flight: u32,
+    /// Tunnels whose requests shared a datagram; 0: every request had one of its own.
+    pub per_datagram: u32,
     /// It was ended early.
     pub interrupted: bool,
     /// Installing all: first as asked for, then, after a flush, on an idle gateway.
@@ -150,10 +152,11 @@ impl Streaming {
 pub fn table(report: &Report) -> String {
     let sas = 2 * report.tunnels;
     let mut text = format!(
-        "{} tunnels ({sas} SAs, {} policies), one client, {} tunnels under way at a time; {}\n",
+        "{} tunnels ({sas} SAs, {} policies), one client, {} tunnels under way at a time, {}; {}\n",
         report.tunnels,
         3 * report.tunnels,
         report.in_flight,
+        datagrams(report.per_datagram),
         report.cpu
     );
     for install in &report.install {
@@ -210,6 +213,14 @@ pub fn table(report: &Report) -> String {
     text
 }
 
+fn datagrams(tunnels: u32) -> String {
+    match tunnels {
+        0 => "a datagram for each request".to_owned(),
+        1 => "a datagram for each".to_owned(),
+        tunnels => format!("a datagram for {tunnels}"),
+    }
+}
+
 fn beside(traffic: Option<Traffic>) -> String {
     match traffic {
         None => "idle workers".to_owned(),
@@ -243,6 +254,7 @@ mod tests {
             measured_at: String::new(),
             tunnels: 10,
             in_flight: 4,
+            per_datagram: 2,
             interrupted: true,
             install: vec![Install {
                 seconds: 0.5,
@@ -258,6 +270,7 @@ mod tests {
         let text = table(&report);
         for part in [
             "20 SAs, 30 policies",
+            "a datagram for 2;",
             "120 requests/s), at half load",
             "2000 bytes per SA",
             "5 rekeyings per second of 7 wanted, idle workers; eight requests took",
