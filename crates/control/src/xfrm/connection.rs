@@ -53,8 +53,9 @@ const REPLIES_MAX: usize = 64 * 1024;
 /// (`net.core.rmem_default`).
 const EVENTS_MAX: usize = 212_992;
 
-/// Requests that one program gets before the others have their turn: half a millisecond. They come into
-/// force together, which copies what they change of the tables once, and takes one write of the journal.
+/// Requests that one program gets before the others have their turn, half a millisecond; a datagram of
+/// several that has begun is ended. They come into force together, which copies what they change of the
+/// tables once, and takes one write of the journal.
 const TURN_MAX: usize = 64;
 
 /// Parts of dumps that one program gets before the others have their turn.

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use netlink_sys::protocols::NETLINK_XFRM;
 use netlink_sys::{Socket, SocketAddr};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, connect, recv, send, socket,
 };
@@ -19,6 +20,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// `nlmsg_type` of the frame by which the preload library tells a socket's port and groups.
 const BIND_FRAME: u16 = 0xfff0;
+/// The errno of an error without one.
+const EBADMSG: i32 = Errno::BADMSG.raw_os_error();
 /// strongSwan's receive buffer.
 const ANSWER_MAX: usize = 4096;
 
@@ -165,7 +168,7 @@ fn judge(Asked(asked): Asked, answer: &[u8]) -> Result<&[u8], ProgramError> {
     let header = head(answer).ok_or(ProgramError::Closed)?;
     let error = (header.kind == NLMSG_ERROR).then(|| {
         i32::read_from_prefix(&answer[HEADER_LEN..])
-            .map_or((0, None), |(code, quoted)| (-code, head(quoted)))
+            .map_or((EBADMSG, None), |(code, quoted)| (-code, head(quoted)))
     });
     if let Some((errno @ 1.., quoted)) = error {
         // Maybe of a request before it in the datagram, that would not have been acknowledged.
@@ -196,6 +199,8 @@ mod tests {
         let refusal = message(NLMSG_ERROR, 9, &(-17_i32).to_ne_bytes());
         assert!(matches!(judge(request, &refusal), Err(ProgramError::Refused { error, .. })
             if error.raw_os_error() == Some(17)));
+        let cut = message(NLMSG_ERROR, 9, &[0; 3]);
+        assert!(matches!(judge(request, &cut), Err(ProgramError::Refused { .. })));
         let before = message(msg::NEWSA, 8, &[]);
         let refusal = message(NLMSG_ERROR, 8, &[&(-22_i32).to_ne_bytes()[..], &before].concat());
         assert!(matches!(judge(request, &refusal), Err(ProgramError::Refused { request, .. })
