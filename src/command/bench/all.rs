@@ -98,7 +98,7 @@ const PARTS: &[Part] = &[
     // Both cores have to be left alone at the same moments.
     again("cores --rounds 160"),
     Part { needs_root: true, ..again("xfrm --sas 50000 --workers idle --rounds 4") },
-    Part { needs_root: true, ..once("control") },
+    Part { needs_root: true, ..once("control --per-datagram 4") },
     // As IKE daemons send.
     Part { needs_root: true, ..once("control --per-datagram 0 --rekeys 0") },
 ];

@@ -113,9 +113,8 @@ impl Program {
     ) -> Result<(), ProgramError> {
         self.send(requests)?;
         let headers = Datagram::new(requests).map(|(header, _)| header);
-        let answered = |header: &Header| {
-            header.flags & NLM_F_ACK != 0 || matches!(header.kind, msg::ALLOCSPI | msg::GETSA)
-        };
+        let answered =
+            |header: &Header| header.flags & NLM_F_ACK != 0 || header.kind == msg::ALLOCSPI;
         asked.extend(headers.filter(answered).map(Asked));
         Ok(())
     }

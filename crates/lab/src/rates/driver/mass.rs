@@ -97,19 +97,14 @@ impl Driver {
         per_datagram: u32,
         asked: &mut Vec<Asked>,
     ) -> Result<(), ProgramError> {
-        for together in tunnels.chunks(per_datagram.max(1) as usize) {
-            let all =
-                together.iter().flat_map(|tunnel| steps.iter().map(move |step| (step, tunnel)));
-            if per_datagram == 0 {
-                for (step, tunnel) in all {
-                    asked.push(self.begin(|requests| step(requests, tunnel))?);
-                }
-            } else {
-                self.sent += (together.len() * steps.len()) as u64;
-                self.requests
-                    .pack(|requests| all.for_each(|(step, tunnel)| step(requests, tunnel)));
-                self.program.send_packed(self.requests.bytes(), asked)?;
-            }
+        let each = tunnels.iter().flat_map(|tunnel| steps.iter().map(move |step| (step, tunnel)));
+        let all: Vec<(&Step, &Tunnel)> = each.collect();
+        for together in all.chunks((per_datagram as usize * steps.len()).max(1)) {
+            self.requests.pack(|requests| {
+                together.iter().for_each(|(step, tunnel)| step(requests, tunnel));
+            });
+            self.sent += together.len() as u64;
+            self.program.send_packed(self.requests.bytes(), asked)?;
         }
         Ok(())
     }
