@@ -51,14 +51,12 @@ pub(crate) fn choose<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<
         }
         let mut runs = Runs::new();
         find_runs(slots, &mut runs, &side, turn);
-        if is_cached {
-            for run in runs.iter_mut() {
-                turn.flows.recall(&side, &run.first(slots).flow, run.asked);
-            }
+        for run in runs.iter_mut() {
+            run.presumed = turn.flows.recall(&side, &run.first(slots).flow, run.asked);
         }
         for run in runs.iter_mut() {
             let flow = &run.first(slots).flow;
-            run.found = turn.flows.lookup(&side, flow, run.asked);
+            run.found = turn.flows.lookup(&side, flow, run.asked, run.presumed);
             if let Lookup::Policy(policy) = run.found {
                 policy.prefetch();
                 if !view.tunnels.is_empty() {

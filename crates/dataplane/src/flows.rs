@@ -24,7 +24,7 @@ use foldhash::quality::RandomState;
 use wire::flow::{Flow, Fragment};
 
 use crate::cpu::prefetch;
-use crate::policy::Direction;
+use crate::policy::{Direction, Policy};
 use crate::prefix::Family;
 use crate::spd::{Lookup, Side, Spd};
 
@@ -125,38 +125,45 @@ impl Flows {
         [Family::V4, Family::V6].into_iter().any(|family| side.tables(family) > TABLES_MAX)
     }
 
-    /// Asks for the memory that [`lookup`](Flows::lookup) will read, in the cache or in the database, and
-    /// returns what it wants to know.
+    /// Asks for the memory that [`recall`](Flows::recall) will read, in the cache or in the database, and
+    /// returns what it and [`lookup`](Flows::lookup) want to know.
     #[inline(always)]
-    pub(crate) fn ask(&self, side: &Side<'_>, flow: &Flow) -> u64 {
+    pub(crate) fn ask(&self, side: &Side<'_>, flow: &Flow) -> u32 {
         if is_worth_it(side, flow) { self.ask_cached(side, flow) } else { side.ask(0, flow) }
     }
 
     #[inline(never)]
-    fn ask_cached(&self, side: &Side<'_>, flow: &Flow) -> u64 {
+    fn ask_cached(&self, side: &Side<'_>, flow: &Flow) -> u32 {
         let rest = self.rest(side.direction(), flow);
         match (flow.src, flow.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let line = self.line_v4(src.to_bits(), dst.to_bits(), rest);
                 prefetch(&self.v4[line]);
-                line as u64
+                line as u32
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
                 let line = self.line_v6(src.to_bits(), dst.to_bits(), rest);
                 prefetch(&self.v6[line]);
-                line as u64
+                line as u32
             }
             _ => 0,
         }
     }
 
-    /// Once the memory is there that was [asked](Flows::ask) for, asks for that which the cache's answer
-    /// will be read from.
-    #[inline]
-    pub(crate) fn recall(&self, side: &Side<'_>, flow: &Flow, asked: u64) {
+    /// Once the memory is there that was [asked](Flows::ask) for, asks for that which the answer will be read from;
+    /// the policy that presumably is the answer, where the database is asked.
+    #[inline(always)]
+    pub(crate) fn recall<'v>(
+        &self,
+        side: &Side<'v>,
+        flow: &Flow,
+        asked: u32,
+    ) -> Option<&'v Policy> {
         if is_worth_it(side, flow) {
             self.recall_cached(side, flow, asked as usize % LINES);
+            return None;
         }
+        side.presume(0, flow, asked)
     }
 
     #[inline(never)]
@@ -179,13 +186,19 @@ impl Flows {
         }
     }
 
-    /// The policy that decides a flow, outside of route mode: what [`Spd::lookup`] says. `asked` is what
-    /// [`ask`](Flows::ask) returned for the same policies and flow.
+    /// The policy that decides a flow, outside of route mode: what [`Spd::lookup`] says. `asked` and `presumed` are
+    /// what [`ask`](Flows::ask) and [`recall`](Flows::recall) returned for the same policies and flow.
     #[inline(always)]
-    pub(crate) fn lookup<'v>(&mut self, side: &Side<'v>, flow: &Flow, asked: u64) -> Lookup<'v> {
+    pub(crate) fn lookup<'v>(
+        &mut self,
+        side: &Side<'v>,
+        flow: &Flow,
+        asked: u32,
+        presumed: Option<&'v Policy>,
+    ) -> Lookup<'v> {
         match is_worth_it(side, flow) {
             true => self.lookup_cached(side, flow, asked as usize % LINES),
-            false => side.lookup(0, flow, asked),
+            false => side.lookup(0, flow, asked, presumed),
         }
     }
 

@@ -20,7 +20,6 @@ use wire::flow::{Flow, Fragment};
 
 use crate::batch::{BATCH_PACKETS, Batch, Slot, Turn, is_same};
 use crate::classify::is_local;
-use crate::flows::Flows;
 use crate::policy::{Action, Direction, Kind, Policy};
 use crate::punt::to_host;
 use crate::runs::{Run, Runs};
@@ -37,9 +36,10 @@ use standing::Standing;
 ///
 /// 1. Its addresses. Is whatever comes out of its tunnel [welcome](Standing)? Which of the other packets are of
 ///    one run? For each run, ask for the memory in which its policy is found.
-/// 2. By then it has come: the policy; ask for its memory.
-/// 3. Decide; but of what came out of tunnels of route mode and no policy lets in
-/// 4. ask the routes, all of them together.
+/// 2. By then it has come: the policy that presumably decides; ask for its memory.
+/// 3. Does it? Then
+/// 4. decide; but of what came out of tunnels of route mode and no policy lets in
+/// 5. ask the routes, all of them together.
 pub(crate) fn inspect<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<'_>) {
     if view.vrfs.in_use() {
         refuse_unknown(batch, view);
@@ -53,10 +53,8 @@ pub(crate) fn inspect<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn
         let welcome = standing.map_or(0, |standing| standing.welcome(slots, view));
         let mut runs = Runs::new();
         find_runs(slots, welcome, &mut runs, &sides, view, turn);
-        if sides.are_cached() {
-            for run in runs.iter_mut() {
-                recall(run, slots, &sides, turn);
-            }
+        for run in runs.iter_mut() {
+            run.presumed = recall(run, slots, &sides, turn);
         }
         for run in runs.iter_mut() {
             run.found = find(run, slots, &sides, turn);
@@ -89,12 +87,6 @@ impl<'v> Sides<'v> {
             [Direction::In, Direction::Forward]
                 .map(|direction| view.spd.side_of(direction, of_tunnels))
         }))
-    }
-
-    /// Whether what is known of flows is known of any of them.
-    #[inline]
-    fn are_cached(&self) -> bool {
-        self.0[0].iter().any(Flows::is_worth_it)
     }
 
     /// Whether there are policies of tunnels.
@@ -225,11 +217,19 @@ fn refuse(slot: &mut Slot<'_>, verdict: Verdict) {
     slot.decide(verdict);
 }
 
-/// Asks for the memory of what is known of a run's flow.
-fn recall(run: &Run<'_>, slots: &[Slot<'_>], sides: &Sides<'_>, turn: &Turn<'_>) {
-    let slot = run.first(slots);
-    if slot.inbound.is_none_or(|sa| sa.hot().if_id == 0) {
-        turn.flows.recall(sides.side(0, run.direction), &slot.flow, run.asked);
+/// Asks for the memory of what is known of a run's flow; the policy that presumably decides it.
+#[inline]
+fn recall<'v>(
+    run: &Run<'v>,
+    slots: &[Slot<'v>],
+    sides: &Sides<'v>,
+    turn: &Turn<'_>,
+) -> Option<&'v Policy> {
+    let (if_id, side) = side_of(run, slots, sides);
+    let flow = &run.first(slots).flow;
+    match if_id {
+        0 => turn.flows.recall(side, flow, run.asked),
+        _ => side.presume(if_id, flow, run.asked),
     }
 }
 
@@ -241,13 +241,19 @@ fn find<'v>(
     sides: &Sides<'v>,
     turn: &mut Turn<'_>,
 ) -> Lookup<'v> {
-    let slot = run.first(slots);
-    let if_id = slot.inbound.map_or(0, |sa| sa.hot().if_id);
-    let side = sides.side(if_id, run.direction);
+    let (if_id, side) = side_of(run, slots, sides);
+    let flow = &run.first(slots).flow;
     match if_id {
-        0 => turn.flows.lookup(side, &slot.flow, run.asked),
-        _ => side.lookup(if_id, &slot.flow, run.asked),
+        0 => turn.flows.lookup(side, flow, run.asked, run.presumed),
+        _ => side.lookup(if_id, flow, run.asked, run.presumed),
     }
+}
+
+/// The `if_id` of the tunnel that a run's packets came through, or 0, and the policies that are asked about them.
+#[inline]
+fn side_of<'a, 'v>(run: &Run<'v>, slots: &[Slot<'v>], sides: &'a Sides<'v>) -> (u32, &'a Side<'v>) {
+    let if_id = run.first(slots).inbound.map_or(0, |sa| sa.hot().if_id);
+    (if_id, sides.side(if_id, run.direction))
 }
 
 /// The last pass.

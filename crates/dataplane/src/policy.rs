@@ -3,6 +3,8 @@
 //! XFRM's three kinds, in RFC 4301's words: an `allow` with a template is *protect*, an `allow`
 //! without is *bypass*, a `block` is *discard*.
 
+mod brief;
+mod fields;
 mod settings;
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -11,6 +13,8 @@ use crate::counters::{UsageSnapshot, bump};
 use crate::cpu::{LINE, prefetch};
 use crate::sa::Mode;
 
+pub(crate) use brief::Brief;
+pub(crate) use fields::{Address, Fields, Shape, Words};
 use settings::Details;
 pub use settings::{Action, Direction, PolicyConfig, Template};
 
@@ -22,8 +26,8 @@ pub(crate) enum Kind {
     Protect,
 }
 
-/// What a packet needs of the policy that decides it, and no more: one line, in which the settings that
-/// decide lie beside the counters of the one worker that mostly uses them.
+/// What a packet needs of the policy that decides it, and no more: one line, in which what it selects and the
+/// settings that decide lie beside the counters of the one worker that mostly uses them.
 #[repr(C)]
 #[derive(Debug)]
 struct Hot {
@@ -32,30 +36,64 @@ struct Hot {
     packets: AtomicU64,
     bytes: AtomicU64,
     last_use_ns: AtomicU64,
-    position: u64,
+    /// What it selects, if [`Marks::BRIEF`] says so; else only the `if_id` counts.
+    brief: Brief<u32>,
     priority: u32,
     /// The slot of the outbound SA, or [`NO_BUNDLE`].
     bundle: u32,
-    index: u32,
     /// The seat of the worker that has this line's counters for itself; 0 if none has yet.
     claimed_by: AtomicU16,
     kind: Kind,
-    /// Whether any bit of a port matters.
-    by_ports: bool,
-    /// A protect policy's template is for transport mode.
-    transport: bool,
-    /// A protect policy's template is content with clear.
-    optional: bool,
-    own_sas: bool,
-    direction: Direction,
-    /// The database's number for it, given when it was added last; 0 before.
-    number: AtomicU32,
+    marks: Marks,
 }
 
 const _: () = assert!(size_of::<Hot>() == LINE);
 
 /// No slot has this number ([`BUNDLES_MAX`](crate::bundles::BUNDLES_MAX)).
 const NO_BUNDLE: u32 = u32::MAX;
+
+/// What is true of a policy, as bits, and its direction.
+#[derive(Clone, Copy, Debug)]
+struct Marks(u8);
+
+impl Marks {
+    /// A protect policy's template is for transport mode.
+    const TRANSPORT: u8 = 1;
+    /// A protect policy's template is content with clear.
+    const OPTIONAL: u8 = 1 << 1;
+    /// [`PolicyConfig::own_sas`].
+    const OWN_SAS: u8 = 1 << 2;
+    /// Some bit of a port matters.
+    const BY_PORTS: u8 = 1 << 3;
+    /// It is of IPv4, and [`Brief`] can say what it selects.
+    const BRIEF: u8 = 1 << 4;
+    const DIRECTION_SHIFT: u32 = 5;
+
+    fn of(config: &PolicyConfig) -> Marks {
+        let template = match &config.action {
+            Action::Protect { template, .. } => Some(template),
+            Action::Bypass | Action::Discard => None,
+        };
+        let marks = [
+            (Marks::TRANSPORT, template.is_some_and(|template| template.mode == Mode::Transport)),
+            (Marks::OPTIONAL, template.is_some_and(|template| template.optional)),
+            (Marks::OWN_SAS, config.own_sas),
+            (Marks::BY_PORTS, config.selector.selects_ports()),
+            (Marks::BRIEF, Brief::of_config(config).is_some()),
+        ];
+        let set = marks.into_iter().filter(|(_, is_set)| *is_set).map(|(mark, _)| mark);
+        Marks(set.sum::<u8>() | (config.direction as u8) << Marks::DIRECTION_SHIFT)
+    }
+
+    #[inline(always)]
+    fn has(self, mark: u8) -> bool {
+        self.0 & mark != 0
+    }
+
+    fn direction(self) -> Direction {
+        Direction::ALL[usize::from(self.0 >> Marks::DIRECTION_SHIFT) % Direction::ALL.len()]
+    }
+}
 
 /// A policy in force, in two lines when it is counted (`Arc`).
 ///
@@ -72,9 +110,10 @@ pub struct Policy {
     packets: AtomicU64,
     bytes: AtomicU64,
     last_use_ns: AtomicU64,
-    first_use_ns: AtomicU64,
-    /// When control was last asked for this policy's SA.
-    asked_ns: AtomicU64,
+    position: u64,
+    index: u32,
+    /// The database's number for it, given when it was added last; 0 before.
+    number: AtomicU32,
     details: Box<Details>,
     hot: Hot,
 }
@@ -94,36 +133,31 @@ pub(crate) type Rank = (u32, u64);
 impl Policy {
     /// A new policy.
     pub fn new(config: PolicyConfig) -> Policy {
-        let (kind, template, bundle) = match &config.action {
-            Action::Bypass => (Kind::Bypass, None, None),
-            Action::Discard => (Kind::Discard, None, None),
-            Action::Protect { template, bundle } => (Kind::Protect, Some(template), *bundle),
-        };
-        let hot = Hot {
-            id: next_id(),
-            packets: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            last_use_ns: AtomicU64::new(0),
-            position: config.position,
-            priority: config.priority,
-            bundle: bundle.unwrap_or(NO_BUNDLE),
-            index: config.index,
-            claimed_by: AtomicU16::new(0),
-            kind,
-            by_ports: config.selector.selects_ports(),
-            transport: template.is_some_and(|template| template.mode == Mode::Transport),
-            optional: template.is_some_and(|template| template.optional),
-            own_sas: config.own_sas,
-            direction: config.direction,
-            number: AtomicU32::new(0),
+        let (kind, bundle) = match config.action {
+            Action::Bypass => (Kind::Bypass, None),
+            Action::Discard => (Kind::Discard, None),
+            Action::Protect { bundle, .. } => (Kind::Protect, bundle),
         };
         let zero = || AtomicU64::new(0);
+        let hot = Hot {
+            id: next_id(),
+            packets: zero(),
+            bytes: zero(),
+            last_use_ns: zero(),
+            brief: Brief::with(&Shape::of(&config)),
+            priority: config.priority,
+            bundle: bundle.unwrap_or(NO_BUNDLE),
+            claimed_by: AtomicU16::new(0),
+            kind,
+            marks: Marks::of(&config),
+        };
         Policy {
             packets: zero(),
             bytes: zero(),
             last_use_ns: zero(),
-            first_use_ns: zero(),
-            asked_ns: zero(),
+            position: config.position,
+            index: config.index,
+            number: AtomicU32::new(0),
             details: Box::new(Details::of(&config)),
             hot,
         }
@@ -139,12 +173,12 @@ impl Policy {
     /// The number that a database gave it last, which another may have given to another policy.
     #[inline]
     pub(crate) fn number(&self) -> u32 {
-        self.hot.number.load(Relaxed)
+        self.number.load(Relaxed)
     }
 
     /// A database adds it under a number.
     pub(crate) fn set_number(&self, number: u32) {
-        self.hot.number.store(number, Relaxed);
+        self.number.store(number, Relaxed);
     }
 
     /// What to do.
@@ -156,31 +190,35 @@ impl Policy {
     /// The kernel's index.
     #[inline]
     pub(crate) fn index(&self) -> u32 {
-        self.hot.index
+        self.index
     }
 
     /// Whether any bit of a port matters.
     #[inline]
     pub(crate) fn is_by_ports(&self) -> bool {
-        self.hot.by_ports
+        self.hot.marks.has(Marks::BY_PORTS)
     }
 
     /// Whether it protects only what an SA is there for.
     #[inline]
     pub(crate) fn is_optional(&self) -> bool {
-        self.hot.optional
+        self.hot.marks.has(Marks::OPTIONAL)
     }
 
     /// Whether a worker without an SA of its own asks for one.
     #[inline]
     pub(crate) fn wants_own_sas(&self) -> bool {
-        self.hot.own_sas
+        self.hot.marks.has(Marks::OWN_SAS)
+    }
+
+    fn is_transport(&self) -> bool {
+        self.hot.marks.has(Marks::TRANSPORT)
     }
 
     /// The slot of the SA that a protect policy in tunnel mode wants.
     #[inline]
     pub(crate) fn bundle(&self) -> Option<u32> {
-        (self.hot.bundle != NO_BUNDLE && !self.hot.transport).then_some(self.hot.bundle)
+        (self.hot.bundle != NO_BUNDLE && !self.is_transport()).then_some(self.hot.bundle)
     }
 
     /// Asks for the memory that deciding by it reads, and counting mostly writes.
@@ -197,14 +235,14 @@ impl Policy {
     /// The settings.
     pub fn config(&self) -> PolicyConfig {
         PolicyConfig {
-            index: self.hot.index,
-            direction: self.hot.direction,
-            if_id: self.details.if_id(),
-            selector: self.details.selector(),
+            index: self.index,
+            direction: self.hot.marks.direction(),
+            if_id: self.hot.brief.if_id(),
+            selector: self.details.selector(&self.hot),
             priority: self.hot.priority,
-            position: self.hot.position,
+            position: self.position,
             action: self.action(),
-            own_sas: self.hot.own_sas,
+            own_sas: self.wants_own_sas(),
         }
     }
 
@@ -214,19 +252,44 @@ impl Policy {
         UsageSnapshot {
             packets: self.hot.packets.load(Relaxed) + self.packets.load(Relaxed),
             bytes: self.hot.bytes.load(Relaxed) + self.bytes.load(Relaxed),
-            first_use_ns: self.first_use_ns.load(Relaxed),
+            first_use_ns: self.details.first_use_ns.load(Relaxed),
             last_use_ns: last_use,
         }
     }
 
     /// Whether an SA may ever be found for it. One that asks for what is not carried has no slot.
     pub(crate) fn can_have_sa(&self) -> bool {
-        self.hot.kind == Kind::Protect && (self.hot.bundle != NO_BUNDLE || self.hot.transport)
+        self.hot.kind == Kind::Protect && (self.hot.bundle != NO_BUNDLE || self.is_transport())
     }
 
+    /// Where it stands among all. Its halves lie in different lines: who compares many asks for the second only
+    /// where the first is the same.
     #[inline]
     pub(crate) fn rank(&self) -> Rank {
-        (self.hot.priority, self.hot.position)
+        (self.hot.priority, self.position)
+    }
+
+    /// The first half of its [`rank`](Policy::rank), in the line that decides.
+    #[inline]
+    pub(crate) fn priority(&self) -> u32 {
+        self.hot.priority
+    }
+
+    /// The second half.
+    #[inline]
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// What it selects, if it is of IPv4 and each port counts whole or not at all.
+    pub(crate) fn brief(&self) -> Option<&Brief<u32>> {
+        self.hot.marks.has(Marks::BRIEF).then_some(&self.hot.brief)
+    }
+
+    /// Whether a policy that [can be told briefly](Policy::brief) selects a flow.
+    #[inline(always)]
+    pub(crate) fn selects_briefly(&self, flow: &Fields<u32>) -> bool {
+        self.hot.brief.selects(flow)
     }
 
     /// Counts packets, for the worker of a seat.
@@ -254,7 +317,8 @@ impl Policy {
         if last != now_ns {
             last_use_ns.store(now_ns, Relaxed);
             if last == 0 {
-                let _ = self.first_use_ns.compare_exchange(0, now_ns, Relaxed, Relaxed);
+                let first = &self.details.first_use_ns;
+                let _ = first.compare_exchange(0, now_ns, Relaxed, Relaxed);
             }
         }
     }
@@ -273,9 +337,10 @@ impl Policy {
 
     /// Whether control may be asked for an SA now: at most once per `interval_ns`, by one worker.
     pub(crate) fn may_ask(&self, now_ns: u64, interval_ns: u64) -> bool {
-        let last = self.asked_ns.load(Relaxed);
+        let asked = &self.details.asked_ns;
+        let last = asked.load(Relaxed);
         (last == 0 || now_ns.saturating_sub(last) >= interval_ns)
-            && self.asked_ns.compare_exchange(last, now_ns, Relaxed, Relaxed).is_ok()
+            && asked.compare_exchange(last, now_ns, Relaxed, Relaxed).is_ok()
     }
 }
 
@@ -320,7 +385,13 @@ mod tests {
             protect([1, 0], Some(9)),
             protect([2, 2], Some(9)),
         ];
-        for selector in [narrow, Selector::any(Family::V4), Selector::any(Family::V6)] {
+        // A port without bits that count is none, and is still told.
+        let odd = Selector {
+            source_port: PortMatch { port: 7, mask: 0 },
+            destination_port: PortMatch::exactly(53),
+            ..narrow
+        };
+        for selector in [narrow, odd, Selector::any(Family::V4), Selector::any(Family::V6)] {
             for (action, if_id) in actions.into_iter().flat_map(|one| [(one, 0), (one, 5)]) {
                 let config = PolicyConfig {
                     if_id,
@@ -330,7 +401,12 @@ mod tests {
                     own_sas: true,
                     ..PolicyConfig::bypass(8, Direction::Forward, selector)
                 };
-                assert_eq!(Policy::new(config.clone()).config(), config);
+                let policy = Policy::new(config.clone());
+                assert_eq!(policy.config(), config);
+                let is_whole = |port: PortMatch| matches!(port.mask, 0 | u16::MAX);
+                let ports = [selector.source_port, selector.destination_port];
+                let is_brief = selector.family() == Family::V4 && ports.into_iter().all(is_whole);
+                assert_eq!(policy.brief().is_some(), is_brief);
             }
         }
     }

@@ -20,7 +20,9 @@ pub(crate) struct Run<'v> {
     /// Whose policies are asked.
     pub(crate) direction: Direction,
     /// What the look-up wants to know.
-    pub(crate) asked: u64,
+    pub(crate) asked: u32,
+    /// The policy that presumably decides.
+    pub(crate) presumed: Option<&'v Policy>,
     /// What the policies say.
     pub(crate) found: Lookup<'v>,
     /// What its packets die of if no route lets them in.
@@ -33,7 +35,8 @@ impl<'v> Run<'v> {
     /// All of some slots.
     pub(crate) fn of_all(slots: &[Slot<'v>], direction: Direction, found: Lookup<'v>) -> Run<'v> {
         let end = slots.len() as u32;
-        Run { first: 0, end, direction, asked: 0, found, unwelcome: None, sole: None }
+        let (asked, presumed) = (0, None);
+        Run { first: 0, end, direction, asked, presumed, found, unwelcome: None, sole: None }
     }
 
     /// Its first slot.
@@ -101,9 +104,10 @@ impl<'v> Runs<'v> {
 
     /// A run begins with the slot `at`.
     #[inline]
-    pub(crate) fn begin(&mut self, at: usize, direction: Direction, asked: u64) {
+    pub(crate) fn begin(&mut self, at: usize, direction: Direction, asked: u32) {
         let (first, end, found) = (at as u32, at as u32 + 1, Lookup::PortsNeeded);
-        let run = Run { first, end, direction, asked, found, unwelcome: None, sole: None };
+        let (presumed, unwelcome, sole) = (None, None, None);
+        let run = Run { first, end, direction, asked, presumed, found, unwelcome, sole };
         // Each begins with a slot of its own.
         let _ = self.0.try_push(run);
     }

@@ -8,12 +8,11 @@
 //! of their own, of which a look-up is for one tunnel. The kernel's marks and interface indices are
 //! not in a selector here.
 
-mod brief;
 mod changes;
-mod fields;
 mod many;
 mod numbers;
 mod space;
+mod tag;
 mod tuple;
 
 use std::net::IpAddr;
@@ -22,12 +21,11 @@ use std::sync::Arc;
 use wire::flow::{Flow, Fragment};
 
 use self::changes::Changes;
-use self::fields::{Address, Fields, Shape};
 pub(crate) use self::many::{Asked, Many};
 use self::numbers::Numbers;
 use self::space::Space;
-use self::tuple::Found;
-use crate::policy::{Direction, Policy, PolicyConfig};
+use self::tag::Tag;
+use crate::policy::{Address, Direction, Fields, Policy, PolicyConfig, Shape};
 use crate::prefix::Family;
 
 /// What happens where no policy matches.
@@ -112,7 +110,7 @@ impl<'a> Side<'a> {
     /// The policies outside of route mode for whole packets of IPv4, where one table has them all.
     #[inline]
     pub(crate) fn many(&self) -> Option<Many<'a>> {
-        Some(Many::new(self.v4.only()?, self.v4.seen(), self.default))
+        Many::new(self.v4.only()?, self.v4.seen(), self.default)
     }
 
     /// Whether the policies say of one flow what they say of another of the same tunnel: the two differ in
@@ -129,13 +127,24 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Asks for the memory that a look-up will mostly read, and returns what
-    /// [`lookup`](Side::lookup) wants to know.
+    /// Asks for the memory that a look-up will mostly read, and returns what [`presume`](Side::presume) and
+    /// [`lookup`](Side::lookup) want to know.
     #[inline(always)]
-    pub(crate) fn ask(&self, if_id: u32, flow: &Flow) -> u64 {
-        match flow.src {
+    pub(crate) fn ask(&self, if_id: u32, flow: &Flow) -> u32 {
+        let Tag(asked) = match flow.src {
             IpAddr::V4(_) => self.v4.ask(if_id, flow),
             IpAddr::V6(_) => self.v6.ask(if_id, flow),
+        };
+        asked
+    }
+
+    /// The policy that presumably decides a flow which [`ask`](Side::ask) was told of, once that memory has come;
+    /// asks for the policy's.
+    #[inline(always)]
+    pub(crate) fn presume(&self, if_id: u32, flow: &Flow, asked: u32) -> Option<&'a Policy> {
+        match flow.src {
+            IpAddr::V4(_) => self.v4.presume(if_id, flow, Tag(asked)),
+            IpAddr::V6(_) => self.v6.presume(if_id, flow, Tag(asked)),
         }
     }
 
@@ -147,15 +156,21 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// What [`Spd::lookup_of`] says of a flow which [`ask`](Side::ask) was told of.
+    /// What [`Spd::lookup_of`] says of a flow of which [`presume`](Side::presume) has said what is presumed.
     #[inline(always)]
-    pub(crate) fn lookup(&self, if_id: u32, flow: &Flow, asked: u64) -> Lookup<'a> {
+    pub(crate) fn lookup(
+        &self,
+        if_id: u32,
+        flow: &Flow,
+        asked: u32,
+        presumed: Option<&'a Policy>,
+    ) -> Lookup<'a> {
         if flow.fragment == Fragment::Later {
             return self.spd.lookup_of(if_id, self.direction, flow);
         }
         let found = match flow.src {
-            IpAddr::V4(_) => self.v4.best_asked(if_id, flow, asked),
-            IpAddr::V6(_) => self.v6.best_asked(if_id, flow, asked),
+            IpAddr::V4(_) => self.v4.best_asked(if_id, flow, Tag(asked), presumed),
+            IpAddr::V6(_) => self.v6.best_asked(if_id, flow, Tag(asked), presumed),
         };
         found.map_or(Lookup::Default(self.default), Lookup::Policy)
     }
@@ -183,7 +198,8 @@ struct Policies<A> {
 
 impl<A: Address> Default for Policies<A> {
     fn default() -> Self {
-        Policies { all: Space::default(), portless: Space::default() }
+        // Those without ports do not tell so.
+        Policies { all: Space::new(A::TELLS), portless: Space::new(false) }
     }
 }
 
@@ -378,7 +394,7 @@ impl<A: Address> Policies<A> {
     #[cold]
     fn find_portless(&self, fields: &Fields<A>) -> Option<Option<&Policy>> {
         let found = self.all.best(fields, false, None);
-        match self.portless.best(fields, true, found.as_ref().map(Found::rank)) {
+        match self.portless.best(fields, true, found) {
             Some(_) => Some(None),
             None => found.map(|found| Some(found.policy)),
         }

@@ -40,22 +40,27 @@ pub(super) fn all<'v>(
             asked.push((at, many.ask(flow)));
         }
     }
-    let found: ArrayVec<Lookup<'_>, BATCH_PACKETS> =
-        asked.iter().map(|(_, asked)| many.lookup(asked)).collect();
-    let soles: ArrayVec<Option<Sole<'_>>, BATCH_PACKETS> = found
+    let presumed: ArrayVec<_, BATCH_PACKETS> =
+        asked.iter().map(|(_, asked)| many.presume(*asked)).collect();
+    let found: ArrayVec<(Lookup<'_>, Option<Sole<'_>>), BATCH_PACKETS> = asked
         .iter()
-        .map(|found| match found {
-            Lookup::Policy(policy) if policy.kind() == Kind::Protect => {
-                policy.bundle().and_then(|number| view.bundles.sole(number))
-            }
-            _ => None,
+        .zip(&presumed)
+        .map(|((_, asked), presumed)| {
+            let found = many.lookup(*asked, *presumed);
+            let sole = match found {
+                Lookup::Policy(policy) if policy.kind() == Kind::Protect => {
+                    policy.bundle().and_then(|number| view.bundles.sole(number))
+                }
+                _ => None,
+            };
+            (found, sole)
         })
         .collect();
     // From the first that is asked for on, each run up to the next one's start.
     let mut at = asked.first().map_or(slots.len(), |(start, _)| *start);
     let ends = asked.iter().skip(1).map(|(start, _)| *start).chain([slots.len()]);
     let mut rest = &mut slots[at..];
-    for ((end, found), sole) in ends.zip(&found).zip(&soles) {
+    for (end, (found, sole)) in ends.zip(&found) {
         let (slots, behind) = rest.split_at_mut(end - at);
         (rest, at) = (behind, end);
         if let Lookup::Policy(policy) = *found

@@ -2,11 +2,11 @@
 //! few packets in a thousand ask for it.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::AtomicU64;
 
-use super::{Hot, Kind, NO_BUNDLE};
-use crate::prefix::Prefix;
+use super::{Brief, Hot, Kind, Marks, NO_BUNDLE};
 use crate::sa::{Mode, Sa};
-use crate::selector::{PortMatch, Selector};
+use crate::selector::Selector;
 
 /// Where a policy applies, numbered as `XFRM_POLICY_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -111,25 +111,26 @@ impl PolicyConfig {
     }
 }
 
-/// What of a [`PolicyConfig`] is not in the hot line: the selector, the template if there is one, and the
-/// `if_id`.
+/// What of a policy is in neither line.
 #[derive(Debug)]
-pub(super) enum Details {
-    /// All addresses are IPv4 and there is no `if_id`, as in nearly every policy of nearly every gateway.
-    Ipv4(Ipv4Details),
-    Any(Box<(Selector, Option<Template>, u32)>),
+pub(super) struct Details {
+    pub(super) first_use_ns: AtomicU64,
+    /// When control was last asked for this policy's SA.
+    pub(super) asked_ns: AtomicU64,
+    settings: Settings,
 }
 
-/// Mode and level of the template are in the hot line.
+/// What of a [`PolicyConfig`] is not in the lines: the selector and the template.
 #[derive(Debug)]
-pub(super) struct Ipv4Details {
-    prefix_lens: [u8; 2],
-    protocol: u8,
-    ports: [PortMatch; 2],
-    prefixes: [Ipv4Addr; 2],
-    template_ends: [Ipv4Addr; 2],
-    reqid: u32,
-    spi: u32,
+enum Settings {
+    /// The hot line has [all](Brief::selector) of the selector, and the template's ends are of IPv4, as in nearly
+    /// every policy of nearly every gateway. Mode and level of the template are marks.
+    Brief {
+        ends: [Ipv4Addr; 2],
+        reqid: u32,
+        spi: u32,
+    },
+    Any(Box<(Selector, Option<Template>)>),
 }
 
 const _: () = assert!(size_of::<Details>() == 40);
@@ -140,69 +141,33 @@ impl Details {
             Action::Protect { template, .. } => Some(template),
             Action::Bypass | Action::Discard => None,
         };
-        let ipv4 = Details::ipv4(&config.selector, template).filter(|_| config.if_id == 0);
-        ipv4.unwrap_or_else(|| Details::Any(Box::new((config.selector, template, config.if_id))))
+        let settings = Settings::brief(config, template)
+            .unwrap_or_else(|| Settings::Any(Box::new((config.selector, template))));
+        Details { first_use_ns: AtomicU64::new(0), asked_ns: AtomicU64::new(0), settings }
     }
 
-    fn ipv4(selector: &Selector, template: Option<Template>) -> Option<Details> {
-        let v4 = |address| match address {
-            IpAddr::V4(v4) => Some(v4),
-            IpAddr::V6(_) => None,
-        };
-        let Selector { source, destination, protocol, source_port, destination_port } = *selector;
-        let template_ends = match template {
-            Some(template) => [v4(template.source)?, v4(template.destination)?],
-            None => [Ipv4Addr::UNSPECIFIED; 2],
-        };
-        Some(Details::Ipv4(Ipv4Details {
-            prefix_lens: [source.len(), destination.len()],
-            protocol,
-            ports: [source_port, destination_port],
-            prefixes: [v4(source.address())?, v4(destination.address())?],
-            template_ends,
-            reqid: template.map_or(0, |template| template.reqid),
-            spi: template.map_or(0, |template| template.spi),
-        }))
-    }
-
-    /// The `if_id`.
-    pub(super) fn if_id(&self) -> u32 {
-        match self {
-            Details::Any(any) => any.2,
-            Details::Ipv4(_) => 0,
-        }
-    }
-
-    /// The selector.
-    pub(super) fn selector(&self) -> Selector {
-        match self {
-            Details::Any(any) => any.0,
-            Details::Ipv4(v4) => {
-                let [source, destination] = [0, 1].map(|at| {
-                    let address = v4.prefixes[at].into();
-                    Prefix::new(address, v4.prefix_lens[at]).unwrap_or(Prefix::host(address))
-                });
-                let [source_port, destination_port] = v4.ports;
-                let protocol = v4.protocol;
-                Selector { source, destination, protocol, source_port, destination_port }
-            }
+    /// The selector of the policy whose hot line this is.
+    pub(super) fn selector(&self, hot: &Hot) -> Selector {
+        match &self.settings {
+            Settings::Any(any) => any.0,
+            Settings::Brief { .. } => hot.brief.selector(),
         }
     }
 
     /// The template of the policy whose hot line this is, if it has one.
-    pub(super) fn template(&self, hot: &Hot) -> Option<Template> {
+    fn template(&self, hot: &Hot) -> Option<Template> {
         if hot.kind != Kind::Protect {
             return None;
         }
-        match self {
-            Details::Any(any) => any.1,
-            Details::Ipv4(v4) => Some(Template {
-                mode: if hot.transport { Mode::Transport } else { Mode::Tunnel },
-                source: v4.template_ends[0].into(),
-                destination: v4.template_ends[1].into(),
-                spi: v4.spi,
-                reqid: v4.reqid,
-                optional: hot.optional,
+        match self.settings {
+            Settings::Any(ref any) => any.1,
+            Settings::Brief { ends: [source, destination], reqid, spi } => Some(Template {
+                mode: if hot.marks.has(Marks::TRANSPORT) { Mode::Transport } else { Mode::Tunnel },
+                source: source.into(),
+                destination: destination.into(),
+                spi,
+                reqid,
+                optional: hot.marks.has(Marks::OPTIONAL),
             }),
         }
     }
@@ -215,5 +180,24 @@ impl Details {
             None if hot.kind == Kind::Bypass => Action::Bypass,
             None => Action::Discard,
         }
+    }
+}
+
+impl Settings {
+    fn brief(config: &PolicyConfig, template: Option<Template>) -> Option<Settings> {
+        let told = Brief::of_config(config).map(|brief| brief.selector());
+        let v4 = |address| match address {
+            IpAddr::V4(v4) => Some(v4),
+            IpAddr::V6(_) => None,
+        };
+        let [source, destination] = match template {
+            Some(template) => [v4(template.source)?, v4(template.destination)?],
+            None => [Ipv4Addr::UNSPECIFIED; 2],
+        };
+        (told == Some(config.selector)).then(|| Settings::Brief {
+            ends: [source, destination],
+            reqid: template.map_or(0, |template| template.reqid),
+            spi: template.map_or(0, |template| template.spi),
+        })
     }
 }

@@ -13,8 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use wire::flow::Flow;
 
-use super::fields::{Address, Fields, Shape};
-use crate::policy::{Direction, PolicyConfig};
+use crate::policy::{Address, Direction, Fields, PolicyConfig, Shape};
 use crate::prefix::Family;
 
 /// Changes of each family that are known, and versions. A worker that comes by every millisecond misses none

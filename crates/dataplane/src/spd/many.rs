@@ -4,18 +4,22 @@
 //! all policies of a direction. What a look-up asks first is kept for the time when the memory has come.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use wire::flow::{Flow, Fragment};
 
-use super::fields::{Fields, Words};
-use super::tuple::{Place, Tuple};
+use super::tag::Tag;
+use super::tuple::{Telling, Tuple};
 use super::{DefaultAction, Lookup};
+use crate::policy::{Fields, Policy, Words};
+use crate::table::Home;
 
 /// The policies of one direction, outside of route mode, in one table.
 #[derive(Clone, Copy)]
 pub(crate) struct Many<'a> {
     tuple: &'a Tuple<u32>,
-    /// Its mask.
+    policies: &'a Telling,
+    /// The tuple's mask.
     mask: Words,
     /// Every bit that any of them looks at.
     seen: Words,
@@ -30,7 +34,8 @@ pub(crate) struct Question(Words);
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'a> {
     flow: Words,
-    place: Place<'a, u32>,
+    tag: Tag,
+    home: Home<'a, Tag, Arc<Policy>, 5>,
 }
 
 impl<'a> Many<'a> {
@@ -38,8 +43,10 @@ impl<'a> Many<'a> {
         tuple: &'a Tuple<u32>,
         seen: &Fields<u32>,
         default: DefaultAction,
-    ) -> Many<'a> {
-        Many { tuple, mask: Words::of(&tuple.mask), seen: Words::of(seen), default }
+    ) -> Option<Many<'a>> {
+        let policies = tuple.telling()?;
+        let (mask, seen) = (Words::of(&tuple.mask), Words::of(seen));
+        Some(Many { tuple, policies, mask, seen, default })
     }
 
     /// A flow that can be looked up here; `None` if it is not of IPv4, or a fragment.
@@ -59,22 +66,35 @@ impl<'a> Many<'a> {
         self.seen.agree(one.0, other.0)
     }
 
-    /// The flow, after asking for the memory that [`lookup`](Many::lookup) will mostly read.
+    /// The flow, after asking for the memory that [`presume`](Many::presume) will mostly read.
     #[inline(always)]
-    pub(crate) fn ask(&self, flow: Question) -> Asked<'a> {
-        Asked { flow: flow.0, place: self.tuple.ask_at(&flow.0.under(self.mask)) }
+    pub(crate) fn ask(&self, Question(flow): Question) -> Asked<'a> {
+        let tag = self.tuple.tag_of(&flow.under(self.mask));
+        self.tuple.ask_behind(tag);
+        Asked { flow, tag, home: self.policies.ask(tag.spread()) }
     }
 
-    /// What the policies say of a flow that was [asked](Many::ask) for; asks for the memory of the one that
-    /// decides.
+    /// The policy that presumably decides a flow which was [asked](Many::ask) for; asks for its memory.
     #[inline(always)]
-    pub(crate) fn lookup(&self, asked: &Asked<'a>) -> Lookup<'a> {
-        match self.tuple.find_at(asked.flow, asked.place) {
-            Some(policy) => {
-                policy.prefetch();
-                Lookup::Policy(policy)
-            }
-            None => Lookup::Default(self.default),
+    pub(crate) fn presume(&self, Asked { tag, home, .. }: Asked<'a>) -> Option<&'a Policy> {
+        let found = self.policies.find_from(home, tag.spread(), |found| *found == tag);
+        let policy = found.map(|(_, policy)| &**policy);
+        policy.inspect(|policy| policy.prefetch())
+    }
+
+    /// What the policies say of that flow.
+    #[inline(always)]
+    pub(crate) fn lookup(&self, asked: Asked<'a>, presumed: Option<&'a Policy>) -> Lookup<'a> {
+        match presumed {
+            Some(policy) if policy.selects_briefly(&asked.flow.fields()) => Lookup::Policy(policy),
+            _ => self.lookup_behind(asked.flow, asked.tag),
         }
+    }
+
+    // With the fields in memory only here.
+    #[inline(never)]
+    fn lookup_behind(&self, flow: Words, tag: Tag) -> Lookup<'a> {
+        let found = self.tuple.find_behind(&flow.fields(), tag, true);
+        found.map_or(Lookup::Default(self.default), |found| Lookup::Policy(found.policy))
     }
 }

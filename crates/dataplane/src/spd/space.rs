@@ -10,15 +10,15 @@
 //! TupleMerge makes masks finer where too many policies meet, and never goes back, so that those remain
 //! which the first policies happened to ask for. Here each new mask begins coarse, and takes over what few
 //! policies those before it have: fifty thousand policies of two thousand masks end in one tuple, or in two.
-//! A gateway whose policies have up to four shapes has a table for each, whose entries are half as large.
+//! A gateway whose policies have up to four shapes has a table for each.
 
 use std::sync::Arc;
 
 use wire::flow::Flow;
 
-use super::fields::{Address, Fields, Shape};
+use super::tag::Tag;
 use super::tuple::{Found, Tuple, rule};
-use crate::policy::{Policy, Rank};
+use crate::policy::{Address, Fields, Policy, Shape};
 
 /// Tuples up to which every mask has one of its own; only beyond are they merged. Each that is probed in
 /// vain takes a line from the third level cache, some 20 ns, where there are many policies.
@@ -39,54 +39,66 @@ pub(super) struct Space<A> {
     tuples: Vec<Tuple<A>>,
     /// Every bit that any policy here looks at, or looked at before it was removed.
     seen: Fields<A>,
-}
-
-impl<A: Address> Default for Space<A> {
-    fn default() -> Self {
-        Space { tuples: Vec::new(), seen: Fields::none() }
-    }
+    /// Whether policies here are found by all that they say themselves.
+    all_tell: bool,
 }
 
 impl<A: Address> Space<A> {
+    /// No policies; whether they will be found by all that they say themselves.
+    pub(super) fn new(all_tell: bool) -> Space<A> {
+        Space { tuples: Vec::new(), seen: Fields::none(), all_tell }
+    }
+
     /// The best policy that matches a flow, if it ranks better than `than`. With `whole` false the ports
     /// are not known: only policies without ports count.
     pub(super) fn best<'a>(
         &'a self,
         flow: &Fields<A>,
         whole: bool,
-        than: Option<Rank>,
+        than: Option<Found<'a>>,
     ) -> Option<Found<'a>> {
         let mut bound = than;
         let mut found = None;
         for tuple in &self.tuples {
-            if bound.is_some_and(|rank| tuple.best >= rank) {
+            let (priority, position) = tuple.best;
+            if bound.is_some_and(|bound| bound.compare(priority, || position).is_le()) {
                 break;
             }
             if !whole && tuple.mask.ports != 0 {
                 continue;
             }
             if let Some(candidate) = tuple.find(flow, whole)
-                && bound.is_none_or(|bound| candidate.rank() < bound)
+                && bound.is_none_or(|bound| {
+                    candidate.compare(bound.priority(), || bound.position()).is_lt()
+                })
             {
-                bound = Some(candidate.rank());
+                bound = Some(candidate);
                 found = Some(candidate);
             }
         }
         found
     }
 
-    /// The best policy that matches a flow with ports in the tunnel of an `if_id`, which
-    /// [`ask`](Space::ask) was told of.
+    /// The policy that presumably is the best which matches a flow with ports in the tunnel of an `if_id`, which
+    /// [`ask`](Space::ask) was told of; asks for its memory. Of several tables none is presumed.
+    #[inline(always)]
+    pub(super) fn presume(&self, if_id: u32, flow: &Flow, asked: Tag) -> Option<&Policy> {
+        let presumed = self.only()?.presume(&Fields::of(flow, if_id), asked);
+        presumed.inspect(|policy| policy.prefetch())
+    }
+
+    /// The best policy that matches that flow, of which [`presume`](Space::presume) has said what is presumed.
     #[inline(always)]
     pub(super) fn best_asked<'a>(
         &'a self,
         if_id: u32,
         flow: &Flow,
-        asked: u64,
+        asked: Tag,
+        presumed: Option<&'a Policy>,
     ) -> Option<&'a Policy> {
         match &self.tuples[..] {
             [] => None,
-            [only] => only.find_hashed(&Fields::of(flow, if_id), asked),
+            [only] => only.confirm(&Fields::of(flow, if_id), asked, presumed),
             _ => self.best_of_many(&Fields::of(flow, if_id)),
         }
     }
@@ -96,7 +108,10 @@ impl<A: Address> Space<A> {
     pub(super) fn best_whole<'a>(&'a self, flow: &Fields<A>) -> Option<&'a Policy> {
         match &self.tuples[..] {
             [] => None,
-            [only] => only.find_hashed(flow, only.hash(flow)),
+            [only] => {
+                let tag = only.tag(flow);
+                only.confirm(flow, tag, only.presume(flow, tag))
+            }
             _ => self.best_of_many(flow),
         }
     }
@@ -109,19 +124,19 @@ impl<A: Address> Space<A> {
     /// Asks for the memory that a look-up reads in the tuples it asks first; what
     /// [`best_asked`](Space::best_asked) wants to know.
     #[inline(always)]
-    pub(super) fn ask(&self, if_id: u32, flow: &Flow) -> u64 {
+    pub(super) fn ask(&self, if_id: u32, flow: &Flow) -> Tag {
         match &self.tuples[..] {
-            [] => 0,
+            [] => Tag(0),
             [only] => only.ask(&Fields::of(flow, if_id)),
             _ => self.ask_many(if_id, flow),
         }
     }
 
     #[inline(never)]
-    fn ask_many(&self, if_id: u32, flow: &Flow) -> u64 {
+    fn ask_many(&self, if_id: u32, flow: &Flow) -> Tag {
         let flow = Fields::of(flow, if_id);
         let ask = |_, tuple: &Tuple<A>| tuple.ask(&flow);
-        self.tuples.iter().take(OWN_TUPLES).fold(0, ask)
+        self.tuples.iter().take(OWN_TUPLES).fold(Tag(0), ask)
     }
 
     /// Asks for the memory that a look-up may read in any tuple.
@@ -230,12 +245,12 @@ impl<A: Address> Space<A> {
     /// the coarsest that is not there yet, which takes over what there is of tuples with few policies.
     fn make(&mut self, shape: &Shape<A>) -> Fields<A> {
         if self.tuples.len() < OWN_TUPLES {
-            self.tuples.push(Tuple::new(shape.mask(), false));
+            self.tuples.push(Tuple::new(shape.mask(), false, self.all_tell));
             return shape.mask();
         }
         let is_new = |mask: &Fields<A>| self.tuples.iter().all(|tuple| tuple.mask != *mask);
         let mask = shape.masks().into_iter().find(is_new).unwrap_or(shape.mask());
-        self.tuples.push(Tuple::new(mask, true));
+        self.tuples.push(Tuple::new(mask, true, self.all_tell));
         let others = self.tuples.iter().filter(|tuple| tuple.mask != mask);
         let mut others: Vec<_> = others.map(|tuple| (tuple.len(), tuple.mask)).collect();
         others.sort_by_key(|(len, _)| *len);

@@ -137,7 +137,7 @@ fn policy(
 }
 
 /// UDP to port 80.
-fn datagram(src: [u8; 4], dst: [u8; 4], src_port: u16, fragment: Fragment) -> Flow {
+pub(super) fn datagram(src: [u8; 4], dst: [u8; 4], src_port: u16, fragment: Fragment) -> Flow {
     Flow {
         src: src.into(),
         dst: dst.into(),
@@ -207,7 +207,8 @@ proptest! {
                     prop_assert_eq!(&found(spd.lookup_of(if_id, *direction, flow)), &expected);
                     let side = spd.side_of(*direction, if_id != 0);
                     let asked = side.ask(if_id, flow);
-                    prop_assert_eq!(found(side.lookup(if_id, flow, asked)), expected);
+                    let presumed = side.presume(if_id, flow, asked);
+                    prop_assert_eq!(found(side.lookup(if_id, flow, asked, presumed)), expected);
                 }
             }
         }

@@ -1,19 +1,29 @@
 //! The policies under one mask, in hash tables by the bits that it sees.
 //!
-//! A tuple of its own mask holds policies that look at just those bits: who has the key of one has met it.
-//! A shared one holds policies that look at more, a few to a key. What the best of them selects lies in the
-//! table itself, and is compared where it is found; the others are in a second table, which few packets
-//! need. Of IPv4 two entries are a cache line in both kinds.
+//! A tuple of its own mask holds policies that look at just those bits. A shared one holds policies that look at
+//! more, a few to a key. In either the best policy with each tag is in one table, the others in a second, which few
+//! packets need.
+//!
+//! ```text
+//!          ┌─ a cache line ─────────────────────────────────────┐       ┌─ a cache line ────────────────────┐
+//!  tag ──▶ │ tag tag tag tag tag │ policy policy policy … ──────┼─────▶ │ what it selects, does, and counts │
+//!          └────────────────────────────────────────────────────┘       └───────────────────────────────────┘
+//! ```
+//!
+//! A policy of IPv4 says itself what it selects, in the line that every packet needs that it decides: the table
+//! has but its tag, five to a line, so that the tables of 10 000 policies stay in a core's own cache. A look-up *presumes*
+//! the policy that has the tag, asks for its memory, and *confirms* once it is there. Of IPv6, and of what is
+//! found without its ports, the table has what the best selects, and compares it at once.
 
-use std::hash::Hash;
+use std::cmp::Ordering;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use foldhash::quality::RandomState;
 
-use super::brief::{Brief, Tag, Tagged};
-use super::fields::{Address, Fields, Shape, Words};
-use crate::policy::{Policy, Rank};
-use crate::table::{Beside, Home, Table, hash_one};
+use super::tag::{Tag, Tagged};
+use crate::policy::{Address, Brief, Fields, Policy, Rank, Shape};
+use crate::table::{Beside, Table, hash_one};
 
 /// What a policy selects, and how it ranks.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +36,36 @@ pub(super) struct Ranked<A> {
 /// A policy that is compared with.
 pub(super) type Rule<A> = Beside<Ranked<A>, Arc<Policy>>;
 
+/// What a policy selects, by its tag: in a table there is one with each.
+type Told<A> = Brief<A, Tag>;
+
+impl<A> PartialEq for Told<A> {
+    fn eq(&self, other: &Told<A>) -> bool {
+        self.beside == other.beside
+    }
+}
+
+impl<A> Eq for Told<A> {}
+
+impl<A> Hash for Told<A> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.beside.hash(state);
+    }
+}
+
+/// Policies that tell what they select, by their tags.
+pub(super) type Telling = Tagged<Tag, Arc<Policy>, 5>;
+
+/// The best policy with each tag.
+#[derive(Clone)]
+enum Best<A> {
+    Telling(Telling),
+    Told(Tagged<Told<A>, Arc<Policy>>),
+}
+
+const _: () = assert!(Telling::LINE_LEN == 64);
+const _: () = assert!(Tagged::<Told<u128>, Arc<Policy>>::LINE_LEN == 128);
+
 /// All policies under one mask.
 #[derive(Clone)]
 pub(super) struct Tuple<A> {
@@ -36,25 +76,10 @@ pub(super) struct Tuple<A> {
     pub(super) best: Rank,
     /// Removals since `best` was exact.
     removals: usize,
-    /// Keys of one policy that looks at just the tuple's bits, unless it is shared.
-    exact: Table<Fields<A>, Arc<Policy>>,
-    /// The best policies of all other tags.
-    compared: Tagged<Brief<A>, Arc<Policy>>,
-    /// The others, best first.
+    by_tag: Best<A>,
+    /// The others with each tag, best first.
     behind: Tagged<Tag, Arc<Box<[Rule<A>]>>>,
     hasher: RandomState,
-}
-
-const _: () = assert!(Table::<Fields<u32>, Arc<Policy>>::LINE_LEN == 64);
-const _: () = assert!(Table::<Fields<u128>, Arc<Policy>>::LINE_LEN == 128);
-const _: () = assert!(Tagged::<Brief<u32>, Arc<Policy>>::LINE_LEN == 64);
-const _: () = assert!(Tagged::<Brief<u128>, Arc<Policy>>::LINE_LEN == 128);
-
-/// Where a look-up begins: in the table of keys that are alone, or in that of the best with each tag.
-#[derive(Clone, Copy)]
-pub(super) enum Place<'a, A> {
-    Exact(u64, Home<'a, Fields<A>, Arc<Policy>, 2>),
-    Compared(Tag, Home<'a, Brief<A>, Arc<Policy>, 2>),
 }
 
 /// A policy that was found.
@@ -66,8 +91,17 @@ pub(super) struct Found<'a> {
 }
 
 impl Found<'_> {
-    pub(super) fn rank(&self) -> Rank {
-        self.rank.unwrap_or_else(|| self.policy.rank())
+    /// How it ranks beside another. The position is elsewhere in memory, and read only where priorities are the same.
+    pub(super) fn compare(&self, priority: u32, position: impl FnOnce() -> u64) -> Ordering {
+        self.priority().cmp(&priority).then_with(|| self.position().cmp(&position()))
+    }
+
+    pub(super) fn priority(&self) -> u32 {
+        self.rank.map_or_else(|| self.policy.priority(), |(priority, _)| priority)
+    }
+
+    pub(super) fn position(&self) -> u64 {
+        self.rank.map_or_else(|| self.policy.position(), |(_, position)| position)
     }
 }
 
@@ -89,15 +123,121 @@ fn selects_it<A: Address>(shape: &Shape<A>, flow: &Fields<A>, whole: bool) -> bo
     shape.selects(flow) && (whole || !shape.has_ports())
 }
 
+impl<A: Address> Best<A> {
+    /// The policy with a tag, and what it selects.
+    #[inline]
+    fn get(&self, tag: Tag) -> Option<(Shape<A>, &Arc<Policy>)> {
+        match self {
+            Best::Telling(policies) => {
+                let policy = policies.get(&tag)?;
+                A::told_by(policy).map(|brief| (brief.shape(), policy))
+            }
+            Best::Told(told) => {
+                let (told, policy) = told.find_hashed(tag.spread(), |told| told.beside == tag)?;
+                Some((told.shape(), policy))
+            }
+        }
+    }
+
+    /// The policy that presumably selects a flow with ports: certainly where the table has what it selects.
+    #[inline(always)]
+    fn presume(&self, flow: &Fields<A>, tag: Tag) -> Option<&Policy> {
+        match self {
+            Best::Telling(policies) => {
+                let found = policies.find_hashed(tag.spread(), |found| *found == tag);
+                found.map(|(_, policy)| &**policy)
+            }
+            Best::Told(told) => {
+                let (told, policy) = told.find_hashed(tag.spread(), |told| told.beside == tag)?;
+                told.selects(flow).then_some(policy)
+            }
+        }
+    }
+
+    /// Whether the policy that was presumed selects the flow.
+    #[inline(always)]
+    fn confirms(&self, policy: &Policy, flow: &Fields<A>) -> bool {
+        match self {
+            Best::Telling(_) => A::is_told(policy, flow),
+            Best::Told(_) => true,
+        }
+    }
+
+    /// Whether a rule may be the best with its tag.
+    fn takes(&self, rule: &Rule<A>) -> bool {
+        match self {
+            Best::Telling(_) => A::told_by(&rule.value).is_some(),
+            Best::Told(_) => Brief::of(&rule.numbers.shape).is_some(),
+        }
+    }
+
+    /// Sets the policy with a tag, to one that it takes, or to none.
+    fn set(&mut self, tag: Tag, best: Option<Rule<A>>) {
+        match (self, best) {
+            (Best::Telling(policies), Some(best)) => drop(policies.insert(tag, best.value)),
+            (Best::Telling(policies), None) => drop(policies.remove(&tag)),
+            (Best::Told(told), Some(best)) => {
+                let brief = Brief::with(&best.numbers.shape).beside(tag);
+                drop(told.insert(brief, best.value));
+            }
+            (Best::Told(told), None) => drop(told.remove(&Brief::any().beside(tag))),
+        }
+    }
+
+    /// Asks for the memory that a look-up will mostly read.
+    #[inline(always)]
+    fn ask(&self, tag: Tag) {
+        match self {
+            Best::Telling(policies) => {
+                policies.ask(tag.spread());
+            }
+            Best::Told(told) => {
+                told.ask(tag.spread());
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Best::Telling(policies) => policies.len(),
+            Best::Told(told) => told.len(),
+        }
+    }
+
+    fn settle(&mut self) -> bool {
+        match self {
+            Best::Telling(policies) => policies.settle(),
+            Best::Told(told) => told.settle(),
+        }
+    }
+
+    /// Every policy with what it selects, in no order.
+    fn iter(&self) -> impl Iterator<Item = (Shape<A>, &Arc<Policy>)> {
+        let (telling, told) = match self {
+            Best::Telling(policies) => (Some(policies), None),
+            Best::Told(told) => (None, Some(told)),
+        };
+        let telling = telling.into_iter().flat_map(Table::iter);
+        let telling = telling
+            .filter_map(|(_, policy)| A::told_by(policy).map(|brief| (brief.shape(), policy)));
+        let told = told.into_iter().flat_map(Table::iter);
+        telling.chain(told.map(|(told, policy)| (told.shape(), policy)))
+    }
+}
+
 impl<A: Address> Tuple<A> {
-    pub(super) fn new(mask: Fields<A>, is_shared: bool) -> Tuple<A> {
+    /// No policies under a mask; whether all that will come say themselves what they select here.
+    pub(super) fn new(mask: Fields<A>, is_shared: bool, all_tell: bool) -> Tuple<A> {
+        let by_tag = match all_tell {
+            true => Best::Telling(Table::new()),
+            false => Best::Told(Table::new()),
+        };
         Tuple {
             mask,
             is_shared,
             best: (u32::MAX, u64::MAX),
             removals: 0,
-            exact: Table::new(),
-            compared: Table::new(),
+            by_tag,
             behind: Table::new(),
             hasher: RandomState::default(),
         }
@@ -105,21 +245,30 @@ impl<A: Address> Tuple<A> {
 
     /// Entries of its tables.
     pub(super) fn len(&self) -> usize {
-        self.exact.len() + self.compared.len() + self.behind.len()
+        self.by_tag.len() + self.behind.len()
     }
 
+    /// The best policy with each tag, if all that will come tell what they select.
+    pub(super) fn telling(&self) -> Option<&Telling> {
+        match &self.by_tag {
+            Best::Telling(policies) => Some(policies),
+            Best::Told(_) => None,
+        }
+    }
+
+    /// What a flow's, or a shape's, policies are found by.
     #[inline(always)]
-    fn tag(&self, fields: &Fields<A>) -> Tag {
-        Tag(hash_one(&self.hasher, &fields.under(&self.mask)) as u32)
+    pub(super) fn tag(&self, fields: &Fields<A>) -> Tag {
+        self.tag_of(&fields.under(&self.mask))
     }
 
-    /// The best policy with a tag, if what it selects can be told briefly.
+    /// The same of a key, which is under the tuple's mask.
     #[inline(always)]
-    fn best_of(&self, tag: Tag) -> Option<(&Brief<A>, &Arc<Policy>)> {
-        self.compared.find_hashed(tag.spread(), |brief| brief.tag == tag)
+    pub(super) fn tag_of(&self, key: &impl Hash) -> Tag {
+        Tag(hash_one(&self.hasher, key) as u32)
     }
 
-    /// The others with that tag, or all.
+    /// All but the best with a tag, or all.
     #[inline]
     fn behind(&self, tag: Tag) -> &[Rule<A>] {
         match self.behind.is_empty() {
@@ -131,96 +280,61 @@ impl<A: Address> Tuple<A> {
     /// Policies that one with these fields would be compared with.
     pub(super) fn compared_with(&self, fields: &Fields<A>) -> usize {
         let tag = self.tag(fields);
-        usize::from(self.best_of(tag).is_some()) + self.behind(tag).len()
+        usize::from(self.by_tag.get(tag).is_some()) + self.behind(tag).len()
     }
 
-    /// Whether every key is of one policy that looks at just the tuple's bits.
-    #[inline]
-    pub(super) fn is_exact(&self) -> bool {
-        self.compared.is_empty() && self.behind.is_empty()
-    }
-
-    /// Asks for the memory that a look-up will mostly read, and returns what it wants to know.
+    /// Asks for the memory that a look-up will mostly read, and returns the tag that it wants to know.
     #[inline(always)]
-    pub(super) fn ask(&self, flow: &Fields<A>) -> u64 {
-        // Out of what `ask_at` says, a received packet's policy is found in 7 cycles more.
-        let hash = self.hash(flow);
-        if self.is_exact() {
-            self.exact.ask(hash);
-            return hash;
-        }
-        let tag = Tag(hash as u32);
-        self.compared.ask(tag.spread());
+    pub(super) fn ask(&self, flow: &Fields<A>) -> Tag {
+        let tag = self.tag(flow);
+        self.by_tag.ask(tag);
+        self.ask_behind(tag);
+        tag
+    }
+
+    /// Asks for the memory of all but the best with a tag, if there are any.
+    #[inline(always)]
+    pub(super) fn ask_behind(&self, tag: Tag) {
         if !self.behind.is_empty() {
             self.behind.ask(tag.spread());
         }
-        hash
     }
 
-    /// What [`ask`](Tuple::ask) returns: the hash of a key that is alone, or a tag.
+    /// The policy that presumably is the best which selects a flow with ports, once the memory has come.
     #[inline(always)]
-    pub(super) fn hash(&self, flow: &Fields<A>) -> u64 {
-        match self.is_exact() {
-            true => self.exact.hash(&flow.under(&self.mask)),
-            false => u64::from(self.tag(flow).0),
-        }
+    pub(super) fn presume(&self, flow: &Fields<A>, tag: Tag) -> Option<&Policy> {
+        self.by_tag.presume(flow, tag)
     }
 
-    /// What [`find`](Tuple::find) says of a flow with ports whose [hash](Tuple::hash) is known.
+    /// The best policy here that selects a flow with ports; `presumed` is what [`presume`](Tuple::presume) says.
     #[inline(always)]
-    pub(super) fn find_hashed(&self, flow: &Fields<A>, hash: u64) -> Option<&Policy> {
-        if self.is_exact() {
-            let found = self.exact.get_hashed(hash, &flow.under(&self.mask));
-            return found.map(|policy| &**policy);
+    pub(super) fn confirm<'a>(
+        &'a self,
+        flow: &Fields<A>,
+        tag: Tag,
+        presumed: Option<&'a Policy>,
+    ) -> Option<&'a Policy> {
+        match presumed {
+            Some(policy) if self.by_tag.confirms(policy, flow) => Some(policy),
+            _ => self.find_behind(flow, tag, true).map(|found| found.policy),
         }
-        let tag = Tag(hash as u32);
-        if let Some((brief, policy)) = self.best_of(tag)
-            && brief.selects(flow)
-        {
-            return Some(policy);
-        }
-        self.find_beyond(flow, tag, true).map(|found| found.policy)
-    }
-
-    /// Asks for the memory that a look-up of a key, under the tuple's mask, will mostly read, and says where it is.
-    #[inline(always)]
-    pub(super) fn ask_at(&self, key: &impl Hash) -> Place<'_, A> {
-        if self.is_exact() {
-            let hash = self.exact.hash(key);
-            return Place::Exact(hash, self.exact.ask(hash));
-        }
-        let tag = Tag(hash_one(&self.hasher, key) as u32);
-        if !self.behind.is_empty() {
-            self.behind.ask(tag.spread());
-        }
-        Place::Compared(tag, self.compared.ask(tag.spread()))
     }
 
     /// The best policy here that selects a flow. With `whole` false only those without ports count.
     #[inline]
     pub(super) fn find(&self, flow: &Fields<A>, whole: bool) -> Option<Found<'_>> {
-        if self.is_exact() {
-            let policy = self.exact.get(&flow.under(&self.mask))?;
-            return Some(Found { policy, rank: None });
-        }
         let tag = self.tag(flow);
-        if let Some((brief, policy)) = self.best_of(tag)
-            && selects_it(&brief.shape(), flow, whole)
-        {
-            return Some(Found { policy, rank: None });
+        match self.by_tag.get(tag) {
+            Some((shape, policy)) if selects_it(&shape, flow, whole) => {
+                Some(Found { policy, rank: None })
+            }
+            _ => self.find_behind(flow, tag, whole),
         }
-        self.find_beyond(flow, tag, whole)
     }
 
-    /// The same if it is not the best with its tag: one of the others with that, or alone with its key, which
-    /// may have the tag of another.
+    /// The same if it is not the best with its tag.
     #[inline(never)]
-    fn find_beyond(&self, flow: &Fields<A>, tag: Tag, whole: bool) -> Option<Found<'_>> {
-        if !self.exact.is_empty()
-            && let Some(policy) = self.exact.get(&flow.under(&self.mask))
-        {
-            return Some(Found { policy, rank: None });
-        }
+    pub(super) fn find_behind(&self, flow: &Fields<A>, tag: Tag, whole: bool) -> Option<Found<'_>> {
         let is_it = |rule: &&Rule<A>| selects_it(&rule.numbers.shape, flow, whole);
         let rule = self.behind(tag).iter().find(is_it)?;
         Some(Found { policy: &rule.value, rank: Some(rule.numbers.rank()) })
@@ -228,54 +342,35 @@ impl<A: Address> Tuple<A> {
 
     /// Every policy, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Policy>> {
-        let exact = self.exact.iter().map(|(_, policy)| policy);
-        let compared = self.compared.iter().map(|(_, policy)| policy);
-        let behind = self.behind.iter().flat_map(|(_, rules)| rules.iter());
-        exact.chain(compared).chain(behind.map(|rule| &rule.value))
+        let best = self.by_tag.iter().map(|(_, policy)| policy);
+        best.chain(self.rules_behind().map(|rule| &rule.value))
+    }
+
+    fn rules_behind(&self) -> impl Iterator<Item = &Rule<A>> {
+        self.behind.iter().flat_map(|(_, rules)| rules.iter())
     }
 
     /// Every policy with what it is compared by, in no order.
     pub(super) fn rules(&self) -> Vec<Rule<A>> {
-        let exact = self.exact.iter().map(|(_, policy)| {
-            let shape = Shape::of(&policy.config());
-            // Where ports are not known, none count of a policy that has some.
-            let shape = if self.mask.ports == 0 { shape.without_ports() } else { shape };
-            rule(shape, policy.clone())
-        });
-        let compared = self.compared.iter();
-        let compared = compared.map(|(brief, policy)| rule(brief.shape(), policy.clone()));
-        let behind = self.behind.iter().flat_map(|(_, rules)| rules.iter().cloned());
-        exact.chain(compared).chain(behind).collect()
+        let best = self.by_tag.iter().map(|(shape, policy)| rule(shape, policy.clone()));
+        best.chain(self.rules_behind().cloned()).collect()
     }
 
     /// See [`Table::settle`].
     pub(super) fn settle(&mut self) -> bool {
-        self.exact.settle() | self.compared.settle() | self.behind.settle()
+        self.by_tag.settle() | self.behind.settle()
     }
 
-    /// What has the key of a shape, or its tag, best first.
-    fn rules_at(&self, shape: &Shape<A>) -> Vec<Rule<A>> {
-        let fields = shape.value().under(&self.mask);
-        // It looks at just the tuple's bits, and they are the same.
-        let exact = self.exact.get(&fields).map(|policy| rule(*shape, policy.clone()));
-        let tag = self.tag(&fields);
-        let best = self.best_of(tag).map(|(brief, policy)| rule(brief.shape(), policy.clone()));
-        exact.into_iter().chain(best).chain(self.behind(tag).iter().cloned()).collect()
+    /// What has a tag, best first.
+    fn rules_at(&self, tag: Tag) -> Vec<Rule<A>> {
+        let best = self.by_tag.get(tag).map(|(shape, policy)| rule(shape, policy.clone()));
+        best.into_iter().chain(self.behind(tag).iter().cloned()).collect()
     }
 
-    /// Sets what has the key of a shape, or its tag, best first.
-    fn set(&mut self, shape: &Shape<A>, mut rules: Vec<Rule<A>>) {
-        let fields = shape.value().under(&self.mask);
-        let tag = self.tag(&fields);
-        self.exact.remove(&fields);
-        if rules.len() == 1 && !self.is_shared {
-            let alone = rules.remove(0);
-            self.exact.insert(alone.numbers.shape.value(), alone.value);
-        }
-        match rules.first().and_then(|best| Brief::of(&best.numbers.shape, tag)) {
-            Some(brief) => drop(self.compared.insert(brief, rules.remove(0).value)),
-            None => drop(self.compared.remove(&Brief::with(shape, tag))),
-        }
+    /// Sets what has a tag, best first.
+    fn set(&mut self, tag: Tag, mut rules: Vec<Rule<A>>) {
+        let is_taken = rules.first().is_some_and(|best| self.by_tag.takes(best));
+        self.by_tag.set(tag, is_taken.then(|| rules.remove(0)));
         match rules.is_empty() {
             false => drop(self.behind.insert(tag, Arc::new(rules.into_boxed_slice()))),
             true => drop(self.behind.remove(&tag)),
@@ -283,21 +378,22 @@ impl<A: Address> Tuple<A> {
     }
 
     pub(super) fn insert(&mut self, rule: Rule<A>) {
-        let (shape, rank) = (rule.numbers.shape, rule.numbers.rank());
-        let mut rules = self.rules_at(&shape);
+        let (tag, rank) = (self.tag(&rule.numbers.shape.value()), rule.numbers.rank());
+        let mut rules = self.rules_at(tag);
         self.best = self.best.min(rank);
         rules.push(rule);
         // Among equals the first that came.
         rules.sort_by_key(|rule| rule.numbers.rank());
-        self.set(&shape, rules);
+        self.set(tag, rules);
     }
 
     /// Removes the policy of a shape and an index.
     pub(super) fn remove(&mut self, shape: &Shape<A>, index: u32) -> Option<Arc<Policy>> {
-        let mut rules = self.rules_at(shape);
+        let tag = self.tag(&shape.value());
+        let mut rules = self.rules_at(tag);
         let is_it = |rule: &Rule<A>| rule.value.index() == index && rule.numbers.shape == *shape;
         let removed = rules.remove(rules.iter().position(is_it)?);
-        self.set(shape, rules);
+        self.set(tag, rules);
         self.removals += 1;
         // Exactness costs a scan; done this seldom, it costs each removal a constant.
         if self.removals > self.len() / 2 {
@@ -309,40 +405,16 @@ impl<A: Address> Tuple<A> {
     }
 }
 
-impl Tuple<u32> {
-    /// What [`find`](Tuple::find) says of a flow with ports whose place is known.
-    #[inline(always)]
-    pub(super) fn find_at<'a>(&'a self, flow: Words, place: Place<'a, u32>) -> Option<&'a Policy> {
-        match place {
-            Place::Exact(hash, home) => {
-                let key = flow.fields().under(&self.mask);
-                let found = self.exact.find_from(home, hash, |found| *found == key);
-                found.map(|(_, policy)| &**policy)
-            }
-            Place::Compared(tag, home) => {
-                let best = self.compared.find_from(home, tag.spread(), |brief| brief.tag == tag);
-                match best {
-                    Some((brief, policy)) if brief.selects(&flow.fields()) => Some(policy),
-                    _ => self.find_words_beyond(flow, tag),
-                }
-            }
-        }
-    }
-
-    // With the fields in memory only here.
-    #[inline(never)]
-    fn find_words_beyond(&self, flow: Words, tag: Tag) -> Option<&Policy> {
-        self.find_beyond(&flow.fields(), tag, true).map(|found| found.policy)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
     use std::net::Ipv4Addr;
 
     use proptest::prelude::*;
+    use wire::flow::{Flow, Fragment};
 
+    use super::super::tests::datagram;
+    use super::super::{DefaultAction, Lookup, Many};
     use super::*;
     use crate::policy::{Direction, PolicyConfig};
     use crate::prefix::{Family, Prefix};
@@ -380,10 +452,11 @@ mod tests {
         #[test]
         fn keys_with_one_tag_are_told_apart(
             is_shared in any::<bool>(),
+            all_tell in any::<bool>(),
             steps in prop::collection::vec((0..3usize, 0..4u32), 1..60),
         ) {
             let mask = Shape::<u32>::of(&policy(0, 0, PortMatch::ANY)).mask();
-            let mut tuple = Tuple::new(mask, is_shared);
+            let mut tuple = Tuple::new(mask, is_shared, all_tell);
             let addresses = addresses(&tuple);
             let mut twin: Vec<PolicyConfig> = Vec::new();
             for (at, nth) in steps {
@@ -417,12 +490,18 @@ mod tests {
                     let found = tuple.find(&flow, true).map(|found| found.policy.index());
                     prop_assert_eq!(found, best);
                     let asked = tuple.ask(&flow);
-                    let found = tuple.find_hashed(&flow, asked).map(|policy| policy.index());
+                    let presumed = tuple.presume(&flow, asked);
+                    let found = tuple.confirm(&flow, asked, presumed).map(|policy| policy.index());
                     prop_assert_eq!(found, best);
-                    let words = Words::of(&flow);
-                    let place = tuple.ask_at(&words.under(Words::of(&tuple.mask)));
-                    let found = tuple.find_at(words, place).map(|policy| policy.index());
-                    prop_assert_eq!(found, best);
+                    if let Some(many) = Many::new(&tuple, &mask, DefaultAction::Accept) {
+                        let flow = datagram([0; 4], address.to_be_bytes(), 0, Fragment::Whole);
+                        let asked = many.ask(many.flow(&Flow { dst_port: port, ..flow }).unwrap());
+                        let found = match many.lookup(asked, many.presume(asked)) {
+                            Lookup::Policy(policy) => Some(policy.index()),
+                            _ => None,
+                        };
+                        prop_assert_eq!(found, best);
+                    }
                 }
             }
         }

@@ -5,13 +5,22 @@ use std::net::IpAddr;
 
 use wire::flow::Flow;
 
-use crate::policy::PolicyConfig;
+use super::{Brief, Policy, PolicyConfig};
 use crate::prefix::address_bits;
 
 /// Address bits, in the width of their family.
-pub(super) trait Address: Copy + Eq + std::fmt::Debug {
+pub(crate) trait Address: Copy + Eq + std::fmt::Debug {
     /// To what multiples of bits prefixes are cut in masks that others can share: the coarsest first.
     const CUTS: [u8; 3];
+
+    /// Whether a policy has room for what it selects in the line that decides.
+    const TELLS: bool;
+
+    /// What a policy selects, if it tells.
+    fn told_by(policy: &Policy) -> Option<&Brief<Self>>;
+
+    /// Whether a policy that tells what it selects selects a flow.
+    fn is_told(policy: &Policy, flow: &Fields<Self>) -> bool;
 
     fn of(bits: u128) -> Self;
 
@@ -31,6 +40,16 @@ pub(super) trait Address: Copy + Eq + std::fmt::Debug {
 
 impl Address for u32 {
     const CUTS: [u8; 3] = [16, 8, 4];
+    const TELLS: bool = true;
+
+    fn told_by(policy: &Policy) -> Option<&Brief<u32>> {
+        policy.brief()
+    }
+
+    #[inline(always)]
+    fn is_told(policy: &Policy, flow: &Fields<u32>) -> bool {
+        policy.selects_briefly(flow)
+    }
 
     #[inline(always)]
     fn of(bits: u128) -> u32 {
@@ -78,6 +97,15 @@ impl Address for u32 {
 
 impl Address for u128 {
     const CUTS: [u8; 3] = [32, 16, 8];
+    const TELLS: bool = false;
+
+    fn told_by(_: &Policy) -> Option<&Brief<u128>> {
+        None
+    }
+
+    fn is_told(_: &Policy, _: &Fields<u128>) -> bool {
+        false
+    }
 
     #[inline]
     fn of(bits: u128) -> u128 {
@@ -124,11 +152,11 @@ impl Address for u128 {
 /// The fields of a flow, or a mask over them. In a mask, ones are the bits that are looked at; those of
 /// `if_id` always are.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fields<A> {
+pub(crate) struct Fields<A> {
     source: A,
     destination: A,
     /// Source port, then destination port.
-    pub(super) ports: u32,
+    pub(crate) ports: u32,
     if_id: u32,
     protocol: u8,
 }
@@ -158,17 +186,17 @@ impl<A: Address> Hash for Fields<A> {
 
 impl<A: Address> Fields<A> {
     /// The mask that looks at nothing.
-    pub(super) fn none() -> Fields<A> {
+    pub(crate) fn none() -> Fields<A> {
         Fields { source: A::of(0), destination: A::of(0), ports: 0, if_id: 0, protocol: 0 }
     }
 
     /// Whether a mask looks at nothing but whose tunnel it is.
-    pub(super) fn is_of_tunnels(&self) -> bool {
+    pub(crate) fn is_of_tunnels(&self) -> bool {
         *self == Fields { if_id: self.if_id, ..Fields::none() }
     }
 
     /// The mask that looks at all that two masks look at.
-    pub(super) fn with(&self, other: &Fields<A>) -> Fields<A> {
+    pub(crate) fn with(&self, other: &Fields<A>) -> Fields<A> {
         Fields {
             source: self.source.or(other.source),
             destination: self.destination.or(other.destination),
@@ -181,7 +209,7 @@ impl<A: Address> Fields<A> {
     /// Whether two flows of one family differ in nothing that this mask looks at. Where they are told apart it
     /// is mostly by their destinations.
     #[inline]
-    pub(super) fn same(&self, one: &Flow, other: &Flow) -> bool {
+    pub(crate) fn same(&self, one: &Flow, other: &Flow) -> bool {
         let differ = |one, other, mask: A| {
             A::of_address(one).xor(A::of_address(other)).and(mask) != A::of(0)
         };
@@ -195,7 +223,7 @@ impl<A: Address> Fields<A> {
     }
 
     #[inline(always)]
-    pub(super) fn of(flow: &Flow, if_id: u32) -> Fields<A> {
+    pub(crate) fn of(flow: &Flow, if_id: u32) -> Fields<A> {
         Fields {
             source: A::of_address(flow.src),
             destination: A::of_address(flow.dst),
@@ -206,7 +234,7 @@ impl<A: Address> Fields<A> {
     }
 
     #[inline(always)]
-    pub(super) fn under(&self, mask: &Fields<A>) -> Fields<A> {
+    pub(crate) fn under(&self, mask: &Fields<A>) -> Fields<A> {
         Fields {
             source: self.source.and(mask.source),
             destination: self.destination.and(mask.destination),
@@ -220,7 +248,7 @@ impl<A: Address> Fields<A> {
 /// What a flow of IPv4 outside of route mode has in its fields, or a mask over it, in two words that are compared and masked each
 /// at once. It hashes as its fields do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Words {
+pub(crate) struct Words {
     /// Source, then destination.
     addresses: u64,
     /// Ports and protocol, where fields have them for their hash.
@@ -229,7 +257,7 @@ pub(super) struct Words {
 
 impl Words {
     #[inline(always)]
-    pub(super) fn of(fields: &Fields<u32>) -> Words {
+    pub(crate) fn of(fields: &Fields<u32>) -> Words {
         Words {
             addresses: u64::from(fields.source) << 32 | u64::from(fields.destination),
             rest: u64::from(fields.ports) << 32 | u64::from(fields.protocol) << 24,
@@ -237,19 +265,19 @@ impl Words {
     }
 
     #[inline(always)]
-    pub(super) fn under(self, mask: Words) -> Words {
+    pub(crate) fn under(self, mask: Words) -> Words {
         Words { addresses: self.addresses & mask.addresses, rest: self.rest & mask.rest }
     }
 
     /// Whether two differ in nothing that this mask looks at.
     #[inline(always)]
-    pub(super) fn agree(self, one: Words, other: Words) -> bool {
+    pub(crate) fn agree(self, one: Words, other: Words) -> bool {
         let addresses = (one.addresses ^ other.addresses) & self.addresses;
         (addresses | (one.rest ^ other.rest) & self.rest) == 0
     }
 
     #[inline(always)]
-    pub(super) fn fields(self) -> Fields<u32> {
+    pub(crate) fn fields(self) -> Fields<u32> {
         Fields {
             source: (self.addresses >> 32) as u32,
             destination: self.addresses as u32,
@@ -271,19 +299,19 @@ impl Hash for Words {
 /// What a policy selects, in as few bytes as can be: which bits of its fields count the lengths of its
 /// prefixes say. A protocol of 0 is any, and an `if_id` always counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape<A> {
-    pub(super) source: A,
-    pub(super) destination: A,
-    pub(super) ports: u32,
-    pub(super) port_mask: u32,
-    pub(super) if_id: u32,
-    pub(super) source_len: u8,
-    pub(super) destination_len: u8,
-    pub(super) protocol: u8,
+pub(crate) struct Shape<A> {
+    pub(crate) source: A,
+    pub(crate) destination: A,
+    pub(crate) ports: u32,
+    pub(crate) port_mask: u32,
+    pub(crate) if_id: u32,
+    pub(crate) source_len: u8,
+    pub(crate) destination_len: u8,
+    pub(crate) protocol: u8,
 }
 
 impl<A: Address> Shape<A> {
-    pub(super) fn of(config: &PolicyConfig) -> Shape<A> {
+    pub(crate) fn of(config: &PolicyConfig) -> Shape<A> {
         let selector = &config.selector;
         let pair = |source, destination| u32::from(source) << 16 | u32::from(destination);
         let port_mask = pair(selector.source_port.mask, selector.destination_port.mask);
@@ -301,7 +329,7 @@ impl<A: Address> Shape<A> {
 
     /// Whether a flow is selected.
     #[inline]
-    pub(super) fn selects(&self, flow: &Fields<A>) -> bool {
+    pub(crate) fn selects(&self, flow: &Fields<A>) -> bool {
         let source = self.source.xor(flow.source).first(self.source_len);
         let destination = self.destination.xor(flow.destination).first(self.destination_len);
         let protocol = self.protocol ^ if self.protocol == 0 { 0 } else { flow.protocol };
@@ -311,7 +339,7 @@ impl<A: Address> Shape<A> {
     }
 
     /// Its fields, of which the bits count that [`mask`](Shape::mask) says.
-    pub(super) fn value(&self) -> Fields<A> {
+    pub(crate) fn value(&self) -> Fields<A> {
         Fields {
             source: self.source,
             destination: self.destination,
@@ -322,13 +350,13 @@ impl<A: Address> Shape<A> {
     }
 
     /// The bits that count.
-    pub(super) fn mask(&self) -> Fields<A> {
+    pub(crate) fn mask(&self) -> Fields<A> {
         self.mask_of(self.source_len, self.destination_len)
     }
 
     /// Masks that see no more than it does, the coarsest first: at first only addresses count, and the last
     /// is its own.
-    pub(super) fn masks(&self) -> [Fields<A>; 5] {
+    pub(crate) fn masks(&self) -> [Fields<A>; 5] {
         let [coarse, middle, fine] = A::CUTS.map(|bits| {
             let cut = |len: u8| len - len % bits;
             let mask = self.mask_of(cut(self.source_len), cut(self.destination_len));
@@ -348,12 +376,12 @@ impl<A: Address> Shape<A> {
         }
     }
 
-    pub(super) fn has_ports(&self) -> bool {
+    pub(crate) fn has_ports(&self) -> bool {
         self.port_mask != 0
     }
 
     /// The same for packets whose ports are not known.
-    pub(super) fn without_ports(self) -> Shape<A> {
+    pub(crate) fn without_ports(self) -> Shape<A> {
         Shape { ports: 0, port_mask: 0, ..self }
     }
 }
