@@ -81,6 +81,8 @@ pub struct Table<K, V, const N: usize = 2, S = RandomState> {
     shards: Arc<[Shard<K, V, N>]>,
     /// Shards that count instead of those in the array, by their index there.
     aside: Vec<(usize, Shard<K, V, N>)>,
+    /// Of which indices, by their last bits, there may be one: nearly all others are not looked for.
+    aside_bits: u64,
     /// The array before this one, for its memory: what it names may have ended. A version that is not
     /// changed any more has none.
     spare: Arc<[Shard<K, V, N>]>,
@@ -107,7 +109,7 @@ impl<K, V, const N: usize> Drop for Gone<K, V, N> {
             // SAFETY: as above.
             Gone::Lines(shard) => unsafe { shard.end() },
             Gone::All(shards, aside) => (0..shards.len()).for_each(|index| {
-                let shard = *shard_at(shards, aside, index);
+                let shard = *shard_aside(shards, aside, index);
                 // SAFETY: every version has ended, and each value is in one of the last one's shards.
                 unsafe {
                     shard.end_values();
@@ -123,6 +125,7 @@ impl<K, V, const N: usize, S: Clone> Clone for Table<K, V, N, S> {
         Table {
             shards: self.shards.clone(),
             aside: self.aside.clone(),
+            aside_bits: self.aside_bits,
             spare: Arc::default(),
             len: self.len,
             hasher: self.hasher.clone(),
@@ -155,6 +158,7 @@ where
         Table {
             shards: Arc::new([Shard::free(0, lineage.number())]),
             aside: Vec::new(),
+            aside_bits: 0,
             spare: Arc::default(),
             len: 0,
             hasher: S::default(),
@@ -270,6 +274,7 @@ where
             return false;
         }
         let aside = std::mem::take(&mut self.aside);
+        self.aside_bits = 0;
         let shards = self.own_array();
         aside.into_iter().for_each(|(index, shard)| shards[index] = shard);
         true
@@ -283,7 +288,16 @@ where
 
     #[inline(always)]
     fn shard(&self, index: usize) -> &Shard<K, V, N> {
-        shard_at(&self.shards, &self.aside, index)
+        match self.may_be_aside(index) {
+            true => shard_aside(&self.shards, &self.aside, index),
+            false => &self.shards[index],
+        }
+    }
+
+    /// Whether another shard may count instead of that in the array.
+    #[inline(always)]
+    fn may_be_aside(&self, index: usize) -> bool {
+        self.aside_bits & bit_of(index) != 0
     }
 
     /// Makes this a version of its own: to be done before any change.
@@ -305,8 +319,8 @@ where
         };
         let shards = (0..self.shards.len()).map(own).collect();
         let (len, hasher) = (self.len, self.hasher.clone());
-        let (aside, spare) = (Vec::new(), Arc::default());
-        *self = Table { shards, aside, spare, len, hasher, lineage };
+        let (aside, aside_bits, spare) = (Vec::new(), 0, Arc::default());
+        *self = Table { shards, aside, aside_bits, spare, len, hasher, lineage };
     }
 
     /// A value that this version has no more. What is returned is the caller's own.
@@ -343,15 +357,19 @@ where
 
     /// Where a shard of this version is named, for change.
     fn place(&mut self, index: usize) -> &mut Shard<K, V, N> {
-        let known = self.aside.iter().position(|(place, _)| *place == index);
-        let shared = Arc::get_mut(&mut self.shards).is_none();
-        if known.is_none() && shared && self.aside.len() < ASIDE_MAX {
+        let known = match self.may_be_aside(index) {
+            true => self.aside.iter().position(|(place, _)| *place == index),
+            false => None,
+        };
+        let place = known.unwrap_or(self.aside.len());
+        if known.is_none() {
+            if self.aside.len() == ASIDE_MAX || Arc::get_mut(&mut self.shards).is_some() {
+                self.settle();
+                return &mut self.own_array()[index];
+            }
             self.aside.push((index, self.shards[index]));
-        } else if known.is_none() {
-            self.settle();
-            return &mut self.own_array()[index];
+            self.aside_bits |= bit_of(index);
         }
-        let place = known.unwrap_or(self.aside.len() - 1);
         &mut self.aside[place].1
     }
 
@@ -392,6 +410,7 @@ where
         }
         self.shards = shards.into();
         self.aside.clear();
+        self.aside_bits = 0;
     }
 }
 
@@ -425,16 +444,13 @@ fn shard_of(hash: u64, count: usize) -> usize {
     (hash >> 32) as usize & (count - 1)
 }
 
-/// The shard of an index, of an array and those that count instead.
+/// The bit that stands for an index, and for one in so many others.
 #[inline(always)]
-fn shard_at<'a, K, V, const N: usize>(
-    shards: &'a [Shard<K, V, N>],
-    aside: &'a [(usize, Shard<K, V, N>)],
-    index: usize,
-) -> &'a Shard<K, V, N> {
-    if aside.is_empty() { &shards[index] } else { shard_aside(shards, aside, index) }
+fn bit_of(index: usize) -> u64 {
+    1 << (index % u64::BITS as usize)
 }
 
+/// The shard of an index, of an array and those that count instead.
 #[cold]
 fn shard_aside<'a, K, V, const N: usize>(
     shards: &'a [Shard<K, V, N>],

@@ -34,6 +34,9 @@ impl Spread {
     }
 }
 
+/// The unit of a share that was lost.
+pub const LOST: &str = "lost";
+
 /// One figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
@@ -47,12 +50,13 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Whether it is a longer time than another, or a lower rate.
-    fn is_slower_than(&self, other: &Figure) -> bool {
+    /// Whether it counts, and not another measurement of the same: a machine that others use makes times longer and
+    /// rates lower, but no room or loss larger than they may be without.
+    fn counts_over(&self, other: &Figure) -> bool {
         match self.unit.as_str() {
-            "cycles" | "ns" | "µs" | "s" => self.value > other.value,
-            "Mpps" | "Gbps" | "1/s" => self.value < other.value,
-            _ => false,
+            "cycles" | "ns" | "µs" | "s" => self.value <= other.value,
+            "Mpps" | "Gbps" | "1/s" | "bytes" | LOST => self.value >= other.value,
+            _ => true,
         }
     }
 }
@@ -82,7 +86,8 @@ impl Figures {
 
     /// Adds all of another collection, which measured the same at another time. A line is what stands before
     /// `/cycles` in a name: all figures of a line that both have are those of the time when it was quicker. Of
-    /// other times the shorter counts, of rates the higher; of anything else the later.
+    /// other times the shorter counts, of rates the higher; of bytes and what was lost the most; of anything else the
+    /// later.
     pub fn extend_by_quicker(&mut self, other: Figures) {
         let is_slower = |line: &str| {
             let cycles = format!("{line}/cycles");
@@ -90,7 +95,7 @@ impl Figures {
         };
         let counts = |name: &str, figure: &Figure| match other.line_of(name) {
             Some(line) => !is_slower(line),
-            None => self.0.get(name).is_none_or(|known| !figure.is_slower_than(known)),
+            None => self.0.get(name).is_none_or(|known| figure.counts_over(known)),
         };
         let counting = other.0.iter().filter(|(name, figure)| counts(name, figure));
         let counting: Vec<_> = counting.map(|(name, one)| (name.clone(), one.clone())).collect();
@@ -164,9 +169,10 @@ mod tests {
     }
 
     #[test]
-    fn of_two_times_the_shorter_counts_and_of_two_rates_the_higher() {
+    fn of_two_times_the_shorter_counts_of_two_rates_the_higher_and_of_losses_the_worse() {
         let measured = |time, rate, bytes| {
             let mut figures = Figures::default();
+            figures.add("control/install-busy/10/loss", bytes / 1e6, LOST);
             figures.add("fib/1000/single_ns", time, "ns");
             figures.add("cores/many/2/mpps", rate, "Mpps");
             figures.add("fib/vrfs/10/bytes", bytes, "bytes");
@@ -174,7 +180,7 @@ mod tests {
         };
         let mut figures = measured(20.0, 5.0, 1000.0);
         figures.extend_by_quicker(measured(13.0, 4.0, 900.0));
-        assert_eq!(figures, measured(13.0, 5.0, 900.0));
+        assert_eq!(figures, measured(13.0, 5.0, 1000.0));
         figures.extend_by_quicker(measured(14.0, 6.0, 1100.0));
         assert_eq!(figures, measured(13.0, 6.0, 1100.0));
     }

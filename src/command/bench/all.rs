@@ -26,8 +26,8 @@ const RECORD_END: &str = "<!-- aims: end -->";
 ///
 /// Runs the other benches one after the other, prints the table of the aims with what was measured,
 /// the bound, how far the value is from it (above 1 on the good side) and whether it is met, and
-/// writes the page with the charts. All but the installing of many tunnels is measured in several passes, minutes
-/// apart, and of each line the quickest counts. What needs root is left out for others, and says so.
+/// writes the page with the charts. What is judged is measured in several passes, minutes apart: of each line the
+/// quickest counts, and of bytes and losses the most. What needs root is left out for others, and says so.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Exit codes:
@@ -98,7 +98,7 @@ const PARTS: &[Part] = &[
     // Both cores have to be left alone at the same moments.
     again("cores --rounds 160"),
     Part { needs_root: true, ..again("xfrm --sas 50000 --workers idle --rounds 4") },
-    Part { needs_root: true, ..once("control --per-datagram 4") },
+    Part { needs_root: true, ..again("control --per-datagram 4") },
     // As IKE daemons send.
     Part { needs_root: true, ..once("control --per-datagram 0 --rekeys 0") },
 ];

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
-use lab::figure::Figures;
+use lab::figure::{Figures, LOST};
 use serde_json::Value;
 
 use crate::command::Unfit;
@@ -93,7 +93,7 @@ fn control(report: &Value) -> Figures {
             figures.add(format!("{of}/install-{under}/{tunnels}/s"), seconds, "s");
         }
         if let Some(loss) = traffic["loss_ratio"].as_f64() {
-            figures.add(format!("{of}/install-{under}/{tunnels}/loss"), loss, "1");
+            figures.add(format!("{of}/install-{under}/{tunnels}/loss"), loss, LOST);
         }
     }
     let resident = |when: &str| report["memory"][when]["resident_bytes"].as_f64();
@@ -106,7 +106,7 @@ fn control(report: &Value) -> Figures {
         figures.add(format!("{of}/rekeys_per_s"), rate, "1/s");
     }
     if let Some(loss) = rekeying["traffic"]["loss_ratio"].as_f64() {
-        figures.add(format!("{of}/rekeys_loss"), loss, "1");
+        figures.add(format!("{of}/rekeys_loss"), loss, LOST);
     }
     if let Some(seconds) = report["stop_s"].as_f64() {
         figures.add(format!("{of}/stop_s"), seconds, "s");

@@ -15,6 +15,7 @@
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,7 @@ use dataplane::selector::{PortMatch, Selector};
 use foldhash::HashMap;
 
 use super::backstop::{Backstop, forwarded};
-use super::short::{Short, put_address, take_address};
+use super::short::{KEY_BYTES_MAX, Parts, Short, put, put_address, take_address};
 
 /// The file's name in the instance's run directory.
 const FILE: &str = "guard";
@@ -41,7 +42,7 @@ pub type Held = (Direction, Selector);
 
 /// A [`Held`] in few bytes: 12 of them for IPv4, if it is for all ports.
 type HeldKey = Short<14>;
-const HELD_BYTES_MAX: usize = 12 + 2 * 16;
+const _: () = assert!(12 + 2 * 16 <= KEY_BYTES_MAX);
 
 /// The log of what is held.
 pub struct Guard {
@@ -100,7 +101,8 @@ impl Guard {
     /// A policy that protects or blocks was installed. What it holds is held from the next
     /// [`flush`](Guard::flush) on.
     pub fn protect(&mut self, held: Held) -> io::Result<()> {
-        match self.held.get_mut(&key_of(held)) {
+        let key = key_of(held);
+        match self.held.get_mut(&key) {
             Some(count) => {
                 *count += 1;
                 Ok(())
@@ -111,7 +113,7 @@ impl Guard {
                 {
                     self.backstop.block(&selector)?;
                 }
-                self.held.insert(key_of(held), 1);
+                self.held.insert(key, 1);
                 self.note('+', held);
                 Ok(())
             }
@@ -199,18 +201,18 @@ fn is_forwarded_otherwise(all: &HashMap<HeldKey, u32>, (direction, selector): He
 
 fn key_of((direction, selector): Held) -> HeldKey {
     let Selector { source, destination, protocol, source_port, destination_port } = selector;
-    let mut bytes = Vec::with_capacity(HELD_BYTES_MAX);
+    let mut parts = Parts::new();
     let (is_ipv4, ports) = (source.address().is_ipv4(), [source_port, destination_port]);
     let some_ports = ports != [PortMatch::ANY; 2];
     let what = direction as u8 | u8::from(is_ipv4) << 7 | u8::from(some_ports) << 6;
-    bytes.extend_from_slice(&[what, source.len(), destination.len(), protocol]);
+    put(&mut parts, &[what, source.len(), destination.len(), protocol]);
     for port in ports.iter().filter(|_| some_ports) {
-        bytes.extend_from_slice(&port.port.to_ne_bytes());
-        bytes.extend_from_slice(&port.mask.to_ne_bytes());
+        put(&mut parts, &port.port.to_ne_bytes());
+        put(&mut parts, &port.mask.to_ne_bytes());
     }
-    put_address(&mut bytes, source.address());
-    put_address(&mut bytes, destination.address());
-    Short::new(&bytes)
+    put_address(&mut parts, source.address());
+    put_address(&mut parts, destination.address());
+    Short::new(&parts)
 }
 
 /// What a key was made of; `None` for no key.
@@ -285,12 +287,39 @@ fn write_line(out: &mut String, mark: char, (direction, selector): Held) {
         Direction::Forward => "fwd",
     };
     let Selector { source, destination, protocol, source_port, destination_port } = selector;
-    // Writing to a string cannot fail.
-    let _ = writeln!(
-        out,
-        "{mark} {direction} {source} {destination} {protocol} {}/{} {}/{}",
-        source_port.port, source_port.mask, destination_port.port, destination_port.mask
-    );
+    let mut number = itoa::Buffer::new();
+    out.extend([mark, ' ']);
+    out.push_str(direction);
+    for prefix in [source, destination] {
+        out.push(' ');
+        write_address(out, prefix.address());
+        out.push('/');
+        out.push_str(number.format(prefix.len()));
+    }
+    out.push(' ');
+    out.push_str(number.format(protocol));
+    for port in [source_port, destination_port] {
+        out.push(' ');
+        out.push_str(number.format(port.port));
+        out.push('/');
+        out.push_str(number.format(port.mask));
+    }
+    out.push('\n');
+}
+
+/// Three in a hundred parts of installing a tunnel were formatting addresses.
+fn write_address(out: &mut String, address: IpAddr) {
+    match address {
+        IpAddr::V4(v4) => {
+            let mut number = itoa::Buffer::new();
+            for (at, octet) in v4.octets().into_iter().enumerate() {
+                out.push_str(if at == 0 { "" } else { "." });
+                out.push_str(number.format(octet));
+            }
+        }
+        // Writing to a string cannot fail.
+        IpAddr::V6(v6) => drop(write!(out, "{v6}")),
+    }
 }
 
 fn parse(line: &str) -> Option<(char, Held)> {

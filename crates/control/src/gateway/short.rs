@@ -5,6 +5,8 @@
 
 use std::net::IpAddr;
 
+use arrayvec::ArrayVec;
+
 /// The bytes of a key: up to `N` in place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Short<const N: usize>(Bytes<N>);
@@ -40,11 +42,22 @@ impl<const N: usize> Short<N> {
     }
 }
 
+/// The most that a key is made of: two addresses of IPv6, and twelve bytes.
+pub const KEY_BYTES_MAX: usize = 12 + 2 * 16;
+
+/// What a key is being made of, where it costs nothing.
+pub type Parts = ArrayVec<u8, KEY_BYTES_MAX>;
+
+/// Appends bytes, for which there is room.
+pub fn put(parts: &mut Parts, bytes: &[u8]) {
+    parts.extend(bytes.iter().copied());
+}
+
 /// Appends an address, whose family its length tells.
-pub fn put_address(bytes: &mut Vec<u8>, address: IpAddr) {
+pub fn put_address(parts: &mut Parts, address: IpAddr) {
     match address {
-        IpAddr::V4(v4) => bytes.extend_from_slice(&v4.octets()),
-        IpAddr::V6(v6) => bytes.extend_from_slice(&v6.octets()),
+        IpAddr::V4(v4) => put(parts, &v4.octets()),
+        IpAddr::V6(v6) => put(parts, &v6.octets()),
     }
 }
 
@@ -80,9 +93,9 @@ mod tests {
     fn addresses_come_back() {
         for text in ["192.0.2.1", "2001:db8::1"] {
             let address: IpAddr = text.parse().unwrap();
-            let mut bytes = Vec::new();
-            put_address(&mut bytes, address);
-            let mut rest = &bytes[..];
+            let mut parts = Parts::new();
+            put_address(&mut parts, address);
+            let mut rest = &parts[..];
             assert_eq!(take_address(&mut rest, address.is_ipv4()), Some(address));
             assert!(rest.is_empty() && take_address(&mut rest, true).is_none());
         }

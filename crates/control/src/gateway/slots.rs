@@ -20,7 +20,7 @@ use dataplane::view::View;
 use foldhash::HashMap;
 
 use super::candidates::{Candidate, Candidates, SHARED};
-use super::short::{Short, put_address};
+use super::short::{KEY_BYTES_MAX, Parts, Short, put, put_address};
 use crate::xfrm::SaId;
 
 /// What a slot's SA must be. An SPI of zero stands for any; a reqid of zero does not, as in
@@ -68,15 +68,15 @@ impl SlotKey {
     /// The slot's ends, whatever its SPI.
     fn ends_key(&self) -> EndsKey {
         let SlotKey { if_id, mode, source, destination, reqid, .. } = *self;
-        let mut bytes = Vec::with_capacity(ENDS_BYTES_MAX);
-        bytes.push(u8::from(mode == Mode::Transport));
-        bytes.extend_from_slice(&reqid.to_ne_bytes());
-        put_address(&mut bytes, source);
-        put_address(&mut bytes, destination);
+        let mut parts = Parts::new();
+        put(&mut parts, &[u8::from(mode == Mode::Transport)]);
+        put(&mut parts, &reqid.to_ne_bytes());
+        put_address(&mut parts, source);
+        put_address(&mut parts, destination);
         if if_id != 0 {
-            bytes.extend_from_slice(&if_id.to_ne_bytes());
+            put(&mut parts, &if_id.to_ne_bytes());
         }
-        Short::new(&bytes)
+        Short::new(&parts)
     }
 
     /// What packets find the slot by, in transport mode.
@@ -88,7 +88,7 @@ impl SlotKey {
 
 /// Mode, reqid, two addresses and, of a tunnel in route mode, its `if_id`: mostly 13 bytes for IPv4.
 type EndsKey = Short<14>;
-const ENDS_BYTES_MAX: usize = 5 + 2 * 16 + 4;
+const _: () = assert!(5 + 2 * 16 + 4 <= KEY_BYTES_MAX);
 
 /// An SA on offer.
 #[derive(Clone, Copy)]

@@ -18,21 +18,37 @@ const GROUP: usize = 8 * WORD;
 /// Appends what of `bytes` differs from `usual`, which is as long: whole words.
 pub(super) fn pack(bytes: &[u8], usual: &[u8], out: &mut Vec<u8>) {
     debug_assert!(bytes.len() == usual.len() && bytes.len().is_multiple_of(WORD));
-    for (bytes, usual) in bytes.chunks(GROUP).zip(usual.chunks(GROUP)) {
-        let (mut mask, mut differing, mut count) = (0u8, [[0; WORD]; GROUP / WORD], 0);
+    let (groups, last) = bytes.as_chunks::<GROUP>();
+    let (usual_groups, usual_last) = usual.as_chunks::<GROUP>();
+    for (group, usual) in groups.iter().zip(usual_groups) {
+        // Most are as usual, and always the same ones.
+        match group == usual {
+            true => out.push(0),
+            false => pack_group(group, usual, out),
+        }
+    }
+    if !last.is_empty() {
+        pack_group(last, usual_last, out);
+    }
+}
+
+fn pack_group(bytes: &[u8], usual: &[u8], out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&[0; 1 + GROUP]);
+    let (mut mask, mut count) = (0u8, 0);
+    if let Some((place, room)) = out[start..].split_first_mut() {
+        let room = room.as_chunks_mut().0;
         let words = bytes.as_chunks().0.iter().zip(usual.as_chunks().0);
         for (at, (word, usual)) in words.enumerate() {
             let difference = u32::from_ne_bytes(*word) ^ u32::from_ne_bytes(*usual);
             // Written in any case, and only kept if it is one: there is nothing to guess for the processor.
-            differing[count % differing.len()] = difference.to_ne_bytes();
+            room[count % (GROUP / WORD)] = difference.to_ne_bytes();
             mask |= u8::from(difference != 0) << at;
             count += usize::from(difference != 0);
         }
-        out.push(mask);
-        let end = out.len() + count * WORD;
-        out.extend_from_slice(differing.as_flattened());
-        out.truncate(end);
+        *place = mask;
     }
+    out.truncate(start + 1 + count * WORD);
 }
 
 /// Makes of `out`, which is as it usually is, what [`pack`] was given; the rest. `None`, with `out` half
