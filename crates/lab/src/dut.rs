@@ -109,7 +109,8 @@ impl Dut {
             // Gateways of one worker take turns at the cores.
             let one = [cores[index % cores.len()]];
             let cores = if several.len() == 1 { &one[..] } else { several };
-            Gateway::launch(wiring, index, &site.gateway, &ports, cores, binary, scratch)
+            let shape = Shape { ports: &ports, cores, ring: recipe.ring };
+            Gateway::launch(wiring, index, &site.gateway, shape, binary, scratch)
         };
         // Both are launched before either is waited for.
         let [near, far] = [launch(0), launch(1)];
@@ -226,8 +227,7 @@ impl Gateway {
         wiring: &Wiring,
         index: usize,
         label: &str,
-        ports: &[&str],
-        cores: &[usize],
+        shape: Shape<'_>,
         binary: &Path,
         scratch: &Path,
     ) -> Result<Gateway, DutError> {
@@ -235,7 +235,7 @@ impl Gateway {
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let instance = format!("lab-{}-{serial}-{label}", std::process::id());
         let config = scratch.join(format!("{instance}.toml"));
-        let text = configuration(&instance, ports, cores, &scratch.join("state"));
+        let text = configuration(&instance, shape, &scratch.join("state"));
         fs::write(&config, text).map_err(|source| DutError::Io {
             what: format!("writing {}", config.display()),
             source,
@@ -289,12 +289,24 @@ fn workers<'a>(recipe: &Recipe, cores: &'a [usize]) -> &'a [usize] {
     &cores[..cores.len().min(recipe.cores as usize)]
 }
 
+/// What a gateway's configuration says of the machine.
+#[derive(Clone, Copy)]
+struct Shape<'a> {
+    ports: &'a [&'a str],
+    cores: &'a [usize],
+    ring: Option<u32>,
+}
+
 /// A gateway's configuration: a worker for each core, and nothing left behind outside `state`.
-fn configuration(name: &str, ports: &[&str], cores: &[usize], state: &Path) -> String {
+fn configuration(name: &str, shape: Shape<'_>, state: &Path) -> String {
+    let Shape { ports, cores, ring } = shape;
     let ports: String =
         ports.iter().map(|port| format!("\n[[port]]\ninterface = \"{port}\"\n")).collect();
+    let ring = ring.map_or_else(String::new, |ring| format!("ring = {ring}\n"));
     let state = state.display();
-    format!("name = \"{name}\"\ncores = {cores:?}\n{ports}\n[control]\nstate_dir = \"{state}\"\n")
+    format!(
+        "name = \"{name}\"\ncores = {cores:?}\n{ring}{ports}\n[control]\nstate_dir = \"{state}\"\n"
+    )
 }
 
 /// The cores that this process may use, lowest first; the gateways take turns at them.
@@ -318,10 +330,12 @@ mod tests {
 
     #[test]
     fn a_configuration_names_what_the_gateway_needs() {
-        let text = configuration("lab-1-0-gw0", &["p1", "p0"], &[3], Path::new("/tmp/x/state"));
+        let shape = Shape { ports: &["p1", "p0"], cores: &[3], ring: Some(4096) };
+        let text = configuration("lab-1-0-gw0", shape, Path::new("/tmp/x/state"));
         let table: toml::Table = text.parse().unwrap();
         assert_eq!(table["name"].as_str(), Some("lab-1-0-gw0"));
         assert_eq!(table["cores"].as_array().unwrap()[0].as_integer(), Some(3));
+        assert_eq!(table["ring"].as_integer(), Some(4096));
         let ports: Vec<_> = table["port"].as_array().unwrap().iter().collect();
         assert_eq!(ports[0]["interface"].as_str(), Some("p1"));
         assert_eq!(ports[1]["interface"].as_str(), Some("p0"));

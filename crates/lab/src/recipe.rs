@@ -80,6 +80,9 @@ pub struct Recipe {
     /// Workers of each gateway, as far as the machine has cores.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub cores: u32,
+    /// Descriptors of each of the rings of a gateway's queues, a power of two; absent: as the gateway chooses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ring: Option<u32>,
     /// What lies between the gateways where they are not back to back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub router: Option<Router>,
@@ -271,6 +274,9 @@ impl Recipe {
         within("drain_ms", self.ramp.drain_ms, 1, 60_000)?;
         within("warm_up_s", self.warm_up_s, 0.0, 600.0)?;
         within("cores", self.cores, 1, CORES_MAX)?;
+        if let Some(ring) = self.ring.filter(|ring| !ring.is_power_of_two()) {
+            return Err(value("ring", ring, "a power of two"));
+        }
         within("replay_window", self.esp.replay_window, 1, 4096)?;
         within("latency_us_max", self.thresholds.latency_us_max, 1.0, 1e9)?;
         within("rx_loss_percent_max", self.thresholds.rx_loss_percent_max, 0.0, 100.0)?;

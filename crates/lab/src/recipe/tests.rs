@@ -138,6 +138,8 @@ fn every_sa_has_a_number_of_its_own() {
     }
     let crowded = Recipe { cores: 16, ..recipe.clone() };
     assert_eq!(crowded.check().unwrap_err().to_string(), "cores is 16, expected 1..=15");
+    let odd = Recipe { ring: Some(3000), ..recipe.clone() };
+    assert_eq!(odd.check().unwrap_err().to_string(), "ring is 3000, expected a power of two");
     let mut close = Recipe { cores: 15, ..recipe };
     close.check().unwrap();
     close.esp.spi_towards_near = 0x1f00_0000;
