@@ -288,6 +288,11 @@ where
 
     #[inline(always)]
     fn shard(&self, index: usize) -> &Shard<K, V, N> {
+        if self.aside_bits == 0 { &self.shards[index] } else { self.shard_of_both(index) }
+    }
+
+    #[cold]
+    fn shard_of_both(&self, index: usize) -> &Shard<K, V, N> {
         match self.may_be_aside(index) {
             true => shard_aside(&self.shards, &self.aside, index),
             false => &self.shards[index],
@@ -295,7 +300,7 @@ where
     }
 
     /// Whether another shard may count instead of that in the array.
-    #[inline(always)]
+    #[inline]
     fn may_be_aside(&self, index: usize) -> bool {
         self.aside_bits & bit_of(index) != 0
     }
@@ -445,13 +450,12 @@ fn shard_of(hash: u64, count: usize) -> usize {
 }
 
 /// The bit that stands for an index, and for one in so many others.
-#[inline(always)]
+#[inline]
 fn bit_of(index: usize) -> u64 {
     1 << (index % u64::BITS as usize)
 }
 
 /// The shard of an index, of an array and those that count instead.
-#[cold]
 fn shard_aside<'a, K, V, const N: usize>(
     shards: &'a [Shard<K, V, N>],
     aside: &'a [(usize, Shard<K, V, N>)],
