@@ -39,6 +39,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/dataplane/src/publication.rs",
     "crates/dataplane/src/table.rs",
     "crates/dataplane/src/table/shard.rs",
+    "crates/dataplane/src/table/steady.rs",
     "interleavings/tests/models.rs",
     "preload/",
 ];

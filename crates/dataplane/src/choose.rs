@@ -1,9 +1,9 @@
 //! Seventh stage: the outbound policy, and the SA where it asks for one.
 //!
 //! 1. Which packets are of one run? For each run, ask for the memory in which its policy is found.
-//! 2. By then it has come: the policy, or the row of the tunnel that a packet's route leads into; ask for
-//!    the memory of that.
-//! 3. What it says; ask for the memory of the slot in which its SA is.
+//! 2. By then it has come: the policy that presumably decides, or the row of the tunnel that a packet's route
+//!    leads into; ask for the memory of that.
+//! 3. Does it decide, and what does it say? Ask for the memory of the slot in which its SA is.
 //! 4. The SA; ask for its memory, which `seal` is about to need.
 //!
 //! Packets without a protect policy leave in clear. Nothing in a packet is changed here. Where no policy can

@@ -17,60 +17,27 @@
 
 mod lineage;
 mod shard;
+mod steady;
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use foldhash::quality::RandomState;
-use wire::ethernet::MacAddr;
 
 use self::lineage::Lineage;
 pub use self::shard::Home;
 use self::shard::Shard;
+pub use self::steady::{Beside, Steady};
 
-/// Entries per shard, in the mean, at which the number of shards doubles. A shard of policies is 3 KiB then,
-/// copied in a quarter of a microsecond; smaller ones make the array of shards larger, which is to stay
+/// Entries per shard, in the mean, at which the number of shards doubles. A shard of policies is 1.6 KiB then,
+/// one of SAs 2 KiB, copied in a fifth of a microsecond; smaller ones make the array of shards larger, which is to stay
 /// where it is read quickly.
 const SHARD_ENTRIES_MAX: usize = 64;
 
 /// Shards that a version keeps beside the array. Sixteen bring the array's copying below that of
 /// the shard; a look-up compares sixteen numbers as long as they are there.
 const ASIDE_MAX: usize = 16;
-
-/// What may be a value: it stays as it is while several versions have its bits.
-///
-/// # Safety
-/// Nothing in the value itself changes through a shared reference, and it claims no memory for itself
-/// alone, as a `Box` does; an `Arc` may lead to what changes.
-pub unsafe trait Steady: Clone {}
-
-// SAFETY: the count and what is counted lie elsewhere.
-unsafe impl<T: ?Sized> Steady for Arc<T> {}
-// SAFETY: these are but numbers.
-unsafe impl Steady for () {}
-// SAFETY: as above.
-unsafe impl Steady for u16 {}
-// SAFETY: as above.
-unsafe impl Steady for u32 {}
-// SAFETY: as above.
-unsafe impl Steady for MacAddr {}
-// SAFETY: two such beside each other.
-unsafe impl<A: Steady, B: Steady> Steady for (A, B) {}
-// SAFETY: one such or nothing.
-unsafe impl<V: Steady> Steady for Option<V> {}
-
-/// Numbers beside a value.
-#[derive(Clone, Debug)]
-pub struct Beside<T, V> {
-    /// The numbers, or what else is but bits.
-    pub numbers: T,
-    /// The value.
-    pub value: V,
-}
-
-// SAFETY: what can be copied has no cell in it, and claims nothing; the other is steady.
-unsafe impl<T: Copy, V: Steady> Steady for Beside<T, V> {}
 
 /// A copy-on-write hash table in shards. `N` entries lie in a cache line, or in as many lines as they
 /// take.

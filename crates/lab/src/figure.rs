@@ -50,8 +50,8 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Whether it counts, and not another measurement of the same: a machine that others use makes times longer and
-    /// rates lower, but no room or loss larger than they may be without.
+    /// Whether it counts, and not another measurement of the same. Of times the shorter does and of rates the higher, as
+    /// others on the machine only make them worse; of bytes and losses the most, as nobody is spared those.
     fn counts_over(&self, other: &Figure) -> bool {
         match self.unit.as_str() {
             "cycles" | "ns" | "µs" | "s" => self.value <= other.value,

@@ -307,7 +307,7 @@ fn write_line(out: &mut String, mark: char, (direction, selector): Held) {
     out.push('\n');
 }
 
-/// Three in a hundred parts of installing a tunnel were formatting addresses.
+/// Without the formatter, which took three hundredths of what it takes to install a tunnel.
 fn write_address(out: &mut String, address: IpAddr) {
     match address {
         IpAddr::V4(v4) => {

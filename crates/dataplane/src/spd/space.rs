@@ -39,12 +39,12 @@ pub(super) struct Space<A> {
     tuples: Vec<Tuple<A>>,
     /// Every bit that any policy here looks at, or looked at before it was removed.
     seen: Fields<A>,
-    /// Whether policies here are found by all that they say themselves.
+    /// Whether every policy is found by just what it says itself that it selects: not where that is without ports.
     all_tell: bool,
 }
 
 impl<A: Address> Space<A> {
-    /// No policies; whether they will be found by all that they say themselves.
+    /// No policies; whether each will be found by just what it says itself.
     pub(super) fn new(all_tell: bool) -> Space<A> {
         Space { tuples: Vec::new(), seen: Fields::none(), all_tell }
     }

@@ -10,10 +10,10 @@
 //!          └────────────────────────────────────────────────────┘       └───────────────────────────────────┘
 //! ```
 //!
-//! A policy of IPv4 says itself what it selects, in the line that every packet needs that it decides: the table
-//! has but its tag, five to a line, so that the tables of 10 000 policies stay in a core's own cache. A look-up *presumes*
-//! the policy that has the tag, asks for its memory, and *confirms* once it is there. Of IPv6, and of what is
-//! found without its ports, the table has what the best selects, and compares it at once.
+//! A policy of IPv4 says itself what it selects, in the line that it is counted in anyway: the table has but its
+//! tag, five to a line, so that the tables of 10 000 policies stay in a core's own cache. A look-up *presumes* the
+//! policy that has the tag, asks for its memory, and *confirms* once that is there. Of IPv6, and of what is found
+//! without its ports, the table has what the best selects, and compares it at once.
 
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
@@ -226,7 +226,7 @@ impl<A: Address> Best<A> {
 }
 
 impl<A: Address> Tuple<A> {
-    /// No policies under a mask; whether all that will come say themselves what they select here.
+    /// No policies under a mask; whether each that will come says itself what it is found by.
     pub(super) fn new(mask: Fields<A>, is_shared: bool, all_tell: bool) -> Tuple<A> {
         let by_tag = match all_tell {
             true => Best::Telling(Table::new()),
