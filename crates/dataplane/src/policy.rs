@@ -144,7 +144,7 @@ impl Policy {
             packets: zero(),
             bytes: zero(),
             last_use_ns: zero(),
-            brief: Brief::with(&Shape::of(&config)),
+            brief: Brief::with(&Shape::of(&config), ()),
             priority: config.priority,
             bundle: bundle.unwrap_or(NO_BUNDLE),
             claimed_by: AtomicU16::new(0),

@@ -42,28 +42,14 @@ impl Whole {
 impl<A: Address> Brief<A> {
     /// A shape, if it can be told so briefly.
     pub(crate) fn of(shape: &Shape<A>) -> Option<Brief<A>> {
-        let brief = Brief::with(shape);
+        let brief = Brief::with(shape, ());
         (brief.whole.mask() == shape.port_mask).then_some(brief)
     }
+}
 
-    /// What selects everything.
-    pub(crate) fn any() -> Brief<A> {
-        let none = A::of(0);
-        Brief {
-            source: none,
-            destination: none,
-            ports: 0,
-            if_id: 0,
-            beside: (),
-            source_len: 0,
-            destination_len: 0,
-            protocol: 0,
-            whole: Whole::Neither,
-        }
-    }
-
+impl<A: Address, T> Brief<A, T> {
     /// All of a shape but its ports, which count whole where all of their bits do, and else not at all.
-    pub(crate) fn with(shape: &Shape<A>) -> Brief<A> {
+    pub(crate) fn with(shape: &Shape<A>, beside: T) -> Brief<A, T> {
         let whole = [Whole::Both, Whole::Source, Whole::Destination];
         let is_whole = |whole: &Whole| shape.port_mask & whole.mask() == whole.mask();
         Brief {
@@ -71,7 +57,7 @@ impl<A: Address> Brief<A> {
             destination: shape.destination,
             ports: shape.ports,
             if_id: shape.if_id,
-            beside: (),
+            beside,
             source_len: shape.source_len,
             destination_len: shape.destination_len,
             protocol: shape.protocol,
@@ -79,25 +65,6 @@ impl<A: Address> Brief<A> {
         }
     }
 
-    /// The same with something else.
-    pub(crate) fn beside<T>(self, beside: T) -> Brief<A, T> {
-        let Brief { source, destination, ports, if_id, .. } = self;
-        let Brief { source_len, destination_len, protocol, whole, .. } = self;
-        Brief {
-            source,
-            destination,
-            ports,
-            if_id,
-            beside,
-            source_len,
-            destination_len,
-            protocol,
-            whole,
-        }
-    }
-}
-
-impl<A: Address, T> Brief<A, T> {
     /// Whether a flow is selected.
     #[inline(always)]
     pub(crate) fn selects(&self, flow: &Fields<A>) -> bool {

@@ -171,16 +171,15 @@ impl<A: Address> Best<A> {
         }
     }
 
-    /// Sets the policy with a tag, to one that it takes, or to none.
-    fn set(&mut self, tag: Tag, best: Option<Rule<A>>) {
+    /// Sets the policy with the tag of a shape, to one that it takes, or to none.
+    fn set(&mut self, tag: Tag, shape: &Shape<A>, best: Option<Rule<A>>) {
         match (self, best) {
             (Best::Telling(policies), Some(best)) => drop(policies.insert(tag, best.value)),
             (Best::Telling(policies), None) => drop(policies.remove(&tag)),
             (Best::Told(told), Some(best)) => {
-                let brief = Brief::with(&best.numbers.shape).beside(tag);
-                drop(told.insert(brief, best.value));
+                drop(told.insert(Brief::with(&best.numbers.shape, tag), best.value));
             }
-            (Best::Told(told), None) => drop(told.remove(&Brief::any().beside(tag))),
+            (Best::Told(told), None) => drop(told.remove(&Brief::with(shape, tag))),
         }
     }
 
@@ -367,10 +366,10 @@ impl<A: Address> Tuple<A> {
         best.into_iter().chain(self.behind(tag).iter().cloned()).collect()
     }
 
-    /// Sets what has a tag, best first.
-    fn set(&mut self, tag: Tag, mut rules: Vec<Rule<A>>) {
+    /// Sets what has the tag of a shape, best first.
+    fn set(&mut self, tag: Tag, shape: &Shape<A>, mut rules: Vec<Rule<A>>) {
         let is_taken = rules.first().is_some_and(|best| self.by_tag.takes(best));
-        self.by_tag.set(tag, is_taken.then(|| rules.remove(0)));
+        self.by_tag.set(tag, shape, is_taken.then(|| rules.remove(0)));
         match rules.is_empty() {
             false => drop(self.behind.insert(tag, Arc::new(rules.into_boxed_slice()))),
             true => drop(self.behind.remove(&tag)),
@@ -378,13 +377,14 @@ impl<A: Address> Tuple<A> {
     }
 
     pub(super) fn insert(&mut self, rule: Rule<A>) {
-        let (tag, rank) = (self.tag(&rule.numbers.shape.value()), rule.numbers.rank());
+        let (shape, rank) = (rule.numbers.shape, rule.numbers.rank());
+        let tag = self.tag(&shape.value());
         let mut rules = self.rules_at(tag);
         self.best = self.best.min(rank);
         rules.push(rule);
         // Among equals the first that came.
         rules.sort_by_key(|rule| rule.numbers.rank());
-        self.set(tag, rules);
+        self.set(tag, &shape, rules);
     }
 
     /// Removes the policy of a shape and an index.
@@ -393,7 +393,7 @@ impl<A: Address> Tuple<A> {
         let mut rules = self.rules_at(tag);
         let is_it = |rule: &Rule<A>| rule.value.index() == index && rule.numbers.shape == *shape;
         let removed = rules.remove(rules.iter().position(is_it)?);
-        self.set(tag, rules);
+        self.set(tag, shape, rules);
         self.removals += 1;
         // Exactness costs a scan; done this seldom, it costs each removal a constant.
         if self.removals > self.len() / 2 {
