@@ -8,8 +8,10 @@
 //! Constant time by construction: no table, no branch and no address depends on key or data. What
 //! this file does not do: wipe what was opened in vain; `key.rs` does that.
 
+mod ends;
 mod general;
 mod ghash;
+mod groups;
 mod hash;
 mod lanes;
 mod packet;

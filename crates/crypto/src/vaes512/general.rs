@@ -2,10 +2,11 @@
 
 use std::arch::x86_64::*;
 
+use super::ends::Ends;
 use super::ghash::product;
-use super::hash::{Ends, Hash};
+use super::groups;
 use super::lanes::{block, store_block, words};
-use super::packet::{LINE_LEN, finish_any, groups, is_equal, nonce_words};
+use super::packet::{is_equal, nonce_words};
 use super::schedule::Schedule;
 use super::stream::Stream;
 use crate::key::is_within_limits;
@@ -76,11 +77,11 @@ fn process<const ROUNDS: usize, const SEALING: bool>(
 ) -> __m128i {
     let ends = Ends::lengths(data.len(), aad.len());
     let stream = Stream::<true>::new(schedule, &nonce_words(nonce));
-    let hash = Hash { value: hash_of_aad(schedule, aad), ..Hash::new(schedule) };
-    if data.len() <= LINE_LEN {
-        finish_any::<ROUNDS, SEALING, false, true>(&stream, data, hash, ends)
+    let before = hash_of_aad(schedule, aad);
+    if SEALING {
+        groups::seal::<ROUNDS, true>(stream, data, before, ends)
     } else {
-        groups::<ROUNDS, SEALING, true>(stream, data, hash, ends)
+        groups::open::<ROUNDS, true>(stream, data, before, ends)
     }
 }
 

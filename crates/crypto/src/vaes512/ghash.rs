@@ -8,6 +8,8 @@
 
 use std::arch::x86_64::*;
 
+use super::lanes::pin;
+
 /// x^128 = x^7 + x^2 + x + 1 in the reversed order of bits, multiplied by x.
 pub const POLYNOMIAL: u128 = 0xc200_0000_0000_0000_0000_0000_0000_0001;
 
@@ -26,6 +28,15 @@ impl Products {
     pub fn zero() -> Products {
         let zero = _mm512_setzero_si512();
         Products { low: zero, middle: zero, high: zero }
+    }
+
+    /// See [`super::lanes::pin`].
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+    pub fn pin(&mut self) {
+        pin(&mut self.low);
+        pin(&mut self.middle);
+        pin(&mut self.high);
     }
 }
 

@@ -2,15 +2,15 @@
 //!
 //! The packet is cut into units of 64 bytes, four blocks, which fill a register:
 //!
-//! 1. the AAD, one block in ESP. A packet of up to 176 bytes gives it a power of the hash key of its own; a longer one
+//! 1. the AAD, one block in ESP. A packet of up to 224 bytes gives it a power of the hash key of its own; a longer one
 //!    hashes it first;
-//! 2. groups of four units, from 241 bytes on: 16 blocks, one reduction. What a group's encryption
-//!    makes is hashed during the next one's, because AES and carry-less multiplication have an
-//!    execution unit each; one after the other they took 1.4 times as long (Sapphire Rapids);
-//! 3. what remains in a straight line: up to three units, the last of which may lack some bytes,
+//! 2. groups of units, from 241 bytes on: four that are sealed, eight that are opened, and one reduction for every 16 blocks. AES and
+//!    carry-less multiplication are interleaved (`groups.rs`); one after the other they took 1.4 times as long (Sapphire
+//!    Rapids);
+//! 3. what remains: units, the last of which may lack some bytes,
 //!    and the tail. The tail has at most three blocks, so that its first free lane takes the block
 //!    of lengths, and its fourth the counter block that encrypts the tag; in the hash, that lane takes the AAD
-//!    if it is free. All their products are summed and reduced once.
+//!    if it is free.
 //!
 //! A packet of 96 bytes thus takes 28 AES instructions and 10 multiplications, and nothing in it
 //! waits for the packet before it. Where a short packet is whole, each kind of length has a function of its own: what
@@ -21,25 +21,23 @@
 
 use std::arch::x86_64::*;
 
+use super::ends::{EMPTY, Ends, FULL, ROOMY};
 use super::ghash::{Products, reduce, reverse, sum_of_lanes};
-use super::hash::{ANY, EMPTY, Ends, FULL, Hash, ROOMY};
 use super::lanes::{
-    LANES_LEN, afresh, apart, block, load, load_whole, mask, store, store_block, store_whole,
+    LANES_LEN, apart, block, keep, load, load_whole, store, store_block, store_whole,
 };
-use super::schedule::Schedule;
+use super::schedule::{POWERS, Schedule};
 use super::stream::{BYTE_COUNTERS, Stream};
+use super::{groups, hash};
 use crate::NONCE_LEN;
 
 const BLOCK_LEN: usize = 16;
 
-/// Four units: as many blocks as there are powers.
-const GROUP_LEN: usize = 4 * LANES_LEN;
-
-/// The longest packet whose AAD and lengths have powers as well: two units and a tail.
-const WHOLE_LEN: usize = 2 * LANES_LEN + 3 * BLOCK_LEN;
+/// The longest packet whose AAD and lengths have powers as well: all but two blocks of as many as there are powers.
+const WHOLE_LEN: usize = (POWERS - 2) * BLOCK_LEN;
 
 /// The longest that is done in a straight line: three units and a tail.
-pub const LINE_LEN: usize = GROUP_LEN - BLOCK_LEN;
+pub const LINE_LEN: usize = 4 * LANES_LEN - BLOCK_LEN;
 
 /// Nonce and AAD of a packet as ESP has them, words as the machine has them.
 pub struct Head {
@@ -133,15 +131,17 @@ fn process<const ROUNDS: usize, const SEALING: bool>(
         97..=112 => line!(2, FULL, true),
         113..=128 => line!(3, EMPTY, true),
         129..=160 => line!(3, ROOMY, true),
-        161..=WHOLE_LEN => line!(3, FULL, true),
-        177..=192 => line!(4, EMPTY, false),
-        193..=LINE_LEN => line!(4, FULL, false),
+        161..=176 => line!(3, FULL, true),
+        177..=192 => line!(4, EMPTY, true),
+        193..=WHOLE_LEN => line!(4, ROOMY, true),
+        225..=LINE_LEN => line!(4, FULL, false),
         _ => process_groups::<ROUNDS, SEALING>(schedule, head, data, with_tag),
     }
 }
 
-/// A packet of at most 240 bytes in a straight line. One of at most 176 is `WHOLE`: it has so few blocks that the AAD has a power
-/// of its own.
+/// A packet of at most 240 bytes in a straight line. One of at most 224 is `WHOLE`: it has so few blocks that the AAD has a power
+/// of its own. There are `UNITS` − 1 units, of which only the last may lack bytes, fewer than a block, and only if the
+/// tail is empty; then the tail.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
 fn process_line<
@@ -158,8 +158,46 @@ fn process_line<
 ) -> bool {
     let ends = Ends::of_esp(&head.ends);
     let stream = Stream::<false>::new(schedule, &head.nonce);
-    let hash = if WHOLE { Hash::new(schedule) } else { Hash::of_aad(schedule, ends) };
-    with_tag(finish::<ROUNDS, SEALING, UNITS, TAIL, WHOLE, false, false>(&stream, data, hash, ends))
+    let before = if WHOLE { _mm_setzero_si128() } else { hash::of_aad(schedule, ends) };
+    let tail = UNITS - 1;
+    let mut states = [_mm512_setzero_si512(); UNITS];
+    let mut texts = states;
+    // What is known to have all its bytes is read and written without a mask.
+    let filled = if TAIL == EMPTY { tail } else { UNITS };
+    for unit in 0..filled {
+        let data = &data[unit * LANES_LEN..];
+        texts[unit] = match data.first_chunk() {
+            Some(whole) if unit + 1 < filled => load_whole(whole),
+            _ => load(data),
+        };
+        states[unit] = stream.counter_blocks(unit);
+    }
+    states[tail] = stream.tail_counter_blocks(tail);
+    let tail_len = data.len().saturating_sub(tail * LANES_LEN);
+    let tail_blocks = if TAIL == EMPTY { 0 } else { tail_len.div_ceil(BLOCK_LEN) & 3 };
+    let mut sum = Products::zero();
+    if !SEALING {
+        sum = hash::of_line::<UNITS, TAIL, WHOLE>(schedule, before, &texts, tail_blocks, ends);
+    }
+    stream.rounds(&mut states, 1..ROUNDS);
+    stream.last_round::<ROUNDS, UNITS>(&mut states, &texts);
+    for unit in 0..filled {
+        let data = &mut data[unit * LANES_LEN..];
+        texts[unit] = match data.first_chunk_mut() {
+            Some(whole) if unit + 1 < filled => {
+                store_whole(whole, states[unit]);
+                states[unit]
+            }
+            _ => {
+                store(data, states[unit]);
+                keep(states[unit], data.len())
+            }
+        };
+    }
+    if SEALING {
+        sum = hash::of_line::<UNITS, TAIL, WHOLE>(schedule, before, &texts, tail_blocks, ends);
+    }
+    with_tag(tag(sum_of_lanes(reduce(sum)), states[tail]))
 }
 
 /// A longer packet, but so short that its counters fit into a byte.
@@ -173,165 +211,20 @@ fn process_groups<const ROUNDS: usize, const SEALING: bool>(
 ) -> bool {
     let ends = Ends::of_esp(&head.ends);
     let stream = Stream::<false>::new(schedule, &head.nonce);
-    with_tag(groups::<ROUNDS, SEALING, false>(stream, data, Hash::of_aad(schedule, ends), ends))
+    let before = hash::of_aad(schedule, ends);
+    with_tag(if SEALING {
+        groups::seal::<ROUNDS, false>(stream, data, before, ends)
+    } else {
+        groups::open::<ROUNDS, false>(stream, data, before, ends)
+    })
 }
 
-/// At least 241 bytes: groups, and what is left of them.
+/// The tag of a packet with this hash; the tail's last lane is the counter block that encrypts it.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
-pub fn groups<const ROUNDS: usize, const SEALING: bool, const LONG: bool>(
-    mut stream: Stream<'_, LONG>,
-    data: &mut [u8],
-    mut hash: Hash<'_>,
-    ends: Ends,
-) -> __m128i {
-    let (groups, mut rest) = data.as_chunks_mut::<GROUP_LEN>();
-    let whole_groups = groups.len();
-    let mut groups = groups.iter_mut();
-    if SEALING && let Some(first) = groups.next() {
-        process_group::<ROUNDS, SEALING, false, LONG>(&mut stream, first, &mut hash);
-    }
-    for group in groups {
-        process_group::<ROUNDS, SEALING, true, LONG>(&mut stream, group, &mut hash);
-    }
-    if rest.len() > LINE_LEN {
-        if SEALING && whole_groups == 0 {
-            process_group::<ROUNDS, SEALING, false, LONG>(&mut stream, rest, &mut hash);
-        } else {
-            process_group::<ROUNDS, SEALING, true, LONG>(&mut stream, rest, &mut hash);
-        }
-        rest = rest.split_at_mut(rest.len()).1;
-    }
-    finish_any::<ROUNDS, SEALING, SEALING, LONG>(&stream, rest, hash, ends)
-}
-
-/// At most 240 bytes, of which nothing is known but what was hashed before.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
-pub fn finish_any<
-    const ROUNDS: usize,
-    const SEALING: bool,
-    const PENDING: bool,
-    const LONG: bool,
->(
-    stream: &Stream<'_, LONG>,
-    rest: &mut [u8],
-    hash: Hash<'_>,
-    ends: Ends,
-) -> __m128i {
-    macro_rules! finish {
-        ($units:literal) => {
-            finish::<ROUNDS, SEALING, $units, ANY, false, PENDING, LONG>(stream, rest, hash, ends)
-        };
-    }
-    match (rest.len() + BLOCK_LEN - 1) / LANES_LEN {
-        0 => finish!(1),
-        1 => finish!(2),
-        2 => finish!(3),
-        _ => finish!(4),
-    }
-}
-
-/// Four units, of which only the last may lack bytes, and fewer than a block. Hashes the group that
-/// is pending, and leaves its own pending; when opening, it hashes its own.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
-fn process_group<
-    const ROUNDS: usize,
-    const SEALING: bool,
-    const PENDING: bool,
-    const LONG: bool,
->(
-    stream: &mut Stream<'_, LONG>,
-    group: &mut [u8],
-    hash: &mut Hash<'_>,
-) {
-    if !SEALING {
-        (stream.schedule, hash.schedule) = (afresh(stream.schedule), afresh(hash.schedule));
-    }
-    let mut states = [_mm512_setzero_si512(); 4];
-    let mut texts = states;
-    for (unit, data) in group.chunks(LANES_LEN).enumerate() {
-        texts[unit] = load(data);
-        states[unit] = stream.counter_blocks(unit);
-        if !SEALING {
-            hash.group[unit] = reverse(texts[unit]);
-        }
-    }
-    stream.encrypt::<ROUNDS, 4, PENDING>(&mut states, &texts, hash);
-    stream.advance(4);
-    for (unit, data) in group.chunks_mut(LANES_LEN).enumerate() {
-        store(data, states[unit]);
-        if SEALING {
-            hash.group[unit] = reverse(keep(states[unit], data.len()));
-        }
-    }
-}
-
-/// A packet of at most 240 bytes, or what is left of a longer one after the groups; and the tag. There are `UNITS` − 1 units, of
-/// which only the last may lack bytes, fewer than a block, and only if the tail is empty; then the tail.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
-fn finish<
-    const ROUNDS: usize,
-    const SEALING: bool,
-    const UNITS: usize,
-    const TAIL: u8,
-    const WHOLE: bool,
-    const PENDING: bool,
-    const LONG: bool,
->(
-    stream: &Stream<'_, LONG>,
-    rest: &mut [u8],
-    mut hash: Hash<'_>,
-    ends: Ends,
-) -> __m128i {
-    let tail = UNITS - 1;
-    let mut states = [_mm512_setzero_si512(); UNITS];
-    let mut texts = states;
-    // What is known to have all its bytes is read and written without a mask. What has none begins where the data
-    // ends, and not at an empty slice of nowhere: a masked load or store of no bytes at an address without
-    // memory costs 250 cycles (a microcode assist).
-    let filled = if TAIL == EMPTY { tail } else { UNITS };
-    let start = |unit: usize, len: usize| match TAIL {
-        ANY => len.min(unit * LANES_LEN),
-        _ => unit * LANES_LEN,
-    };
-    for unit in 0..filled {
-        let data = &rest[start(unit, rest.len())..];
-        texts[unit] = match data.first_chunk() {
-            Some(whole) if TAIL != ANY && unit + 1 < filled => load_whole(whole),
-            _ => load(data),
-        };
-        states[unit] = stream.counter_blocks(unit);
-    }
-    states[tail] = stream.tail_counter_blocks(tail);
-    let tail_len = rest.len().saturating_sub(tail * LANES_LEN);
-    let tail_blocks = if TAIL == EMPTY { 0 } else { tail_len.div_ceil(BLOCK_LEN) & 3 };
-    let mut sum = Products::zero();
-    if !SEALING {
-        sum = hash.finish::<UNITS, TAIL, WHOLE>(&texts, tail_blocks, ends);
-    }
-    stream.encrypt::<ROUNDS, UNITS, PENDING>(&mut states, &texts, &mut hash);
-    for unit in 0..filled {
-        let start = start(unit, rest.len());
-        let data = &mut rest[start..];
-        texts[unit] = match data.first_chunk_mut() {
-            Some(whole) if TAIL != ANY && unit + 1 < filled => {
-                store_whole(whole, states[unit]);
-                states[unit]
-            }
-            _ => {
-                store(data, states[unit]);
-                keep(states[unit], data.len())
-            }
-        };
-    }
-    if SEALING {
-        sum = hash.finish::<UNITS, TAIL, WHOLE>(&texts, tail_blocks, ends);
-    }
-    let hash = _mm512_castsi512_si128(reverse(_mm512_castsi128_si512(sum_of_lanes(reduce(sum)))));
-    _mm_xor_si128(hash, _mm512_extracti32x4_epi32::<3>(states[tail]))
+pub fn tag(hash: __m128i, tail: __m512i) -> __m128i {
+    let hash = _mm512_castsi512_si128(reverse(_mm512_castsi128_si512(hash)));
+    _mm_xor_si128(hash, _mm512_extracti32x4_epi32::<3>(tail))
 }
 
 /// Whether all bytes of a tag are what was computed.
@@ -340,11 +233,4 @@ fn finish<
 pub fn is_equal(computed: __m128i, tag: &[u8; BLOCK_LEN]) -> bool {
     let difference = _mm_xor_si128(computed, block(tag));
     _mm_test_epi64_mask(difference, difference) == 0
-}
-
-/// The first `len` bytes; zeros after them.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
-fn keep(lanes: __m512i, len: usize) -> __m512i {
-    _mm512_maskz_mov_epi8(mask(len), lanes)
 }

@@ -1,12 +1,8 @@
 //! The key stream: AES in counter mode (SP 800-38D §6.5), four blocks to a unit.
-//!
-//! While it encrypts, a pending group is hashed; this file does not know what is in it.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::ghash::{Products, reduce, sum_of_lanes};
-use super::hash::Hash;
 use super::lanes::{broadcast, lanes_of, load_broadcast};
 use super::schedule::Schedule;
 
@@ -60,54 +56,30 @@ impl<const LONG: bool> Stream<'_, LONG> {
         self.counters = _mm512_add_epi32(self.counters, ahead::<LONG>(units));
     }
 
-    /// All rounds of AES; the last one adds `text` as well. Meanwhile, the pending group is hashed
-    /// if there is one: a quarter after every other round, so that neither has to wait for the
-    /// other's instructions to leave the scheduler.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
-    pub fn encrypt<const ROUNDS: usize, const UNITS: usize, const PENDING: bool>(
-        &self,
-        states: &mut [__m512i; UNITS],
-        texts: &[__m512i; UNITS],
-        hash: &mut Hash<'_>,
-    ) {
-        let mut sum = Products::zero();
-        self.rounds(states, 1..3);
-        if PENDING {
-            sum = hash.add(sum, 0);
-        }
-        self.rounds(states, 3..5);
-        if PENDING {
-            sum = hash.add(sum, 1);
-        }
-        self.rounds(states, 5..7);
-        if PENDING {
-            sum = hash.add(sum, 2);
-        }
-        self.rounds(states, 7..9);
-        if PENDING {
-            sum = hash.add(sum, 3);
-        }
-        self.rounds(states, 9..ROUNDS);
-        let key = broadcast(self.schedule.round_key(ROUNDS));
-        for unit in 0..UNITS {
-            let key = _mm512_xor_si512(key, texts[unit]);
-            states[unit] = _mm512_aesenclast_epi128(states[unit], key);
-        }
-        if PENDING {
-            hash.value = sum_of_lanes(reduce(sum));
-        }
-    }
-
     /// Some of the rounds between the first and the last.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
-    fn rounds<const UNITS: usize>(&self, states: &mut [__m512i; UNITS], rounds: Range<usize>) {
+    pub fn rounds<const UNITS: usize>(&self, states: &mut [__m512i; UNITS], rounds: Range<usize>) {
         for round in rounds {
             let key = broadcast(self.schedule.round_key(round));
             for state in states.iter_mut() {
                 *state = _mm512_aesenc_epi128(*state, key);
             }
+        }
+    }
+
+    /// The last round, which adds the texts as well.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+    pub fn last_round<const ROUNDS: usize, const UNITS: usize>(
+        &self,
+        states: &mut [__m512i; UNITS],
+        texts: &[__m512i; UNITS],
+    ) {
+        let key = broadcast(self.schedule.round_key(ROUNDS));
+        for unit in 0..UNITS {
+            let key = _mm512_xor_si512(key, texts[unit]);
+            states[unit] = _mm512_aesenclast_epi128(states[unit], key);
         }
     }
 }
