@@ -21,7 +21,7 @@ use std::sync::Arc;
 use wire::flow::{Flow, Fragment};
 
 use self::changes::Changes;
-pub(crate) use self::many::{Asked, Many};
+pub(crate) use self::many::{Asked, Many, Question};
 use self::numbers::Numbers;
 use self::space::Space;
 use self::tag::Tag;

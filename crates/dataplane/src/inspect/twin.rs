@@ -253,3 +253,107 @@ proptest! {
         }
     }
 }
+
+/// Policies outside of route mode, of one shape or of few.
+fn plain_policy(one_shape: bool) -> impl Strategy<Value = PolicyConfig> {
+    (policy(), 0..4u32).prop_map(move |(policy, priority)| {
+        let host = Selector {
+            source: Prefix::host(policy.selector.source.address()),
+            ..Selector::any(Family::V4)
+        };
+        let selector = if one_shape { host } else { policy.selector };
+        PolicyConfig { if_id: 0, direction: Direction::Forward, selector, priority, ..policy }
+    })
+}
+
+/// Flows through one SA that follow each other. Nearly always the SA is one without `if_id` and selector, and packets are whole
+/// and go on; what differs within a burst is at most one thing.
+fn mostly_plain_burst() -> impl Strategy<Value = Vec<(Flow, usize)>> {
+    let kinds =
+        prop_oneof![15 => Just(0), 15 => Just(1), 15 => Just(2), 1 => Just(3), 2 => Just(4)];
+    (burst(), kinds).prop_map(|((flow, sa, count), kind)| {
+        let onward = if flow.dst == IpAddr::from(LOCAL) { address(2) } else { flow.dst };
+        let plain = Flow { fragment: Fragment::Whole, dst: onward, ..flow };
+        let last = match kind {
+            1 => Flow { src_port: 13 - plain.src_port, ..plain },
+            2 => Flow { src: flow.dst, ..plain },
+            3 => Flow { dst: LOCAL.into(), ..plain },
+            _ => plain,
+        };
+        let sa = if kind == 4 { sa } else { sa % 3 * 3 };
+        (0..count).map(|at| (if at + 1 == count { last } else { plain }, sa)).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+    #[test]
+    fn what_goes_on_is_let_in_and_counted_as_each_is_by_itself(
+        policies in any::<bool>().prop_flat_map(|one| prop::collection::vec(plain_policy(one), 1..12)),
+        bursts in prop::collection::vec((mostly_plain_burst(), prop::bool::weighted(0.1)), 1..24),
+    ) {
+        let tables = Tables { names: Vec::new(), routes: Vec::new(), policies: policies.into_iter().enumerate().map(
+            |(at, policy)| PolicyConfig { index: at as u32, position: at as u64, ..policy }).collect() };
+        let views = [tables.view(), tables.view()];
+        let Some(many) = views[0].spd.side_of(Direction::Forward, false).many() else { return Ok(()) };
+        let umem = Umem::new(4 * BATCH_PACKETS, 2048, false).unwrap();
+        let mut pool = umem.pool(0..4 * BATCH_PACKETS);
+        let sas = [sas(), sas()];
+        let (counters, mut flows, mut hold) = (Counters::default(), Flows::new(), Hold::new());
+        let (mut events, mut late) = (EventSink::new(event::channel().0), Vec::new());
+        let mut turn = Turn {
+            now_ns: 1,
+            worker: 0,
+            seat: 1,
+            number: 1,
+            cpu: None,
+            counters: &counters,
+            events: &mut events,
+            hold: &mut hold,
+            late: &mut late,
+            flows: &mut flows,
+        };
+        let packets: Vec<_> = bursts.iter()
+            .flat_map(|(burst, decided)| burst.iter().map(|(flow, sa)| (*flow, *sa, *decided)))
+            .take(BATCH_PACKETS)
+            .collect();
+        let mut memory = [BatchMemory::new(), BatchMemory::new()];
+        let mut batches = memory.each_mut().map(BatchMemory::begin);
+        for (batch, sas) in batches.iter_mut().zip(&sas) {
+            for (flow, sa, decided) in &packets {
+                batch.extend(pool.take().into_iter(), 0);
+                let slot = batch.slots.last_mut().unwrap();
+                (slot.flow, slot.inbound) = (*flow, Some(&sas[*sa]));
+                slot.verdict = decided.then_some(Verdict::NotForUs);
+            }
+        }
+        let [together, alone] = &mut batches;
+        let is_plain = |(flow, sa, decided): &(Flow, usize, bool)| {
+            *decided || [0, 3, 6].contains(sa) && flow.fragment == Fragment::Whole && flow.dst != IpAddr::from(LOCAL)
+        };
+        let done = forwarded::all(&mut together.slots, many, &views[0], &mut turn);
+        prop_assert_eq!(done, packets.iter().all(is_plain));
+        if done {
+            for slot in alone.slots.iter_mut().filter(|slot| slot.verdict.is_none()) {
+                let found = views[1].spd.lookup(Direction::Forward, &slot.flow);
+                forwarded::inspect_rest(std::slice::from_mut(slot), found, &views[1], &mut turn);
+            }
+            for (together, alone) in together.slots.iter().zip(&alone.slots) {
+                prop_assert_eq!(together.verdict, alone.verdict);
+            }
+        } else {
+            // The long way finds everything as it was.
+            for (slot, (.., decided)) in together.slots.iter().zip(&packets) {
+                prop_assert_eq!(slot.verdict, decided.then_some(Verdict::NotForUs));
+            }
+        }
+        let used = views.each_ref().map(|view| {
+            let mut used: Vec<_> = view.spd.iter().map(|policy| (policy.index(), policy.usage().packets)).collect();
+            used.sort_unstable();
+            used
+        });
+        prop_assert_eq!(&used[0], &used[1]);
+        let slots = batches.iter_mut().flat_map(|batch| batch.slots.drain(..));
+        slots.for_each(|slot| pool.give(slot.frame));
+    }
+}
