@@ -12,7 +12,7 @@ pub const EMPTY: u8 = 0;
 /// It has one or two blocks, so that its last lane is free.
 pub const ROOMY: u8 = 1;
 
-/// It has three; in a packet whose AAD has no place here, one to three.
+/// It has three.
 pub const FULL: u8 = 2;
 
 /// The words of a tail's last lane.

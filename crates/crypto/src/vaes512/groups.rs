@@ -40,17 +40,17 @@ pub fn seal<const ROUNDS: usize, const LONG: bool>(
     let mut hash = Hash::new(before);
     let mut pending = [_mm512_setzero_si512(); GROUP_UNITS];
     macro_rules! last {
-        ($units:literal, $pending:literal, $rest:ident) => {
-            seal_last::<ROUNDS, $units, $pending, LONG>(stream, $rest, hash, &pending, ends)
+        ($rest:ident, $hashed:literal) => {
+            match last_units($rest.len()) {
+                1 => seal_last::<ROUNDS, 1, $hashed, LONG>(stream, $rest, hash, &pending, ends),
+                2 => seal_last::<ROUNDS, 2, $hashed, LONG>(stream, $rest, hash, &pending, ends),
+                3 => seal_last::<ROUNDS, 3, $hashed, LONG>(stream, $rest, hash, &pending, ends),
+                _ => seal_last::<ROUNDS, 4, $hashed, LONG>(stream, $rest, hash, &pending, ends),
+            }
         };
     }
     if LONG && data.len() <= LINE_LEN {
-        return match (data.len() + BLOCK_LEN - 1) / LANES_LEN {
-            0 => last!(1, 0, data),
-            1 => last!(2, 0, data),
-            2 => last!(3, 0, data),
-            _ => last!(4, 0, data),
-        };
+        return last!(data, 0);
     }
     let (group, mut rest) = data.split_at_mut(data.len().min(SEALED_LEN));
     seal_group::<ROUNDS, 0, LONG>(&mut stream, group, &mut hash, &mut pending);
@@ -59,12 +59,7 @@ pub fn seal<const ROUNDS: usize, const LONG: bool>(
         seal_group::<ROUNDS, GROUP_UNITS, LONG>(&mut stream, group, &mut hash, &mut pending);
         rest = after;
     }
-    match (rest.len() + BLOCK_LEN - 1) / LANES_LEN {
-        0 => last!(1, 4, rest),
-        1 => last!(2, 4, rest),
-        2 => last!(3, 4, rest),
-        _ => last!(4, 4, rest),
-    }
+    last!(rest, 4)
 }
 
 /// Opens `data`, before which AAD was hashed to `before`; the answer is the tag that it should have had.
@@ -83,21 +78,33 @@ pub fn open<const ROUNDS: usize, const LONG: bool>(
         open_group::<ROUNDS, LONG>(&mut stream, group, &mut hash);
         rest = after;
     }
-    macro_rules! last {
-        ($units:literal) => {
-            open_last::<ROUNDS, $units, LONG>(stream, rest, hash, ends)
-        };
+    match last_units(rest.len()) {
+        1 => open_last::<ROUNDS, 1, LONG>(stream, rest, hash, ends),
+        2 => open_last::<ROUNDS, 2, LONG>(stream, rest, hash, ends),
+        3 => open_last::<ROUNDS, 3, LONG>(stream, rest, hash, ends),
+        4 => open_last::<ROUNDS, 4, LONG>(stream, rest, hash, ends),
+        5 => open_last::<ROUNDS, 5, LONG>(stream, rest, hash, ends),
+        6 => open_last::<ROUNDS, 6, LONG>(stream, rest, hash, ends),
+        7 => open_last::<ROUNDS, 7, LONG>(stream, rest, hash, ends),
+        _ => open_last::<ROUNDS, 8, LONG>(stream, rest, hash, ends),
     }
-    match (rest.len() + BLOCK_LEN - 1) / LANES_LEN {
-        0 => last!(1),
-        1 => last!(2),
-        2 => last!(3),
-        3 => last!(4),
-        4 => last!(5),
-        5 => last!(6),
-        6 => last!(7),
-        _ => last!(8),
-    }
+}
+
+/// How many units [`Last`] has of so many bytes.
+#[inline]
+fn last_units(len: usize) -> usize {
+    (len + BLOCK_LEN - 1) / LANES_LEN + 1
+}
+
+/// The same for each of the rounds before the last that keys of all sizes have, number `$round`.
+macro_rules! for_each_round {
+    ($round:ident => $body:block) => {
+        for_each_round!($round => $body; 1 2 3 4 5 6 7 8 9)
+    };
+    ($round:ident => $body:block; $($number:literal)*) => {$({
+        const $round: usize = $number;
+        $body
+    })*};
 }
 
 /// All rounds but the last for `UNITS` units; beside them `HASHED` units are hashed.
@@ -109,16 +116,13 @@ fn encrypt<const ROUNDS: usize, const UNITS: usize, const HASHED: usize, const L
     hash: &mut Hash,
     operands: impl Fn(usize) -> (__m512i, __m512i),
 ) {
-    macro_rules! rounds {
-        ($($round:literal)*) => {$(
-            stream.rounds(states, $round..$round + 1);
-            if hash.beside_round::<HASHED, $round>(&operands) {
-                states.iter_mut().for_each(|state| pin(state));
-                hash.pin();
-            }
-        )*};
-    }
-    rounds!(1 2 3 4 5 6 7 8 9);
+    for_each_round!(ROUND => {
+        stream.rounds(states, ROUND..ROUND + 1);
+        if hash.beside_round::<HASHED, ROUND>(&operands) {
+            states.iter_mut().for_each(|state| pin(state));
+            hash.pin();
+        }
+    });
     stream.rounds(states, 10..ROUNDS);
 }
 
@@ -140,7 +144,7 @@ fn seal_group<const ROUNDS: usize, const HASHED: usize, const LONG: bool>(
     let operands = |unit| (pending[unit], powers_in_group(schedule, unit));
     encrypt::<ROUNDS, GROUP_UNITS, HASHED, LONG>(stream, &mut states, hash, operands);
     if HASHED > 0 {
-        *hash = Hash::new(hash.reduced());
+        hash.reduce();
     }
     let mut texts = [_mm512_setzero_si512(); GROUP_UNITS];
     load_units(&mut texts, group);
@@ -171,7 +175,7 @@ fn open_group<const ROUNDS: usize, const LONG: bool>(
     let operands = |unit| (reverse(texts[unit]), powers_in_group(schedule, unit));
     encrypt::<ROUNDS, OPENED_UNITS, OPENED_UNITS, LONG>(stream, &mut states, hash, operands);
     stream.last_round::<ROUNDS, OPENED_UNITS>(&mut states, &texts);
-    *hash = Hash::new(hash.reduced());
+    hash.reduce();
     stream.advance(OPENED_UNITS);
     store_units(&states, group);
 }
@@ -191,16 +195,15 @@ fn seal_last<const ROUNDS: usize, const UNITS: usize, const HASHED: usize, const
     let operands = |unit| (pending[unit], powers_in_group(stream.schedule, unit));
     encrypt::<ROUNDS, UNITS, HASHED, LONG>(&stream, &mut states, &mut hash, operands);
     if HASHED > 0 {
-        hash = Hash::new(hash.reduced());
+        hash.reduce();
     }
     stream.last_round::<ROUNDS, UNITS>(&mut states, &last.load(rest));
     last.store(rest, &states);
     let kept = last.kept(&states);
     let operands = |unit| last.operands(stream.schedule, &kept, unit);
-    macro_rules! rounds {
-        ($($round:literal)*) => {$( hash.beside_round::<UNITS, $round>(&operands); )*};
-    }
-    rounds!(1 2 3 4 5 6 7 8 9);
+    for_each_round!(ROUND => {
+        hash.beside_round::<UNITS, ROUND>(&operands);
+    });
     tag(hash.reduced(), states[UNITS - 1])
 }
 

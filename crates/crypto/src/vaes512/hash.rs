@@ -75,11 +75,18 @@ impl Hash {
                 true
             }
             Step::Reduce => {
-                *self = Hash::new(self.reduced());
+                self.reduce();
                 true
             }
             Step::Nothing => false,
         }
+    }
+
+    /// Goes on from the hash of all units so far.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+    pub fn reduce(&mut self) {
+        *self = Hash::new(self.reduced());
     }
 
     /// The hash of all units.

@@ -68,14 +68,10 @@ pub(super) fn all<'v>(
             && !policy.wants_own_sas()
         {
             sa.prefetch();
-            let (mut packets, mut bytes) = (0, 0);
-            for slot in slots.iter_mut().filter(|slot| slot.verdict.is_none()) {
+            Run::of_all(slots, Direction::Out, *found).count_each(policy, slots, turn, |slot| {
                 slot.policy = Some(policy);
                 slot.outbound = Some(sa);
-                packets += 1;
-                bytes += slot.frame.len() as u64;
-            }
-            policy.count(turn.seat, packets, bytes, turn.now_ns);
+            });
         } else {
             choose_rest(slots, *found, view, turn);
         }
