@@ -262,9 +262,48 @@ pub(crate) struct Turn<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::event;
     use xsk::Umem;
+
+    /// What a worker has that [`Turn`] refers to.
+    pub(crate) struct Belongings {
+        counters: Counters,
+        events: EventSink,
+        hold: Hold,
+        late: Vec<(Frame, u16)>,
+        flows: Flows,
+    }
+
+    impl Belongings {
+        /// Nobody listens to its events.
+        pub(crate) fn new() -> Belongings {
+            Belongings {
+                counters: Counters::default(),
+                events: EventSink::new(event::channel().0),
+                hold: Hold::new(),
+                late: Vec::new(),
+                flows: Flows::new(),
+            }
+        }
+
+        /// A turn of the first worker.
+        pub(crate) fn turn(&mut self, now_ns: u64) -> Turn<'_> {
+            Turn {
+                now_ns,
+                worker: 0,
+                seat: 1,
+                number: 1,
+                cpu: None,
+                counters: &self.counters,
+                events: &mut self.events,
+                hold: &mut self.hold,
+                late: &mut self.late,
+                flows: &mut self.flows,
+            }
+        }
+    }
 
     #[test]
     fn a_turn_allocates_no_batch() {

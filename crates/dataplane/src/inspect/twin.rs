@@ -11,11 +11,8 @@ use xsk::Umem;
 
 use super::*;
 use crate::batch::BatchMemory;
-use crate::counters::Counters;
-use crate::event::{self, EventSink};
+use crate::batch::tests::Belongings;
 use crate::fib::{NextHop, Route};
-use crate::flows::Flows;
-use crate::hold::Hold;
 use crate::policy::{PolicyConfig, Template};
 use crate::prefix::{Family, Prefix};
 use crate::sa::{HardLimits, SaConfig, SaFlags};
@@ -217,8 +214,7 @@ proptest! {
         let mut pool = umem.pool(0..BATCH_PACKETS * 4);
         // SAs outlive views, and so does what they remember; the twin's remember by themselves.
         let (sas, twins) = (sas(), sas());
-        let (counters, mut flows, mut hold) = (Counters::default(), Flows::new(), Hold::new());
-        let (mut events, mut late) = (EventSink::new(event::channel().0), Vec::new());
+        let mut worker = Belongings::new();
         let views: Vec<View> = tables.iter().map(Tables::view).collect();
         // Twice each, as the second time it is known who is welcome; half a second may pass in between.
         for (at, view) in views.iter().flat_map(|view| [view; 3]).enumerate() {
@@ -232,18 +228,7 @@ proptest! {
             }
             // As if another worker had opened them.
             batch.returned = batch.slots.len();
-            inspect(&mut batch, view, &mut Turn {
-                now_ns: times[at % 3],
-                worker: 0,
-                seat: 1,
-                number: 1,
-                cpu: None,
-                counters: &counters,
-                events: &mut events,
-                hold: &mut hold,
-                late: &mut late,
-                flows: &mut flows,
-            });
+            inspect(&mut batch, view, &mut worker.turn(times[at % 3]));
             for (slot, (flow, sa)) in batch.slots.drain(..).zip(packets()) {
                 let expected = one_by_one(&flow, &twins[sa], view);
                 prop_assert_eq!(slot.verdict, expected, "{:?} through {:?}", flow, twins[sa]);
@@ -292,27 +277,17 @@ proptest! {
         policies in any::<bool>().prop_flat_map(|one| prop::collection::vec(plain_policy(one), 1..12)),
         bursts in prop::collection::vec((mostly_plain_burst(), prop::bool::weighted(0.1)), 1..24),
     ) {
-        let tables = Tables { names: Vec::new(), routes: Vec::new(), policies: policies.into_iter().enumerate().map(
-            |(at, policy)| PolicyConfig { index: at as u32, position: at as u64, ..policy }).collect() };
+        let policies = (0u32..).zip(policies).map(|(index, policy)| {
+            PolicyConfig { index, position: index.into(), ..policy }
+        });
+        let tables = Tables { names: Vec::new(), routes: Vec::new(), policies: policies.collect() };
         let views = [tables.view(), tables.view()];
         let Some(many) = views[0].spd.side_of(Direction::Forward, false).many() else { return Ok(()) };
         let umem = Umem::new(4 * BATCH_PACKETS, 2048, false).unwrap();
         let mut pool = umem.pool(0..4 * BATCH_PACKETS);
         let sas = [sas(), sas()];
-        let (counters, mut flows, mut hold) = (Counters::default(), Flows::new(), Hold::new());
-        let (mut events, mut late) = (EventSink::new(event::channel().0), Vec::new());
-        let mut turn = Turn {
-            now_ns: 1,
-            worker: 0,
-            seat: 1,
-            number: 1,
-            cpu: None,
-            counters: &counters,
-            events: &mut events,
-            hold: &mut hold,
-            late: &mut late,
-            flows: &mut flows,
-        };
+        let mut worker = Belongings::new();
+        let mut turn = worker.turn(1);
         let packets: Vec<_> = bursts.iter()
             .flat_map(|(burst, decided)| burst.iter().map(|(flow, sa)| (*flow, *sa, *decided)))
             .take(BATCH_PACKETS)

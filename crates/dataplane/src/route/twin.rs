@@ -6,12 +6,9 @@ use proptest::prelude::*;
 use xsk::Umem;
 
 use super::*;
+use crate::batch::tests::Belongings;
 use crate::batch::{BATCH_PACKETS, BatchMemory};
-use crate::counters::Counters;
-use crate::event::{self, EventSink};
 use crate::fib::Fib;
-use crate::flows::Flows;
-use crate::hold::Hold;
 use crate::prefix::Prefix;
 use crate::sa::tests::config;
 use crate::sa::{HardLimits, SaConfig};
@@ -110,20 +107,8 @@ proptest! {
             .flat_map(|(packet, count)| std::iter::repeat_n(*packet, *count))
             .take(BATCH_PACKETS)
             .collect();
-        let (counters, mut flows, mut hold) = (Counters::default(), Flows::new(), Hold::new());
-        let (mut events, mut late) = (EventSink::new(event::channel().0), Vec::new());
-        let mut turn = Turn {
-            now_ns: 1,
-            worker: 0,
-            seat: 1,
-            number: 1,
-            cpu: None,
-            counters: &counters,
-            events: &mut events,
-            hold: &mut hold,
-            late: &mut late,
-            flows: &mut flows,
-        };
+        let mut worker = Belongings::new();
+        let mut turn = worker.turn(1);
         let mut put = |batch: &mut Batch<'_>, packet: (Option<usize>, bool, u8, usize, bool)| {
             batch.extend(pool.take().into_iter(), 0);
             batch.slots.last_mut().map(|slot| {

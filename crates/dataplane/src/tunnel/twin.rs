@@ -6,12 +6,9 @@ use proptest::prelude::*;
 use xsk::Umem;
 
 use super::*;
+use crate::batch::tests::Belongings;
 use crate::batch::{BATCH_PACKETS, BatchMemory};
-use crate::counters::Counters;
-use crate::event::{self, EventSink};
 use crate::fib::{NextHop, Route};
-use crate::flows::Flows;
-use crate::hold::Hold;
 use crate::prefix::Prefix;
 use crate::sa::tests::config;
 use crate::sa::{HardLimits, SaConfig};
@@ -98,20 +95,8 @@ proptest! {
         view.tunnel_devices = 1..2;
         let packets = bursts.iter().flat_map(|(packet, count)| std::iter::repeat_n(*packet, *count));
         let packets: Vec<_> = packets.take(BATCH_PACKETS).collect();
-        let (counters, mut flows, mut hold) = (Counters::default(), Flows::new(), Hold::new());
-        let (mut events, mut late) = (EventSink::new(event::channel().0), Vec::new());
-        let mut turn = Turn {
-            now_ns: 1,
-            worker: 0,
-            seat: 1,
-            number: 1,
-            cpu: None,
-            counters: &counters,
-            events: &mut events,
-            hold: &mut hold,
-            late: &mut late,
-            flows: &mut flows,
-        };
+        let mut worker = Belongings::new();
+        let mut turn = worker.turn(1);
         let mut memory = [BatchMemory::new(), BatchMemory::new()];
         let mut batches = memory.each_mut().map(BatchMemory::begin);
         for batch in &mut batches {

@@ -8,10 +8,8 @@ use xsk::Umem;
 
 use super::*;
 use crate::batch::BatchMemory;
+use crate::batch::tests::Belongings;
 use crate::counters::Counters;
-use crate::event::{self, EventSink};
-use crate::flows::Flows;
-use crate::hold::Hold;
 use crate::policy::{Action, Policy, PolicyConfig, Template};
 use crate::prefix::{Family, Prefix};
 use crate::sa::tests::config;
@@ -139,21 +137,8 @@ proptest! {
             .flat_map(|(packet, count)| std::iter::repeat_n(*packet, *count))
             .take(BATCH_PACKETS)
             .collect();
-        let counters = [Counters::default(), Counters::default()];
-        let (mut flows, mut hold) = (Flows::new(), Hold::new());
-        let (mut events, mut late) = (EventSink::new(event::channel().0), Vec::new());
-        let mut turn = Turn {
-            now_ns: 1,
-            worker: 0,
-            seat: 1,
-            number: 1,
-            cpu: None,
-            counters: &counters[0],
-            events: &mut events,
-            hold: &mut hold,
-            late: &mut late,
-            flows: &mut flows,
-        };
+        let mut workers = [Belongings::new(), Belongings::new()];
+        let [mut turn, mut turn_alone] = workers.each_mut().map(|worker| worker.turn(1));
         let mut memory = [BatchMemory::new(), BatchMemory::new()];
         let mut batches = memory.each_mut().map(BatchMemory::begin);
         for batch in &mut batches {
@@ -166,10 +151,9 @@ proptest! {
         }
         let [together, alone] = &mut batches;
         prop_assert!(all(&mut together.slots, many, &views[0], &mut turn));
-        turn.counters = &counters[1];
         for slot in alone.slots.iter_mut().filter(|slot| slot.verdict.is_none()) {
             let found = views[1].spd.lookup(Direction::Out, &slot.flow);
-            choose_rest(std::slice::from_mut(slot), found, &views[1], &mut turn);
+            choose_rest(std::slice::from_mut(slot), found, &views[1], &mut turn_alone);
         }
         let spi = |slot: &Slot<'_>| slot.outbound.map(|sa| sa.spi());
         let index = |slot: &Slot<'_>| slot.policy.map(Policy::index);
@@ -186,7 +170,8 @@ proptest! {
             used
         });
         prop_assert_eq!(&used[0], &used[1]);
-        let [together_counted, alone_counted] = counters.each_ref().map(Counters::snapshot);
+        let [together_counted, alone_counted] =
+            [turn.counters, turn_alone.counters].map(Counters::snapshot);
         prop_assert_eq!(together_counted.fallback_sa, alone_counted.fallback_sa);
         // Fragments and others are for who looks at more.
         if let Some(slot) = together.slots.iter_mut().find(|slot| slot.verdict.is_none()) {
