@@ -41,7 +41,7 @@ pub struct Run {
     example: bool,
     /// Crypto engine, instead of the configuration's
     #[arg(long, value_name = "ENGINE",
-        value_parser = clap::builder::PossibleValuesParser::new(["auto", "vaes512", "ipsec-mb", "aws-lc"]))]
+        value_parser = clap::builder::PossibleValuesParser::new(["auto", "vaes512", "vaes256", "ipsec-mb", "aws-lc"]))]
     engine: Option<String>,
     /// Check the configuration against this machine, and stop
     #[arg(long, requires = "config")]
@@ -62,6 +62,7 @@ impl Run {
         match self.engine.as_deref() {
             Some("auto") => config.engine = EngineChoice::Auto,
             Some("vaes512") => config.engine = EngineChoice::Vaes512,
+            Some("vaes256") => config.engine = EngineChoice::Vaes256,
             Some("ipsec-mb") => config.engine = EngineChoice::IpsecMb,
             Some("aws-lc") => config.engine = EngineChoice::AwsLc,
             _ => {}

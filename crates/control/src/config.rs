@@ -149,6 +149,9 @@ pub enum EngineChoice {
     /// Peregrine's own (x86-64 with AVX-512 and VAES).
     #[serde(rename = "vaes512")]
     Vaes512,
+    /// Peregrine's own (x86-64 with AVX2, VAES and VPCLMULQDQ).
+    #[serde(rename = "vaes256")]
+    Vaes256,
     /// Intel's multi-buffer library (x86-64).
     IpsecMb,
     /// The portable library.
@@ -162,6 +165,7 @@ impl EngineChoice {
         match self {
             Self::Auto => None,
             Self::Vaes512 => Some("vaes512"),
+            Self::Vaes256 => Some("vaes256"),
             Self::IpsecMb => Some("ipsec-mb"),
             Self::AwsLc => Some("aws-lc"),
         }

@@ -4,13 +4,15 @@
 
 use std::fmt;
 
-use crate::{aws_lc, ipsec_mb, vaes512};
+use crate::{aws_lc, ipsec_mb, vaes256, vaes512};
 
 /// Who can seal and open packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Engine {
     /// Our own, for x86-64 CPUs with AVX-512, VAES and VPCLMULQDQ: dense keys.
     Vaes512,
+    /// Our own, for x86-64 CPUs with AVX2, VAES and VPCLMULQDQ: the same dense keys.
+    Vaes256,
     /// Intel's multi-buffer library for IPsec: two to three times faster on small packets; x86_64
     /// only.
     IpsecMb,
@@ -22,7 +24,9 @@ pub enum Engine {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     /// No engine has this name.
-    #[error("crypto engine \"{0}\" is unknown; the engines are vaes512, ipsec-mb and aws-lc")]
+    #[error(
+        "crypto engine \"{0}\" is unknown; the engines are vaes512, vaes256, ipsec-mb and aws-lc"
+    )]
     Unknown(String),
     /// The engine exists, but not in this build or on this CPU.
     #[error("crypto engine {engine} cannot be used here: {reason}; choose aws-lc or name none")]
@@ -36,7 +40,7 @@ pub enum EngineError {
 
 impl Engine {
     /// Every engine, the fastest first.
-    pub const ALL: [Engine; 3] = [Engine::Vaes512, Engine::IpsecMb, Engine::AwsLc];
+    pub const ALL: [Engine; 4] = [Engine::Vaes512, Engine::Vaes256, Engine::IpsecMb, Engine::AwsLc];
 
     /// The engine called `name`, or without a name the fastest that works here.
     pub fn select(name: Option<&str>) -> Result<Engine, EngineError> {
@@ -58,6 +62,7 @@ impl Engine {
     pub fn name(self) -> &'static str {
         match self {
             Engine::Vaes512 => "vaes512",
+            Engine::Vaes256 => "vaes256",
             Engine::IpsecMb => "ipsec-mb",
             Engine::AwsLc => "aws-lc",
         }
@@ -67,7 +72,7 @@ impl Engine {
     #[must_use]
     pub fn version(self) -> String {
         let version = match self {
-            Engine::Vaes512 => env!("CARGO_PKG_VERSION").to_owned(),
+            Engine::Vaes512 | Engine::Vaes256 => env!("CARGO_PKG_VERSION").to_owned(),
             Engine::IpsecMb => ipsec_mb::version().unwrap_or_else(|_| "(not available)".to_owned()),
             Engine::AwsLc => aws_lc::version(),
         };
@@ -79,6 +84,9 @@ impl Engine {
         match self {
             Engine::Vaes512 => {
                 vaes512::supported().map(drop).map_err(|reason| self.unavailable(reason))
+            }
+            Engine::Vaes256 => {
+                vaes256::supported().map(drop).map_err(|reason| self.unavailable(reason))
             }
             Engine::IpsecMb => ipsec_mb::available().map_err(|reason| self.unavailable(reason)),
             Engine::AwsLc => Ok(()),
@@ -105,7 +113,7 @@ mod tests {
         assert_eq!(Engine::select(Some("aws-lc")), Ok(Engine::AwsLc));
         let unknown = Engine::select(Some("openssl")).unwrap_err();
         assert!(
-            unknown.to_string().contains("the engines are vaes512, ipsec-mb and aws-lc"),
+            unknown.to_string().contains("the engines are vaes512, vaes256, ipsec-mb and aws-lc"),
             "{unknown}"
         );
     }

@@ -7,7 +7,8 @@ use std::fmt;
 use std::sync::atomic::AtomicU32;
 
 use crate::engine::{Engine, EngineError};
-use crate::{aws_lc, ipsec_mb, vaes512};
+use crate::vaes::Schedule;
+use crate::{aws_lc, ipsec_mb, vaes256, vaes512};
 
 /// Bytes of a nonce: in ESP the 4 bytes of salt, then the 8 bytes of IV (RFC 4106 §4).
 pub const NONCE_LEN: usize = 12;
@@ -27,17 +28,19 @@ pub const AAD_LEN_MAX: usize = 1 << 20;
 /// Any number of threads may use it at once; all of it but the engine and size is secret, so that
 /// is all that `Debug` shows. Dropping it wipes the expanded key.
 ///
-/// With the engine `vaes512` it is one dense record of eight cache lines that may be part of a
+/// With the engines `vaes512` and `vaes256` it is one dense record of eight cache lines that may be part of a
 /// larger one; the libraries' keys are elsewhere. Moving it copies the secret: put it where it will
 /// stay.
 #[repr(C, align(64))]
 pub struct Key {
-    /// Used by `vaes512`, zeros otherwise.
-    schedule: vaes512::Schedule,
-    form: Form,
+    /// Used by our own engines, zeros otherwise.
+    schedule: Schedule,
+    /// There if `form` says so.
+    library: Option<Box<Library>>,
     /// How many [`SharedKey`](crate::SharedKey)s there are of it.
     pub(crate) users: AtomicU32,
     bits: u16,
+    form: Form,
 }
 
 /// Cache lines are what a key costs at scale.
@@ -46,10 +49,11 @@ const _: () = assert!(size_of::<Key>() == 512);
 
 /// Whose the expanded key is.
 enum Form {
-    /// Our own engine's, in the schedule; with the proof that it can be used.
+    /// One of our own engines', in the schedule; with the proof that it can be used.
     Vaes512(vaes512::Supported),
-    /// A library's, elsewhere.
-    Library(Box<Library>),
+    Vaes256(vaes256::Supported),
+    /// A library's, elsewhere. Not with a pointer to it: that would take a word for itself.
+    Library,
 }
 
 /// A key that was expanded by a library.
@@ -84,26 +88,34 @@ impl Key {
             other => return Err(KeyError::Length(other)),
         };
         let unavailable = |reason| engine.unavailable(reason);
-        let form = match engine {
-            Engine::Vaes512 => Form::Vaes512(vaes512::supported().map_err(unavailable)?),
+        let (form, library) = match engine {
+            Engine::Vaes512 => (Form::Vaes512(vaes512::supported().map_err(unavailable)?), None),
+            Engine::Vaes256 => (Form::Vaes256(vaes256::supported().map_err(unavailable)?), None),
             Engine::IpsecMb => {
                 let key = ipsec_mb::Key::new(key).map_err(unavailable)?;
-                Form::Library(Box::new(Library::IpsecMb(key)))
+                (Form::Library, Some(Library::IpsecMb(key)))
             }
             Engine::AwsLc => {
                 let key = aws_lc::Key::new(key).ok_or(KeyError::Length(key.len()))?;
-                Form::Library(Box::new(Library::AwsLc(key)))
+                (Form::Library, Some(Library::AwsLc(key)))
             }
         };
-        let (schedule, users) = (vaes512::Schedule::empty(), AtomicU32::new(1));
-        Ok(Key { schedule, form, users, bits })
+        let (schedule, library) = (Schedule::empty(), library.map(Box::new));
+        Ok(Key { schedule, library, users: AtomicU32::new(1), bits, form })
     }
 
     /// Fills the schedule, if it is the engine's.
     pub(crate) fn expand(&mut self, key: &[u8]) {
-        if let Form::Vaes512(cpu) = self.form {
-            cpu.expand(key, &mut self.schedule);
+        match self.form {
+            Form::Vaes512(cpu) => cpu.expand(key, &mut self.schedule),
+            Form::Vaes256(cpu) => cpu.expand(key, &mut self.schedule),
+            Form::Library => {}
         }
+    }
+
+    /// The library's key, where it has one.
+    fn library(&self) -> &Library {
+        self.library.as_deref().expect("a library's key where the form says so")
     }
 
     /// The engine this key was expanded for.
@@ -111,7 +123,8 @@ impl Key {
     pub fn engine(&self) -> Engine {
         match &self.form {
             Form::Vaes512(_) => Engine::Vaes512,
-            Form::Library(library) => library.engine(),
+            Form::Vaes256(_) => Engine::Vaes256,
+            Form::Library => self.library().engine(),
         }
     }
 
@@ -136,8 +149,8 @@ impl Key {
     #[inline]
     pub fn prefetch_for(&self, data_len: usize) {
         match &self.form {
-            Form::Vaes512(_) => self.schedule.prefetch(data_len),
-            Form::Library(library) => library.prefetch(),
+            Form::Vaes512(_) | Form::Vaes256(_) => self.schedule.prefetch(data_len),
+            Form::Library => self.library().prefetch(),
         }
     }
 
@@ -167,7 +180,8 @@ impl Key {
     ) {
         match &self.form {
             Form::Vaes512(cpu) => cpu.seal(self.bits, &self.schedule, nonce, aad, data, tag),
-            Form::Library(library) => library.seal(nonce, aad, data, tag),
+            Form::Vaes256(cpu) => cpu.seal(self.bits, &self.schedule, nonce, aad, data, tag),
+            Form::Library => self.library().seal(nonce, aad, data, tag),
         }
     }
 
@@ -189,7 +203,10 @@ impl Key {
             Form::Vaes512(cpu) => {
                 cpu.open_unwiped(self.bits, &self.schedule, nonce, aad, data, tag)
             }
-            Form::Library(library) => library.open_unwiped(nonce, aad, data, tag),
+            Form::Vaes256(cpu) => {
+                cpu.open_unwiped(self.bits, &self.schedule, nonce, aad, data, tag)
+            }
+            Form::Library => self.library().open_unwiped(nonce, aad, data, tag),
         };
         if !genuine {
             wipe(data);

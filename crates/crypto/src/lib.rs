@@ -1,11 +1,11 @@
-//! AES-GCM for ESP (RFC 4106): sealing and opening packets in place, with one of three engines.
+//! AES-GCM for ESP (RFC 4106): sealing and opening packets in place, with one of four engines.
 //!
-//! An [`Engine`] is a library or our own kernel, a [`Key`] is expanded for one engine; that is all a caller needs.
+//! An [`Engine`] is a library or a kernel of our own, a [`Key`] is expanded for one engine; that is all a caller needs.
 //! All engines must give the same bytes for the same input, and the tests hold each as the others'
 //! oracle.
 //!
 //! There is no form for many packets at once. Out-of-order execution overlaps calls for independent
-//! packets as long as nothing makes one wait for another (see `vaes512.rs`), and ipsec-mb's burst
+//! packets as long as nothing makes one wait for another (see `vaes/head.rs`), and ipsec-mb's burst
 //! interface costs 16–20 ns a packet more than its direct one. What a caller can do for the next
 //! packet is to fetch its key: [`Key::prefetch_for`].
 //!
@@ -27,10 +27,22 @@ mod key;
 #[allow(unsafe_code)] // a key that lives as long as its owners
 mod shared;
 #[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)] // loads and stores
+mod vaes;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "vaes_absent.rs"]
+mod vaes;
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)] // loads, stores, and calls that need a proof of the CPU's instructions
+mod vaes256;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "kernel_absent.rs"]
+mod vaes256;
+#[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)] // loads, stores, and calls that need a proof of the CPU's instructions
 mod vaes512;
 #[cfg(not(target_arch = "x86_64"))]
-#[path = "vaes512_absent.rs"]
+#[path = "kernel_absent.rs"]
 mod vaes512;
 
 pub use engine::{Engine, EngineError};

@@ -23,9 +23,9 @@ use crate::command::Unfit;
 #[command(after_help = "\
 Examples:
   peregrine bench cipher                                   every engine that works here
-  peregrine bench cipher --engines vaes512 --keys 1 --directions seal,open")]
+  peregrine bench cipher --engines ipsec-mb --keys 1 --directions seal,open")]
 pub struct Cipher {
-    /// Engines: vaes512, ipsec-mb, aws-lc (default: all that work here)
+    /// Engines: vaes512, vaes256, ipsec-mb, aws-lc (default: all that work here)
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
     engines: Vec<String>,
     /// Packet sizes: bytes with Ethernet header and without checksum, or imix1 to imix4

@@ -3,8 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::lanes::{blocks, lanes_of};
-
-const BLOCK_LEN: usize = 16;
+use crate::vaes::block::BLOCK_LEN;
 
 /// The tail has no data.
 pub const EMPTY: u8 = 0;

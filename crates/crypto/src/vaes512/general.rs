@@ -5,14 +5,13 @@ use std::arch::x86_64::*;
 use super::ends::Ends;
 use super::ghash::product;
 use super::groups;
-use super::lanes::{block, store_block, words};
-use super::packet::{is_equal, nonce_words};
-use super::schedule::Schedule;
+use super::packet::is_equal;
 use super::stream::Stream;
 use crate::key::is_within_limits;
+use crate::vaes::Schedule;
+use crate::vaes::block::{BLOCK_LEN, block, store_block, words};
+use crate::vaes::head::nonce_words;
 use crate::{NONCE_LEN, TAG_LEN};
-
-const BLOCK_LEN: usize = 16;
 
 /// Seals `data` in place and writes its tag.
 ///

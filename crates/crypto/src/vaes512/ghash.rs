@@ -1,17 +1,11 @@
 //! GHASH (SP 800-38D §6.4) over four blocks at once: carry-less products, summed, reduced late.
 //!
-//! A block's bytes are reversed on loading. Its bits are then in order, with the polynomial's lowest
-//! coefficient in the highest bit, and the product of two such numbers comes out one bit too low.
-//! The powers of the hash key are therefore kept multiplied by x (`schedule.rs`), which puts the
-//! product where it belongs (Gueron, Kounavis: Intel Carry-Less Multiplication Instruction and its
-//! Usage for Computing the GCM Mode).
+//! How products are put right and reduced is told where one block is hashed, in `vaes/ghash.rs`.
 
 use std::arch::x86_64::*;
 
 use super::lanes::pin;
-
-/// x^128 = x^7 + x^2 + x + 1 in the reversed order of bits, multiplied by x.
-pub const POLYNOMIAL: u128 = 0xc200_0000_0000_0000_0000_0000_0000_0001;
+use crate::vaes::ghash::POLYNOMIAL;
 
 /// Sums of unreduced products, one in each lane: 256 bits in three overlapping parts.
 #[derive(Clone, Copy)]

@@ -10,12 +10,12 @@ use std::arch::x86_64::*;
 use super::ends::Ends;
 use super::ghash::reverse;
 use super::hash::{GROUP_UNITS, Hash, powers};
-use super::lanes::{LANES_LEN, afresh, keep, load, load_units, pin, store, store_units};
+use super::lanes::{LANES_LEN, keep, load, load_units, pin, store, store_units};
 use super::packet::{LINE_LEN, tag};
-use super::schedule::Schedule;
 use super::stream::Stream;
-
-const BLOCK_LEN: usize = 16;
+use crate::vaes::Schedule;
+use crate::vaes::block::BLOCK_LEN;
+use crate::vaes::opaque::afresh;
 
 /// Bytes that are sealed together.
 const SEALED_LEN: usize = GROUP_UNITS * LANES_LEN;
@@ -164,7 +164,7 @@ fn open_group<const ROUNDS: usize, const LONG: bool>(
     group: &mut [u8],
     hash: &mut Hash,
 ) {
-    stream.schedule = afresh(stream.schedule);
+    stream.schedule = afresh(stream.schedule); // not where groups are sealed: with half as many units, what is kept saves 6 %
     let mut states = [_mm512_setzero_si512(); OPENED_UNITS];
     for (unit, state) in states.iter_mut().enumerate() {
         *state = stream.counter_blocks(unit);

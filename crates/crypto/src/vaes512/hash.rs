@@ -4,8 +4,9 @@ use std::arch::x86_64::*;
 
 use super::ends::{EMPTY, Ends, FULL, LAST_LANE};
 use super::ghash::{Products, multiply, multiply_add, product, reduce, reverse, sum_of_lanes};
-use super::lanes::{block, blocks};
-use super::schedule::Schedule;
+use super::lanes::blocks;
+use crate::vaes::Schedule;
+use crate::vaes::block::block;
 
 /// Units whose products are summed before they are reduced: as many blocks as there are powers.
 pub const GROUP_UNITS: usize = 4;

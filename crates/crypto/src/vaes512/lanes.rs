@@ -6,6 +6,8 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
+use crate::vaes::block;
+
 /// Bytes of a register: four blocks.
 pub const LANES_LEN: usize = 64;
 
@@ -63,7 +65,7 @@ pub fn blocks(blocks: &[[u8; 16]; 4]) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
 pub fn broadcast(block: &[u8; 16]) -> __m512i {
-    _mm512_broadcast_i32x4(self::block(block))
+    _mm512_broadcast_i32x4(block::block(block))
 }
 
 /// The same by the load itself. Where there is other work between load and use, the compiler takes the unit that multiplies.
@@ -81,14 +83,6 @@ pub fn load_broadcast(block: &[u8; 16]) -> __m512i {
         );
     }
     lanes
-}
-
-/// One block.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
-pub fn block(block: &[u8; 16]) -> __m128i {
-    // SAFETY: as many bytes as are read; any alignment will do.
-    unsafe { _mm_loadu_si128(block.as_ptr().cast()) }
 }
 
 /// As many units as `lanes` has, out of `data`. Only the last may lack bytes, and has zeros for them; only then there is a mask: a
@@ -135,28 +129,6 @@ pub fn keep(lanes: __m512i, len: usize) -> __m512i {
     _mm512_maskz_mov_epi8(mask(len), lanes)
 }
 
-/// Writes one block.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
-pub fn store_block(block: &mut [u8; 16], lane: __m128i) {
-    // SAFETY: as many bytes as are written; any alignment will do.
-    unsafe { _mm_storeu_si128(block.as_mut_ptr().cast(), lane) }
-}
-
-/// The same reference, but the compiler does not know that it is: what is read by it is read where it is used, once for each
-/// group of units. Where groups are opened it kept all round keys from the first to the last, for which there are too few
-/// registers; the rest went to the stack, and packets of 556 bytes took 13 % longer (Zen 4). Where groups are sealed, with
-/// half as many units at a time, what it keeps saves 6 %.
-#[inline(always)]
-#[expect(clippy::pointers_in_nomem_asm_block, reason = "nothing is read or written by it")]
-pub fn afresh<T>(reference: &T) -> &T {
-    let mut address: *const T = reference;
-    // SAFETY: no instruction; the address stays what it was.
-    unsafe { asm!("/* {0} */", inout(reg) address, options(nomem, nostack, preserves_flags)) };
-    // SAFETY: the address of a reference that lives as long.
-    unsafe { &*address }
-}
-
 /// No instruction, but a place that the compiler keeps: what `lanes` are made of comes before it, what is made of them after it,
 /// and no place is exchanged with another. So work for two execution units stays interleaved as it is written, where the compiler would
 /// put all of the one behind all of the other, too far away for a CPU to find both at once.
@@ -165,25 +137,6 @@ pub fn afresh<T>(reference: &T) -> &T {
 pub fn pin(lanes: &mut __m512i) {
     // SAFETY: no instruction; the register stays what it was.
     unsafe { asm!("/* {0} */", inout(zmm_reg) * lanes, options(nomem, nostack, preserves_flags)) };
-}
-
-/// The same word, but the compiler makes no single load of it and its neighbour: they were only just written one by one, in
-/// other lengths, and a CPU hands a store on to a later load only if the load lies within it.
-#[inline(always)]
-pub fn apart(mut word: u32) -> u32 {
-    // SAFETY: no instruction; the word stays what it was.
-    unsafe {
-        asm!("/* {0:e} */", inout(reg) word, options(pure, nomem, nostack, preserves_flags));
-    }
-    word
-}
-
-/// Asks for the cache line that `block` is in: into the cache of level 1 if `HINT` is [`_MM_HINT_T0`], of level 2
-/// if it is [`_MM_HINT_T1`].
-#[inline]
-pub fn prefetch<const HINT: i32>(block: &[u8; 16]) {
-    // SAFETY: a hint about memory that is there; every x86-64 has the instruction.
-    unsafe { _mm_prefetch::<HINT>(block.as_ptr().cast()) };
 }
 
 /// One block in all four lanes, out of memory that was only just written word by word: a load of both at once would wait
@@ -206,11 +159,4 @@ pub fn lanes_of(block: &[u64; 2]) -> __m512i {
     }
     let high_words = _mm512_set_epi64(-1, 0, -1, 0, -1, 0, -1, 0);
     _mm512_ternarylogic_epi64::<0xca>(high_words, high, low)
-}
-
-/// A block out of general registers.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
-pub fn words(block: u128) -> __m128i {
-    _mm_set_epi64x((block >> 64) as i64, block as i64)
 }

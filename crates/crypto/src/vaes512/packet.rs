@@ -23,63 +23,18 @@ use std::arch::x86_64::*;
 
 use super::ends::{EMPTY, Ends, FULL, ROOMY};
 use super::ghash::{Products, reduce, reverse, sum_of_lanes};
-use super::lanes::{
-    LANES_LEN, apart, block, keep, load, load_whole, store, store_block, store_whole,
-};
-use super::schedule::{POWERS, Schedule};
-use super::stream::{BYTE_COUNTERS, Stream};
+use super::lanes::{LANES_LEN, keep, load, load_whole, store, store_whole};
+use super::stream::Stream;
 use super::{groups, hash};
-use crate::NONCE_LEN;
-
-const BLOCK_LEN: usize = 16;
+use crate::vaes::block::{BLOCK_LEN, block, store_block};
+use crate::vaes::head::Head;
+use crate::vaes::{POWERS, Schedule};
 
 /// The longest packet whose AAD and lengths have powers as well: all but two blocks of as many as there are powers.
 const WHOLE_LEN: usize = (POWERS - 2) * BLOCK_LEN;
 
 /// The longest that is done in a straight line: three units and a tail.
 pub const LINE_LEN: usize = 4 * LANES_LEN - BLOCK_LEN;
-
-/// Nonce and AAD of a packet as ESP has them, words as the machine has them.
-pub struct Head {
-    /// The first counter block without its counter.
-    nonce: [u64; 2],
-    /// AAD and lengths, see [`Ends::of_esp`].
-    ends: [u64; 2],
-}
-
-impl Head {
-    /// `None` if ESP has no such packet: AAD has 8 or 12 bytes, and the counters fit into a byte.
-    #[inline]
-    pub fn new(nonce: &[u8; NONCE_LEN], aad: &[u8], data_len: usize) -> Option<Head> {
-        let word = |at: usize| {
-            let bytes = [aad[at], aad[at + 1], aad[at + 2], aad[at + 3]];
-            u64::from(apart(u32::from_be_bytes(bytes)))
-        };
-        if data_len > BYTE_COUNTERS * BLOCK_LEN {
-            return None;
-        }
-        let (high, low) = match aad.len() {
-            8 => (word(0) << 32 | word(4), 0),
-            12 => (word(0) << 32 | word(4), word(8) << 32),
-            _ => return None,
-        };
-        let lengths = (data_len as u64 * 8) | ((aad.len() as u64 * 8) << 24);
-        Some(Head { nonce: nonce_words(nonce), ends: [low | lengths, high] })
-    }
-}
-
-/// The first counter block without its counter.
-///
-/// Read in the lengths that ESP writes, salt and IV: a CPU hands a store on to a later load only if
-/// the load lies within it. A load of all 12 bytes at once would wait until both stores have
-/// reached the cache, which is after all that went before has retired; packets would no longer
-/// overlap.
-#[inline]
-pub fn nonce_words(nonce: &[u8; NONCE_LEN]) -> [u64; 2] {
-    let (salt, iv) = nonce.split_first_chunk::<4>().expect("twelve bytes");
-    let iv = u64::from_le_bytes(*iv.first_chunk().expect("eight bytes"));
-    [u64::from(u32::from_le_bytes(*salt)) | iv << 32, iv >> 32]
-}
 
 /// Seals `data` in place and writes its tag.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]

@@ -4,15 +4,12 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::lanes::{broadcast, lanes_of, load_broadcast};
-use super::schedule::Schedule;
-
-/// Blocks of data with which every counter of a packet, the tag's included, fits into a byte: the first has number 2.
-pub const BYTE_COUNTERS: usize = 254;
+use crate::vaes::Schedule;
 
 /// What is the same for all of a packet's units.
 ///
 /// Counters stand in the last word of their blocks in network order. Below 256 they are a byte, and the next ones come of adding
-/// to it. A `LONG` packet has more than [`BYTE_COUNTERS`] blocks: its counters are kept in the machine's order
+/// to it. A `LONG` packet has more than [`BYTE_COUNTERS`](crate::vaes::head::BYTE_COUNTERS) blocks: its counters are kept in the machine's order
 /// and turned round for each unit, which takes one of two execution units that hashing needs as well.
 pub struct Stream<'a, const LONG: bool> {
     pub schedule: &'a Schedule,

@@ -72,7 +72,7 @@ fn request(spi: u32) -> Zeroizing<Vec<u8>> {
 
 #[test]
 fn the_key_of_an_sa_that_is_gone_is_nowhere() {
-    let engines = ["aws-lc", "ipsec-mb", "vaes512"].map(|name| Engine::select(Some(name)).ok());
+    let engines = Engine::ALL.map(|engine| Engine::select(Some(engine.name())).ok());
     for engine in engines.into_iter().flatten() {
         let directory = tempfile::tempdir().unwrap();
         let mut gateway = Fixture::start(directory.path());

@@ -1,13 +1,13 @@
 //! Expansion of a key: AES round keys (FIPS 197 §5.2) and powers of the hash key (SP 800-38D §6.4).
 //!
-//! No table look-ups: the S-box is the AES unit's own.
+//! No table look-ups: the S-box is the AES unit's own. An expanded key is the same for all of our own engines.
 
 use std::arch::x86_64::*;
 
 use zeroize::Zeroize;
 
+use super::block::{block, prefetch, store_block};
 use super::ghash::{POLYNOMIAL, product};
-use super::lanes::{block, prefetch, store_block};
 
 /// Blocks whose products are summed before they are reduced; so many powers are kept.
 pub const POWERS: usize = 16;
@@ -73,7 +73,7 @@ impl Schedule {
     }
 
     /// Fills the schedule for `key`, which has 16, 24 or 32 bytes.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+    #[target_feature(enable = "avx,aes,pclmulqdq")]
     pub fn expand(&mut self, key: &[u8]) {
         let rounds = key.len() / 4 + 6;
         self.expand_round_keys(key, rounds);
@@ -81,7 +81,7 @@ impl Schedule {
     }
 
     /// FIPS 197 §5.2, with words in the machine's order, so that "rotate left" is to the right.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+    #[target_feature(enable = "avx,aes,pclmulqdq")]
     fn expand_round_keys(&mut self, key: &[u8], rounds: usize) {
         let (words, _) = self.0[POWERS..].as_flattened_mut().as_chunks_mut::<4>();
         let key_words = key.len() / 4;
@@ -101,7 +101,7 @@ impl Schedule {
     }
 
     /// H is the zero block, encrypted. Every power is the one before times H.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+    #[target_feature(enable = "avx,aes,pclmulqdq")]
     fn expand_powers(&mut self, rounds: usize) {
         let mut state = block(self.round_key(0));
         for round in 1..rounds {
@@ -124,7 +124,7 @@ impl Schedule {
 
 /// The S-box for the four bytes of a word: the last round of AES on four equal columns, which
 /// shifting rows leaves as they are.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
+#[target_feature(enable = "avx,aes,pclmulqdq")]
 fn substitute(word: u32) -> u32 {
     let columns = _mm_set1_epi32(word as i32);
     _mm_cvtsi128_si32(_mm_aesenclast_si128(columns, _mm_setzero_si128())) as u32

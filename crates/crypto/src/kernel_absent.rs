@@ -1,5 +1,6 @@
-//! Stands in for `vaes512.rs` on other architectures: a key of it cannot exist.
+//! Stands in for `vaes512.rs` and `vaes256.rs` on other architectures: a key of theirs cannot exist.
 
+use crate::vaes::Schedule;
 use crate::{NONCE_LEN, TAG_LEN};
 
 /// Never there.
@@ -8,23 +9,7 @@ pub enum Supported {}
 
 /// Never: the reason is the architecture.
 pub fn supported() -> Result<Supported, String> {
-    Err("it exists for x86_64 only".to_owned())
-}
-
-/// Nothing.
-pub struct Schedule;
-
-impl Schedule {
-    /// Nothing.
-    pub const fn empty() -> Schedule {
-        Schedule
-    }
-
-    /// Nothing to fetch.
-    pub fn prefetch(&self, _: usize) {}
-
-    /// Nothing to fetch.
-    pub fn prefetch_early(&self, _: usize) {}
+    Err("there are such engines for x86_64 only".to_owned())
 }
 
 impl Supported {

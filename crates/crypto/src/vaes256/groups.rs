@@ -1,0 +1,240 @@
+//! A packet that is longer than a straight line: groups of 16 blocks, one reduction for each, and what is left in a line.
+//!
+//! AES and carry-less multiplication take turns round by round, each with units that do not wait for the other's: what is opened
+//! is decrypted and hashed at once; where it is sealed, a group is encrypted while the one before
+//! it is hashed. The order is the one written here ([`pin`]).
+
+use std::arch::x86_64::*;
+
+use super::ghash::{Products, powers, reverse};
+use super::lanes::{PAIR_LEN, load, pin, store};
+use super::line::{self, LINE_LEN, Rest};
+use super::stream::Stream;
+use crate::vaes::Schedule;
+use crate::vaes::opaque::afresh;
+
+/// Pairs whose products are summed before they are reduced: as many blocks as there are powers.
+pub const GROUP_PAIRS: usize = 8;
+const GROUP_LEN: usize = GROUP_PAIRS * PAIR_LEN;
+
+/// What is left of a packet may be too long for a line and too short for a group. Then half a group goes before it.
+const HALF_PAIRS: usize = GROUP_PAIRS / 2;
+const HALF_LEN: usize = HALF_PAIRS * PAIR_LEN;
+
+/// The same for each of the rounds before the last that keys of all sizes have, number `$round`.
+macro_rules! beside_rounds {
+    ($round:ident => $body:block) => {
+        $crate::vaes256::groups::beside_rounds!($round => $body; 1 2 3 4 5 6 7 8 9)
+    };
+    ($round:ident => $body:block; $($number:literal)*) => {$({
+        const $round: usize = $number;
+        $body
+    })*};
+}
+pub(super) use beside_rounds;
+
+/// Seals or opens `data` in place, and asks `with_tag` about the tag that it has or should have. `rest` is the packet before its
+/// data, with a hash before it; its AAD is hashed.
+#[inline]
+#[target_feature(enable = "avx2,vaes,vpclmulqdq")]
+pub fn process<const ROUNDS: usize, const SEALING: bool>(
+    rest: &mut Rest<'_>,
+    data: &mut [u8],
+    with_tag: impl FnOnce(__m128i) -> bool,
+) -> bool {
+    if data.len() <= LINE_LEN {
+        return line::process::<ROUNDS, SEALING, 0>(rest, data, &[], with_tag);
+    }
+    if SEALING {
+        seal::<ROUNDS>(rest, data, with_tag)
+    } else {
+        open::<ROUNDS>(rest, data, with_tag)
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,vaes,vpclmulqdq")]
+fn seal<const ROUNDS: usize>(
+    rest: &mut Rest<'_>,
+    data: &mut [u8],
+    with_tag: impl FnOnce(__m128i) -> bool,
+) -> bool {
+    let schedule = rest.schedule;
+    let mut stream = Stream::new(schedule, &rest.head.nonce, rest.counter);
+    let mut before = rest.before;
+    let mut pending: &[[u8; PAIR_LEN]] = &[];
+    let mut left = data;
+    while left.len() >= GROUP_LEN {
+        let (group, after) = left.split_at_mut(GROUP_LEN);
+        let (group, _) = group.as_chunks_mut();
+        let group = group.first_chunk_mut().expect("a group");
+        match pending.first_chunk() {
+            None => seal_group::<ROUNDS, GROUP_PAIRS, 0>(&mut stream, group, &mut before, &[]),
+            Some(pending) => seal_group::<ROUNDS, GROUP_PAIRS, GROUP_PAIRS>(
+                &mut stream,
+                group,
+                &mut before,
+                pending,
+            ),
+        }
+        (pending, left) = (group, after);
+        rest.counter = rest.counter.wrapping_add(2 * GROUP_PAIRS as u32);
+    }
+    if left.len() > LINE_LEN {
+        let (group, after) = left.split_at_mut(HALF_LEN);
+        let (group, _) = group.as_chunks_mut();
+        let group = group.first_chunk_mut().expect("half a group");
+        match pending.first_chunk() {
+            None => seal_group::<ROUNDS, HALF_PAIRS, 0>(&mut stream, group, &mut before, &[]),
+            Some(pending) => seal_group::<ROUNDS, HALF_PAIRS, GROUP_PAIRS>(
+                &mut stream,
+                group,
+                &mut before,
+                pending,
+            ),
+        }
+        rest.before = hash::<HALF_PAIRS>(schedule, before, group);
+        rest.counter = rest.counter.wrapping_add(2 * HALF_PAIRS as u32);
+        return line::process::<ROUNDS, true, 0>(rest, after, &[], with_tag);
+    }
+    rest.before = before;
+    let pending = pending.first_chunk().expect("a group");
+    line::process::<ROUNDS, true, GROUP_PAIRS>(rest, left, pending, with_tag)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,vaes,vpclmulqdq")]
+fn open<const ROUNDS: usize>(
+    rest: &mut Rest<'_>,
+    data: &mut [u8],
+    with_tag: impl FnOnce(__m128i) -> bool,
+) -> bool {
+    let mut stream = Stream::new(rest.schedule, &rest.head.nonce, rest.counter);
+    let mut before = rest.before;
+    let mut left = data;
+    while left.len() > LINE_LEN {
+        let len = if left.len() >= GROUP_LEN { GROUP_LEN } else { HALF_LEN };
+        let (group, after) = left.split_at_mut(len);
+        let (pairs, _) = group.as_chunks_mut();
+        match pairs.first_chunk_mut() {
+            Some(group) => open_group::<ROUNDS, GROUP_PAIRS>(&mut stream, group, &mut before),
+            None => {
+                let group = pairs.first_chunk_mut().expect("half a group");
+                open_group::<ROUNDS, HALF_PAIRS>(&mut stream, group, &mut before);
+            }
+        }
+        left = after;
+        rest.counter = rest.counter.wrapping_add((len / 16) as u32);
+    }
+    rest.before = before;
+    line::process::<ROUNDS, false, 0>(rest, left, &[], with_tag)
+}
+
+/// Hashes one of `PAIRS` pairs beside round `ROUND` of AES, of which there are nine. The first pair comes last, as it takes
+/// the hash of all before.
+#[inline]
+#[target_feature(enable = "avx2,vaes,vpclmulqdq")]
+pub fn hash_beside<const PAIRS: usize, const ROUND: usize>(
+    schedule: &Schedule,
+    before: __m128i,
+    sum: &mut Products,
+    ciphers: impl Fn(usize) -> __m256i,
+) {
+    if ROUND > PAIRS {
+        return;
+    }
+    let pair = ROUND % PAIRS;
+    let mut blocks = reverse(ciphers(pair));
+    if pair == 0 {
+        blocks = _mm256_xor_si256(blocks, _mm256_zextsi128_si256(before));
+    }
+    sum.add(blocks, powers(schedule, 2 * (PAIRS - pair)));
+}
+
+/// The hash of `PAIRS` pairs and all before.
+#[inline]
+#[target_feature(enable = "avx2,vaes,vpclmulqdq")]
+fn hash<const PAIRS: usize>(
+    schedule: &Schedule,
+    before: __m128i,
+    ciphers: &[[u8; PAIR_LEN]; PAIRS],
+) -> __m128i {
+    let mut sum = Products::zero();
+    beside_rounds!(ROUND => {
+        hash_beside::<PAIRS, ROUND>(schedule, before, &mut sum, |pair| load(&ciphers[pair]));
+    });
+    sum.reduced()
+}
+
+/// Seals `PAIRS` pairs, and hashes those that are `pending`.
+#[inline]
+#[target_feature(enable = "avx2,vaes,vpclmulqdq")]
+fn seal_group<const ROUNDS: usize, const PAIRS: usize, const PENDING: usize>(
+    stream: &mut Stream<'_>,
+    group: &mut [[u8; PAIR_LEN]; PAIRS],
+    before: &mut __m128i,
+    pending: &[[u8; PAIR_LEN]; PENDING],
+) {
+    let (mut states, schedule) = (counter_blocks(stream), stream.schedule);
+    let mut sum = Products::zero();
+    beside_rounds!(ROUND => {
+        stream.round::<PAIRS>(&mut states, ROUND);
+        if PENDING > 0 {
+            hash_beside::<GROUP_PAIRS, ROUND>(schedule, *before, &mut sum, |pair| load(&pending[pair]));
+            states.iter_mut().for_each(|state| pin(state));
+            sum.pin();
+        }
+    });
+    if PENDING > 0 {
+        *before = sum.reduced();
+    }
+    finish::<ROUNDS, PAIRS>(stream, states, group);
+}
+
+/// Opens `PAIRS` pairs, and hashes what they were.
+#[inline]
+#[target_feature(enable = "avx2,vaes,vpclmulqdq")]
+fn open_group<const ROUNDS: usize, const PAIRS: usize>(
+    stream: &mut Stream<'_>,
+    group: &mut [[u8; PAIR_LEN]; PAIRS],
+    before: &mut __m128i,
+) {
+    let (mut states, schedule) = (counter_blocks(stream), stream.schedule);
+    let mut sum = Products::zero();
+    beside_rounds!(ROUND => {
+        stream.round::<PAIRS>(&mut states, ROUND);
+        hash_beside::<PAIRS, ROUND>(schedule, *before, &mut sum, |pair| load(&group[pair]));
+        states.iter_mut().for_each(|state| pin(state));
+        sum.pin();
+    });
+    *before = sum.reduced();
+    finish::<ROUNDS, PAIRS>(stream, states, group);
+}
+
+#[inline]
+#[target_feature(enable = "avx2,vaes,vpclmulqdq")]
+fn counter_blocks<const PAIRS: usize>(stream: &mut Stream<'_>) -> [__m256i; PAIRS] {
+    stream.schedule = afresh(stream.schedule);
+    let mut states = [_mm256_setzero_si256(); PAIRS];
+    for (pair, state) in states.iter_mut().enumerate() {
+        *state = stream.pair(pair);
+    }
+    stream.advance(PAIRS);
+    states
+}
+
+/// The rounds from the tenth on, and the texts.
+#[inline]
+#[target_feature(enable = "avx2,vaes,vpclmulqdq")]
+fn finish<const ROUNDS: usize, const PAIRS: usize>(
+    stream: &Stream<'_>,
+    mut states: [__m256i; PAIRS],
+    group: &mut [[u8; PAIR_LEN]; PAIRS],
+) {
+    for round in 10..ROUNDS {
+        stream.round(&mut states, round);
+    }
+    for (state, pair) in states.into_iter().zip(group) {
+        store(pair, stream.last_round::<ROUNDS>(state, load(pair)));
+    }
+}
