@@ -25,3 +25,15 @@ pub fn lacking(features: &[(&str, bool)]) -> Result<(), String> {
         _ => Err(format!("this CPU has no {}", missing.join(", "))),
     }
 }
+
+/// The same for each of the rounds before the last that keys of all sizes have, number `$round`.
+macro_rules! for_each_round {
+    ($round:ident => $body:block) => {
+        $crate::vaes::for_each_round!($round => $body; 1 2 3 4 5 6 7 8 9)
+    };
+    ($round:ident => $body:block; $($number:literal)*) => {$({
+        const $round: usize = $number;
+        $body
+    })*};
+}
+pub(crate) use for_each_round;

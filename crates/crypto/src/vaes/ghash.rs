@@ -8,7 +8,8 @@
 
 use std::arch::x86_64::*;
 
-use super::block::words;
+use super::Schedule;
+use super::block::{BLOCK_LEN, block, words};
 
 /// x^128 = x^7 + x^2 + x + 1 in the reversed order of bits, multiplied by x.
 pub const POLYNOMIAL: u128 = 0xc200_0000_0000_0000_0000_0000_0000_0001;
@@ -33,4 +34,18 @@ pub fn product(block: __m128i, power: __m128i) -> __m128i {
 fn fold(sum: __m128i) -> __m128i {
     let low = _mm_clmulepi64_si128::<0x10>(sum, words(POLYNOMIAL));
     _mm_xor_si128(low, _mm_shuffle_epi32::<0x4e>(sum))
+}
+
+/// The hash of all blocks of `aad`.
+#[inline]
+#[target_feature(enable = "avx,aes,pclmulqdq")]
+pub fn of_aad(schedule: &Schedule, aad: &[u8]) -> __m128i {
+    let mut hash = _mm_setzero_si128();
+    for next in aad.chunks(BLOCK_LEN) {
+        let mut padded = [0; BLOCK_LEN];
+        padded[..next.len()].copy_from_slice(next);
+        let sum = _mm_xor_si128(hash, words(u128::from_be_bytes(padded)));
+        hash = product(sum, block(schedule.power(1)));
+    }
+    hash
 }

@@ -8,8 +8,8 @@ use super::line::{Places, Rest};
 use super::packet::{FIRST_COUNTER, is_equal};
 use crate::key::is_within_limits;
 use crate::vaes::Schedule;
-use crate::vaes::block::{BLOCK_LEN, block, store_block, words};
-use crate::vaes::ghash::product;
+use crate::vaes::block::store_block;
+use crate::vaes::ghash;
 use crate::vaes::head::{Head, nonce_words};
 use crate::{NONCE_LEN, TAG_LEN};
 
@@ -64,7 +64,7 @@ fn process<const SEALING: bool>(
 ) -> bool {
     let lengths = (data.len() as u64 * 8) | ((aad.len() as u64 * 8) << 40);
     let head = Head { nonce: nonce_words(nonce), ends: [lengths; 2] };
-    let before = hash_of_aad(schedule, aad);
+    let before = ghash::of_aad(schedule, aad);
     let mut rest =
         Rest { schedule, head: &head, places: &LENGTHS, counter: FIRST_COUNTER, ahead: 1, before };
     match bits {
@@ -81,17 +81,3 @@ static LENGTHS: Places = {
     [places[24], places[25], places[26]] = [5, 6, 7];
     places
 };
-
-/// The hash of all blocks of `aad`.
-#[inline]
-#[target_feature(enable = "avx2,vaes,vpclmulqdq")]
-fn hash_of_aad(schedule: &Schedule, aad: &[u8]) -> __m128i {
-    let mut hash = _mm_setzero_si128();
-    for next in aad.chunks(BLOCK_LEN) {
-        let mut padded = [0; BLOCK_LEN];
-        padded[..next.len()].copy_from_slice(next);
-        let sum = _mm_xor_si128(hash, words(u128::from_be_bytes(padded)));
-        hash = product(sum, block(schedule.power(1)));
-    }
-    hash
-}

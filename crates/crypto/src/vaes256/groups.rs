@@ -10,8 +10,9 @@ use super::ghash::{Products, powers, reverse};
 use super::lanes::{PAIR_LEN, load, pin, store};
 use super::line::{self, LINE_LEN, Rest};
 use super::stream::Stream;
-use crate::vaes::Schedule;
+use crate::vaes::block::BLOCK_LEN;
 use crate::vaes::opaque::afresh;
+use crate::vaes::{Schedule, for_each_round};
 
 /// Pairs whose products are summed before they are reduced: as many blocks as there are powers.
 pub const GROUP_PAIRS: usize = 8;
@@ -20,18 +21,6 @@ const GROUP_LEN: usize = GROUP_PAIRS * PAIR_LEN;
 /// What is left of a packet may be too long for a line and too short for a group. Then half a group goes before it.
 const HALF_PAIRS: usize = GROUP_PAIRS / 2;
 const HALF_LEN: usize = HALF_PAIRS * PAIR_LEN;
-
-/// The same for each of the rounds before the last that keys of all sizes have, number `$round`.
-macro_rules! beside_rounds {
-    ($round:ident => $body:block) => {
-        $crate::vaes256::groups::beside_rounds!($round => $body; 1 2 3 4 5 6 7 8 9)
-    };
-    ($round:ident => $body:block; $($number:literal)*) => {$({
-        const $round: usize = $number;
-        $body
-    })*};
-}
-pub(super) use beside_rounds;
 
 /// Seals or opens `data` in place, and asks `with_tag` about the tag that it has or should have. `rest` is the packet before its
 /// data, with a hash before it; its AAD is hashed.
@@ -59,47 +48,53 @@ fn seal<const ROUNDS: usize>(
     data: &mut [u8],
     with_tag: impl FnOnce(__m128i) -> bool,
 ) -> bool {
-    let schedule = rest.schedule;
-    let mut stream = Stream::new(schedule, &rest.head.nonce, rest.counter);
+    let mut stream = Stream::new(rest.schedule, &rest.head.nonce, rest.counter);
     let mut before = rest.before;
+    let (len, mut left) = (data.len(), data);
     let mut pending: &[[u8; PAIR_LEN]] = &[];
-    let mut left = data;
     while left.len() >= GROUP_LEN {
-        let (group, after) = left.split_at_mut(GROUP_LEN);
-        let (group, _) = group.as_chunks_mut();
-        let group = group.first_chunk_mut().expect("a group");
-        match pending.first_chunk() {
-            None => seal_group::<ROUNDS, GROUP_PAIRS, 0>(&mut stream, group, &mut before, &[]),
-            Some(pending) => seal_group::<ROUNDS, GROUP_PAIRS, GROUP_PAIRS>(
-                &mut stream,
-                group,
-                &mut before,
-                pending,
-            ),
-        }
+        let (group, after) =
+            seal_next::<ROUNDS, GROUP_PAIRS>(&mut stream, left, &mut before, pending);
         (pending, left) = (group, after);
-        rest.counter = rest.counter.wrapping_add(2 * GROUP_PAIRS as u32);
     }
     if left.len() > LINE_LEN {
-        let (group, after) = left.split_at_mut(HALF_LEN);
-        let (group, _) = group.as_chunks_mut();
-        let group = group.first_chunk_mut().expect("half a group");
-        match pending.first_chunk() {
-            None => seal_group::<ROUNDS, HALF_PAIRS, 0>(&mut stream, group, &mut before, &[]),
-            Some(pending) => seal_group::<ROUNDS, HALF_PAIRS, GROUP_PAIRS>(
-                &mut stream,
-                group,
-                &mut before,
-                pending,
-            ),
-        }
-        rest.before = hash::<HALF_PAIRS>(schedule, before, group);
-        rest.counter = rest.counter.wrapping_add(2 * HALF_PAIRS as u32);
+        let (group, after) =
+            seal_next::<ROUNDS, HALF_PAIRS>(&mut stream, left, &mut before, pending);
+        rest.before = hash(rest.schedule, before, group);
+        rest.counter = rest.counter.wrapping_add(blocks(len - after.len()));
         return line::process::<ROUNDS, true, 0>(rest, after, &[], with_tag);
     }
     rest.before = before;
+    rest.counter = rest.counter.wrapping_add(blocks(len - left.len()));
     let pending = pending.first_chunk().expect("a group");
     line::process::<ROUNDS, true, GROUP_PAIRS>(rest, left, pending, with_tag)
+}
+
+/// Seals the first `PAIRS` pairs of `data`, and hashes the group that is `pending`, if there is one. The answer is what was
+/// sealed, and the rest.
+#[inline]
+#[target_feature(enable = "avx2,vaes,vpclmulqdq")]
+fn seal_next<'a, const ROUNDS: usize, const PAIRS: usize>(
+    stream: &mut Stream<'_>,
+    data: &'a mut [u8],
+    before: &mut __m128i,
+    pending: &[[u8; PAIR_LEN]],
+) -> (&'a [[u8; PAIR_LEN]; PAIRS], &'a mut [u8]) {
+    let (group, after) = data.split_at_mut(PAIRS * PAIR_LEN);
+    let group = group.as_chunks_mut().0.first_chunk_mut().expect("as many pairs");
+    match pending.first_chunk() {
+        None => seal_group::<ROUNDS, PAIRS, 0>(stream, group, before, &[]),
+        Some(pending) => {
+            seal_group::<ROUNDS, PAIRS, GROUP_PAIRS>(stream, group, before, pending);
+        }
+    }
+    (group, after)
+}
+
+/// Blocks of so many bytes.
+#[inline]
+fn blocks(len: usize) -> u32 {
+    (len / BLOCK_LEN) as u32
 }
 
 #[inline]
@@ -111,10 +106,10 @@ fn open<const ROUNDS: usize>(
 ) -> bool {
     let mut stream = Stream::new(rest.schedule, &rest.head.nonce, rest.counter);
     let mut before = rest.before;
-    let mut left = data;
+    let (len, mut left) = (data.len(), data);
     while left.len() > LINE_LEN {
-        let len = if left.len() >= GROUP_LEN { GROUP_LEN } else { HALF_LEN };
-        let (group, after) = left.split_at_mut(len);
+        let next = if left.len() >= GROUP_LEN { GROUP_LEN } else { HALF_LEN };
+        let (group, after) = left.split_at_mut(next);
         let (pairs, _) = group.as_chunks_mut();
         match pairs.first_chunk_mut() {
             Some(group) => open_group::<ROUNDS, GROUP_PAIRS>(&mut stream, group, &mut before),
@@ -124,9 +119,9 @@ fn open<const ROUNDS: usize>(
             }
         }
         left = after;
-        rest.counter = rest.counter.wrapping_add((len / 16) as u32);
     }
     rest.before = before;
+    rest.counter = rest.counter.wrapping_add(blocks(len - left.len()));
     line::process::<ROUNDS, false, 0>(rest, left, &[], with_tag)
 }
 
@@ -160,7 +155,7 @@ fn hash<const PAIRS: usize>(
     ciphers: &[[u8; PAIR_LEN]; PAIRS],
 ) -> __m128i {
     let mut sum = Products::zero();
-    beside_rounds!(ROUND => {
+    for_each_round!(ROUND => {
         hash_beside::<PAIRS, ROUND>(schedule, before, &mut sum, |pair| load(&ciphers[pair]));
     });
     sum.reduced()
@@ -177,7 +172,7 @@ fn seal_group<const ROUNDS: usize, const PAIRS: usize, const PENDING: usize>(
 ) {
     let (mut states, schedule) = (counter_blocks(stream), stream.schedule);
     let mut sum = Products::zero();
-    beside_rounds!(ROUND => {
+    for_each_round!(ROUND => {
         stream.round::<PAIRS>(&mut states, ROUND);
         if PENDING > 0 {
             hash_beside::<GROUP_PAIRS, ROUND>(schedule, *before, &mut sum, |pair| load(&pending[pair]));
@@ -201,7 +196,7 @@ fn open_group<const ROUNDS: usize, const PAIRS: usize>(
 ) {
     let (mut states, schedule) = (counter_blocks(stream), stream.schedule);
     let mut sum = Products::zero();
-    beside_rounds!(ROUND => {
+    for_each_round!(ROUND => {
         stream.round::<PAIRS>(&mut states, ROUND);
         hash_beside::<PAIRS, ROUND>(schedule, *before, &mut sum, |pair| load(&group[pair]));
         states.iter_mut().for_each(|state| pin(state));

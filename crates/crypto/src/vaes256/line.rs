@@ -6,12 +6,12 @@
 use std::arch::x86_64::*;
 
 use super::ghash::{Products, powers, reverse, reverse_block};
-use super::groups::{GROUP_PAIRS, beside_rounds, hash_beside};
+use super::groups::{GROUP_PAIRS, hash_beside};
 use super::lanes::{PAIR_LEN, keep_last, lanes_of, load, load_last, store, store_last};
 use super::stream::Stream;
-use crate::vaes::Schedule;
 use crate::vaes::block::{BLOCK_LEN, block, store_block};
 use crate::vaes::head::Head;
+use crate::vaes::{Schedule, for_each_round};
 
 /// The longest data.
 pub const LINE_LEN: usize = 15 * BLOCK_LEN;
@@ -106,13 +106,13 @@ fn line<
     let mut before = rest.before;
     if PENDING > 0 {
         let mut sum = Products::zero();
-        beside_rounds!(ROUND => {
+        for_each_round!(ROUND => {
             stream.round(&mut states, ROUND);
             hash_beside::<GROUP_PAIRS, ROUND>(schedule, before, &mut sum, |pair| load(&pending[pair]));
         });
         before = sum.reduced();
     } else {
-        beside_rounds!(ROUND => { stream.round(&mut states, ROUND) });
+        for_each_round!(ROUND => { stream.round(&mut states, ROUND) });
     }
     for round in 10..ROUNDS {
         stream.round(&mut states, round);

@@ -3,13 +3,13 @@
 use std::arch::x86_64::*;
 
 use super::ends::Ends;
-use super::ghash::product;
 use super::groups;
 use super::packet::is_equal;
 use super::stream::Stream;
 use crate::key::is_within_limits;
 use crate::vaes::Schedule;
-use crate::vaes::block::{BLOCK_LEN, block, store_block, words};
+use crate::vaes::block::store_block;
+use crate::vaes::ghash;
 use crate::vaes::head::nonce_words;
 use crate::{NONCE_LEN, TAG_LEN};
 
@@ -76,24 +76,10 @@ fn process<const ROUNDS: usize, const SEALING: bool>(
 ) -> __m128i {
     let ends = Ends::lengths(data.len(), aad.len());
     let stream = Stream::<true>::new(schedule, &nonce_words(nonce));
-    let before = hash_of_aad(schedule, aad);
+    let before = ghash::of_aad(schedule, aad);
     if SEALING {
         groups::seal::<ROUNDS, true>(stream, data, before, ends)
     } else {
         groups::open::<ROUNDS, true>(stream, data, before, ends)
     }
-}
-
-/// The hash of all blocks of `aad`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2,vaes,vpclmulqdq")]
-fn hash_of_aad(schedule: &Schedule, aad: &[u8]) -> __m128i {
-    let mut hash = _mm_setzero_si128();
-    for next in aad.chunks(BLOCK_LEN) {
-        let mut padded = [0; BLOCK_LEN];
-        padded[..next.len()].copy_from_slice(next);
-        let sum = _mm_xor_si128(hash, words(u128::from_be_bytes(padded)));
-        hash = product(sum, block(schedule.power(1)));
-    }
-    hash
 }

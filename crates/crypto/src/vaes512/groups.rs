@@ -13,9 +13,9 @@ use super::hash::{GROUP_UNITS, Hash, powers};
 use super::lanes::{LANES_LEN, keep, load, load_units, pin, store, store_units};
 use super::packet::{LINE_LEN, tag};
 use super::stream::Stream;
-use crate::vaes::Schedule;
 use crate::vaes::block::BLOCK_LEN;
 use crate::vaes::opaque::afresh;
+use crate::vaes::{Schedule, for_each_round};
 
 /// Bytes that are sealed together.
 const SEALED_LEN: usize = GROUP_UNITS * LANES_LEN;
@@ -94,17 +94,6 @@ pub fn open<const ROUNDS: usize, const LONG: bool>(
 #[inline]
 fn last_units(len: usize) -> usize {
     (len + BLOCK_LEN - 1) / LANES_LEN + 1
-}
-
-/// The same for each of the rounds before the last that keys of all sizes have, number `$round`.
-macro_rules! for_each_round {
-    ($round:ident => $body:block) => {
-        for_each_round!($round => $body; 1 2 3 4 5 6 7 8 9)
-    };
-    ($round:ident => $body:block; $($number:literal)*) => {$({
-        const $round: usize = $number;
-        $body
-    })*};
 }
 
 /// All rounds but the last for `UNITS` units; beside them `HASHED` units are hashed.
