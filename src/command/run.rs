@@ -41,7 +41,7 @@ pub struct Run {
     example: bool,
     /// Crypto engine, instead of the configuration's
     #[arg(long, value_name = "ENGINE",
-        value_parser = clap::builder::PossibleValuesParser::new(["auto", "vaes512", "vaes256", "ipsec-mb", "aws-lc"]))]
+        value_parser = clap::builder::PossibleValuesParser::new(EngineChoice::ALL.map(EngineChoice::label)))]
     engine: Option<String>,
     /// Check the configuration against this machine, and stop
     #[arg(long, requires = "config")]
@@ -59,14 +59,10 @@ impl Run {
             return Ok(ExitCode::SUCCESS);
         };
         let mut config = Config::read(&path).map_err(unfit)?;
-        match self.engine.as_deref() {
-            Some("auto") => config.engine = EngineChoice::Auto,
-            Some("vaes512") => config.engine = EngineChoice::Vaes512,
-            Some("vaes256") => config.engine = EngineChoice::Vaes256,
-            Some("ipsec-mb") => config.engine = EngineChoice::IpsecMb,
-            Some("aws-lc") => config.engine = EngineChoice::AwsLc,
-            _ => {}
-        }
+        let asked = EngineChoice::ALL
+            .into_iter()
+            .find(|choice| self.engine.as_deref() == Some(choice.label()));
+        config.engine = asked.unwrap_or(config.engine);
         if self.check {
             if let Some(format) = self.journal_format.filter(|format| *format != FORMAT) {
                 return Err(Unfit(format!(

@@ -159,6 +159,16 @@ pub enum EngineChoice {
 }
 
 impl EngineChoice {
+    /// Every choice.
+    pub const ALL: [EngineChoice; 5] =
+        [Self::Auto, Self::Vaes512, Self::Vaes256, Self::IpsecMb, Self::AwsLc];
+
+    /// As it is written in a configuration.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        self.name().unwrap_or("auto")
+    }
+
     /// The engine's name as the crypto crate selects it; `None` leaves the choice to the CPU.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {

@@ -75,8 +75,10 @@ fn what_is_not_said_has_defaults() {
 fn what_is_said_is_taken() {
     let config = Config::parse(&format!("engine = \"ipsec-mb\"\nidle = \"spin\"\n{GOOD}")).unwrap();
     assert_eq!((config.engine.name(), config.idle), (Some("ipsec-mb"), Idle::Spin));
-    let config = Config::parse(&format!("engine = \"vaes512\"\n{GOOD}")).unwrap();
-    assert_eq!(config.engine.name(), Some("vaes512"));
+    for choice in EngineChoice::ALL {
+        let config = Config::parse(&format!("engine = \"{}\"\n{GOOD}", choice.label())).unwrap();
+        assert_eq!(config.engine, choice);
+    }
     assert_eq!((config.ports[1].label(), config.ports[1].mode), ("black", Mode::Native));
 }
 
