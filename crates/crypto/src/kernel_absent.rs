@@ -9,7 +9,7 @@ pub enum Supported {}
 
 /// Never: the reason is the architecture.
 pub fn supported() -> Result<Supported, String> {
-    Err("there are such engines for x86_64 only".to_owned())
+    Err("it exists for x86_64 only".to_owned())
 }
 
 impl Supported {

@@ -27,7 +27,7 @@ mod key;
 #[allow(unsafe_code)] // a key that lives as long as its owners
 mod shared;
 #[cfg(target_arch = "x86_64")]
-#[allow(unsafe_code)] // loads and stores
+#[allow(unsafe_code)] // loads and stores, and calls that need a proof of the CPU's instructions
 mod vaes;
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "vaes_absent.rs"]

@@ -37,3 +37,81 @@ macro_rules! for_each_round {
     })*};
 }
 pub(crate) use for_each_round;
+
+/// What an engine shows of itself, in the module that has its `packet` and its `general`, which need these features of a CPU. They
+/// are named to the compiler function by function, so that no trait can have them.
+macro_rules! engine {
+    ($($feature:tt),+) => {
+        /// Proof that this CPU has the instructions.
+        #[derive(Clone, Copy)]
+        pub struct Supported(());
+
+        /// The proof that this CPU can run the engine, or what it lacks.
+        pub fn supported() -> Result<Supported, String> {
+            let features = [$(($feature, is_x86_feature_detected!($feature))),+];
+            $crate::vaes::lacking(&features).map(|()| Supported(()))
+        }
+
+        impl Supported {
+            /// Expands `key`, which has 16, 24 or 32 bytes.
+            pub fn expand(self, key: &[u8], schedule: &mut $crate::vaes::Schedule) {
+                debug_assert!(matches!(key.len(), 16 | 24 | 32));
+                // SAFETY: `supported` has found every instruction that is used.
+                unsafe { schedule.expand(key) };
+            }
+
+            /// Encrypts `data` in place and writes its tag.
+            // Inlined, nonce and AAD are put into words before they reach memory, and AAD of one length is not asked for its length.
+            #[inline(always)]
+            pub fn seal(
+                self,
+                bits: u16,
+                schedule: &$crate::vaes::Schedule,
+                nonce: &[u8; $crate::NONCE_LEN],
+                aad: &[u8],
+                data: &mut [u8],
+                tag: &mut [u8; $crate::TAG_LEN],
+            ) {
+                let Some(head) = $crate::vaes::head::Head::new(nonce, aad, data.len()) else {
+                    // SAFETY: `supported` has found every instruction that is used.
+                    return unsafe { general::seal(bits, schedule, nonce, aad, data, tag) };
+                };
+                // SAFETY: `supported` has found every instruction that is used.
+                unsafe {
+                    match bits {
+                        128 => packet::seal::<10>(schedule, &head, data, tag),
+                        192 => packet::seal::<12>(schedule, &head, data, tag),
+                        _ => packet::seal::<14>(schedule, &head, data, tag),
+                    }
+                }
+            }
+
+            /// Decrypts `data` in place, and says whether its tag was right. On `false` the data holds
+            /// plaintext that nobody vouches for: the caller wipes it.
+            #[inline(always)]
+            pub fn open_unwiped(
+                self,
+                bits: u16,
+                schedule: &$crate::vaes::Schedule,
+                nonce: &[u8; $crate::NONCE_LEN],
+                aad: &[u8],
+                data: &mut [u8],
+                tag: &[u8; $crate::TAG_LEN],
+            ) -> bool {
+                let Some(head) = $crate::vaes::head::Head::new(nonce, aad, data.len()) else {
+                    // SAFETY: `supported` has found every instruction that is used.
+                    return unsafe { general::open(bits, schedule, nonce, aad, data, tag) };
+                };
+                // SAFETY: `supported` has found every instruction that is used.
+                unsafe {
+                    match bits {
+                        128 => packet::open::<10>(schedule, &head, data, tag),
+                        192 => packet::open::<12>(schedule, &head, data, tag),
+                        _ => packet::open::<14>(schedule, &head, data, tag),
+                    }
+                }
+            }
+        }
+    };
+}
+pub(crate) use engine;
