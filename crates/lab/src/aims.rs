@@ -31,6 +31,19 @@ pub struct Aim {
     /// The value may not be below.
     #[serde(default)]
     pub at_least: Option<f64>,
+    /// What of the value is measured apart.
+    #[serde(default)]
+    pub part: Option<Part>,
+}
+
+/// A part of a value that was measured by itself, for whoever asks what the rest is.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    /// What it is, in words.
+    pub text: String,
+    /// The figure, in the unit of the value; a `*` stands for what the one in the aim's figure stands for.
+    pub figure: String,
 }
 
 /// What became of an aim.
@@ -42,6 +55,8 @@ pub struct Judged {
     pub value: Option<f64>,
     /// What stood for `*` in the worst, for example the size of its packets.
     pub at: Option<String>,
+    /// Of the worst value the part that was measured apart, if it was.
+    pub part: Option<f64>,
 }
 
 impl Judged {
@@ -101,7 +116,9 @@ fn judge_one(aim: Aim, figures: &Figures) -> Judged {
         }
     }
     let (value, at) = worst.unzip();
-    Judged { aim, value, at: at.filter(|part| !part.is_empty()) }
+    let at_worst = |part: &Part| figures.value(&part.figure.replace('*', at.as_deref()?));
+    let part = aim.part.as_ref().and_then(at_worst);
+    Judged { aim, value, at: at.filter(|part| !part.is_empty()), part }
 }
 
 /// What stands for the `*` of a pattern in a name that matches it; nothing where there is none.
@@ -117,7 +134,8 @@ mod tests {
     fn aim(figure: &str, over: Option<&str>, at_most: Option<f64>, at_least: Option<f64>) -> Aim {
         let over = over.map(str::to_owned);
         let (group, text, unit) = ("g".to_owned(), "t".to_owned(), "ns".to_owned());
-        Aim { group, text, figure: figure.to_owned(), over, unit, at_most, at_least }
+        let part = None;
+        Aim { group, text, figure: figure.to_owned(), over, unit, at_most, at_least, part }
     }
 
     fn figures() -> Figures {
@@ -150,6 +168,17 @@ mod tests {
         assert_eq!(judged.ratio(), Some(20.0 / 30.0));
         let judged = judge_one(aim("a/64/x", None, Some(20.0), None), &figures());
         assert_eq!((judged.is_met(), judged.at, judged.value), (Some(true), None, Some(10.0)));
+    }
+
+    #[test]
+    fn a_part_is_that_of_the_worst_figure() {
+        let with_part = |figure: &str| {
+            let part = Part { text: "p".to_owned(), figure: figure.to_owned() };
+            judge_one(Aim { part: Some(part), ..aim("b/*/x", None, Some(20.0), None) }, &figures())
+        };
+        assert_eq!((with_part("a/*/x").value, with_part("a/*/x").part), (Some(45.0), Some(30.0)));
+        assert_eq!(with_part("a/64/x").part, Some(10.0));
+        assert_eq!(with_part("c/*/x").part, None);
     }
 
     #[test]

@@ -89,6 +89,7 @@ pub struct Row {
     pub size: String,
     /// The worker's whole turn.
     pub path_cycles: Spread,
+    pub path_ns: f64,
     /// What a selection is compared with, in turn with it: one whose policies change every millisecond with
     /// itself while they do not, and one whose flows no cache knows with route mode.
     pub against_cycles: Option<Spread>,
@@ -218,6 +219,7 @@ impl Plan {
             sas,
             size: name.to_owned(),
             path_cycles,
+            path_ns: path_cycles.quiet * 1e9 / hz,
             against_cycles: (!againsts.is_empty()).then(|| Spread::of_times(againsts)),
             cipher_cycles,
             cipher_all_keys_cycles: Spread::of_times(alls),
@@ -251,6 +253,7 @@ pub fn figures(rows: &[Row]) -> Figures {
         let above = if *order == Order::Turns.name() { "path-turns" } else { "path" };
         let name = |what: &str| format!("{above}/{selection}/{direction}/{sas}/{size}/{what}");
         figures.add_spread(name("cycles"), &row.path_cycles, "cycles");
+        figures.add(name("ns"), row.path_ns, "ns");
         if let Some(against) = &row.against_cycles {
             figures.add_spread(name("against_cycles"), against, "cycles");
         }
@@ -366,6 +369,7 @@ mod tests {
         assert_eq!(named, [(1, "seal"), (1, "both"), (5, "seal"), (5, "both")]);
         let figures = figures(&rows);
         assert!(figures.value("path/plain/seal/5/114/cycles").unwrap() > 0.0);
+        assert!(figures.value("path/plain/seal/5/114/ns").unwrap() > 0.0);
         assert_eq!(figures.value("path/plain/seal/5/114/share"), None);
         assert!(figures.value("path/policy/both/5/114/cycles").unwrap() > 0.0);
         assert!(figures.value("cipher/seal/1/114/cycles").unwrap() > 0.0);

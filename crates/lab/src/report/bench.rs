@@ -135,10 +135,15 @@ pub fn aim_cells(judged: &Judged) -> [String; 6] {
         Some(false) => "NOT MET",
         None => "not measured",
     };
+    let mut value =
+        judged.value.map_or("–".to_owned(), |value| format!("{}{unit}", number(value)));
+    if let (Some(part), Some(measured)) = (&judged.aim.part, judged.part) {
+        value.push_str(&format!(", {} of it {}", number(measured), part.text));
+    }
     [
         judged.aim.text.clone(),
         judged.at.clone().unwrap_or_default(),
-        judged.value.map_or("–".to_owned(), |value| format!("{}{unit}", number(value))),
+        value,
         bound,
         judged.ratio().map_or("–".to_owned(), |ratio| format!("{ratio:.2}")),
         mark.to_owned(),
