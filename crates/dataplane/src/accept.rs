@@ -18,62 +18,81 @@ use crate::open::refusal;
 use crate::sa::Sa;
 use crate::verdict::Verdict;
 
-/// What consecutive packets of one SA are to count, added up before it is written.
-struct Opened<'v> {
-    sa: Option<&'v Sa>,
-    /// Whether nobody else may change its words.
-    alone: bool,
-    packets: u64,
-    bytes: u64,
-}
-
 /// Accepts every packet that `decrypt` found authentic.
 pub(crate) fn accept(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
     if batch.named.is_empty() && batch.returned == 0 {
         return;
     }
-    let mut opened = Opened { sa: None, alone: false, packets: 0, bytes: 0 };
-    for slot in &mut batch.slots {
-        let Some(sa) = slot.inbound else { continue };
-        if slot.verdict.is_some() {
+    let mut rest = &mut batch.slots[..];
+    while let Some(first) = rest.first() {
+        let Some(sa) = first.inbound.filter(|_| first.verdict.is_none()) else {
+            rest = &mut rest[1..];
             continue;
-        }
-        if !is_same(opened.sa, sa) || sa.hot().counted {
-            opened.settle(turn);
-            // `open` let none pass that has to wait, and an owner, also one whose packets were out
-            // for a few turns, leaves to nobody but all.
-            (opened.sa, opened.alone) = (Some(sa), sa.access(turn) == Access::Alone);
-        }
-        if let Err(verdict) = accept_one(slot, sa, &mut opened, turn) {
-            if verdict != Verdict::Dummy {
-                sa.count_error(verdict);
-            }
-            slot.decide(verdict);
-        }
+        };
+        // `open` let none pass that has to wait, and an owner, also one whose packets were out
+        // for a few turns, leaves to nobody but all.
+        let alone = sa.access(turn) == Access::Alone;
+        let done = if alone && !sa.hot().counted && !sa.hot().encapsulated {
+            accept_plain(rest, sa, turn)
+        } else {
+            accept_run(rest, sa, alone, turn)
+        };
+        rest = &mut rest[done..];
     }
-    opened.settle(turn);
 }
 
-impl Opened<'_> {
-    /// Writes the sum.
-    #[inline]
-    fn settle(&mut self, turn: &mut Turn<'_>) {
-        let Some(sa) = self.sa.take() else { return };
-        if self.packets != 0 {
-            sa.count(self.packets, self.bytes, turn.now_ns, self.alone);
-            (self.packets, self.bytes) = (0, 0);
-            if let Some(token) = sa.limit_crossed() {
-                turn.events.limit_reached(token, turn.counters);
-            }
+/// What [`accept_run`] does, for an SA without limits and UDP that this worker has for itself, as nearly every one is.
+#[inline(always)]
+fn accept_plain(slots: &mut [Slot<'_>], sa: &Sa, turn: &Turn<'_>) -> usize {
+    let (mut done, mut opened) = (0, Opened::default());
+    let is_next = |slot: &Slot<'_>| slot.verdict.is_none() && is_same(slot.inbound, sa);
+    loop {
+        let slot = &mut slots[done];
+        match sa.replay().commit_alone(slot.sequence) {
+            Ok(()) => opened.add(slot, sa),
+            Err(refused) => refuse(slot, sa, refusal(refused)),
+        }
+        done += 1;
+        if !slots.get(done).is_some_and(is_next) {
+            break;
         }
     }
+    if opened.packets != 0 {
+        sa.count(opened.packets, opened.bytes, turn.now_ns, true);
+    }
+    done
+}
+
+/// Accepts the packets of one SA that come first, without one of another in between; how many they are.
+#[inline(never)]
+fn accept_run(slots: &mut [Slot<'_>], sa: &Sa, alone: bool, turn: &mut Turn<'_>) -> usize {
+    let (mut done, mut opened) = (0, Opened::default());
+    // Where limits are counted, the packet that finds one reached is told from the one before.
+    let slots_max = if sa.hot().counted { 1 } else { usize::MAX };
+    for slot in slots.iter_mut().take(slots_max) {
+        if slot.verdict.is_some() || !is_same(slot.inbound, sa) {
+            break;
+        }
+        done += 1;
+        match accept_one(slot, sa, alone, turn) {
+            Ok(()) => opened.add(slot, sa),
+            Err(verdict) => refuse(slot, sa, verdict),
+        }
+    }
+    if opened.packets != 0 {
+        sa.count(opened.packets, opened.bytes, turn.now_ns, alone);
+        if let Some(token) = sa.limit_crossed() {
+            turn.events.limit_reached(token, turn.counters);
+        }
+    }
+    done
 }
 
 #[inline]
 fn accept_one(
     slot: &mut Slot<'_>,
     sa: &Sa,
-    opened: &mut Opened<'_>,
+    alone: bool,
     turn: &mut Turn<'_>,
 ) -> Result<(), Verdict> {
     // Packets before this one in the batch may have used up what `open` still saw left.
@@ -81,7 +100,7 @@ fn accept_one(
         return Err(Verdict::InSaExpired);
     }
     // Two copies of one packet may both have passed `open`; one of them stops here.
-    let committed = match opened.alone {
+    let committed = match alone {
         true => sa.replay().commit_alone(slot.sequence),
         false => sa.replay().commit(slot.sequence),
     };
@@ -90,11 +109,36 @@ fn accept_one(
         note_move(slot, sa, turn);
         slot.flaw = content::take(slot, sa).err();
     }
-    if slot.flaw != Some(Verdict::EspPadding) {
-        opened.packets += 1;
-        opened.bytes += u64::from(slot.counted);
+    Ok(())
+}
+
+/// What consecutive packets of one SA are to count, added up before it is written.
+#[derive(Default)]
+struct Opened {
+    packets: u64,
+    bytes: u64,
+}
+
+impl Opened {
+    /// Step 3 for a packet that is no replay.
+    #[inline(always)]
+    fn add(&mut self, slot: &mut Slot<'_>, sa: &Sa) {
+        if slot.flaw != Some(Verdict::EspPadding) {
+            self.packets += 1;
+            self.bytes += u64::from(slot.counted);
+        }
+        if let Some(flaw) = slot.flaw {
+            refuse(slot, sa, flaw);
+        }
     }
-    slot.flaw.map_or(Ok(()), Err)
+}
+
+#[cold]
+fn refuse(slot: &mut Slot<'_>, sa: &Sa, verdict: Verdict) {
+    if verdict != Verdict::Dummy {
+        sa.count_error(verdict);
+    }
+    slot.decide(verdict);
 }
 
 /// Tells control if the packet came from elsewhere than the SA says.

@@ -45,15 +45,12 @@ pub(crate) fn classify<'v>(batch: &mut Batch<'v>, view: &'v View) {
             }
             (known, spi) = (Some(slot.flow.dst), None);
         }
-        match name_one(slot, view) {
-            // Packets of one SA often come together.
-            Ok(same) if spi == Some(same) => {}
-            Ok(other) => {
-                spi = Some(other);
-                let key = sad::Key::new(other, slot.flow.dst);
-                named.push(Named { slot: index, hash: view.sad.prefetch(&key), key });
-            }
-            Err(verdict) => slot.decide(verdict),
+        let Some(other) = name_one(slot, view) else { continue };
+        // Packets of one SA often come together.
+        if spi != Some(other) {
+            spi = Some(other);
+            let key = sad::Key::new(other, slot.flow.dst);
+            named.push(Named { slot: index, hash: view.sad.prefetch(&key), key });
         }
     }
     for (at, Named { slot: first, key, hash }) in named.iter().enumerate() {
@@ -80,27 +77,41 @@ fn pass_on(slot: &mut Slot<'_>) -> Result<(), Verdict> {
     take_hop(slot)
 }
 
-/// The SPI of a packet for this host, which with its destination names its SA.
+/// The SPI of a packet for this host, which with its destination names its SA; `None` if it is decided now.
 #[inline(never)]
-fn name_one(slot: &mut Slot<'_>, view: &View) -> Result<u32, Verdict> {
+fn name_one(slot: &mut Slot<'_>, view: &View) -> Option<u32> {
     let header_len = usize::from(slot.flow.header_len);
-    let payload = slot.frame.bytes().get(header_len..).unwrap_or(&[]);
-    let (esp_at, esp) = match slot.flow.protocol {
-        protocol::ESP => (header_len, payload),
+    let named = match slot.flow.protocol {
+        protocol::ESP => name_at(slot, header_len),
         protocol::UDP if view.encapsulation_ports.contains(slot.flow.dst_port) => {
-            (header_len + udp::HEADER_LEN, esp_in_udp(payload, slot.flow.fragment)?)
+            name_in_udp(slot, header_len)
         }
-        _ => return Err(punt(false)),
+        _ => Err(punt(false)),
     };
+    named.map_err(|verdict| slot.decide(verdict)).ok()
+}
+
+/// The SPI of ESP in UDP.
+#[inline(never)]
+fn name_in_udp(slot: &mut Slot<'_>, header_len: usize) -> Result<u32, Verdict> {
+    let payload = slot.frame.bytes().get(header_len..).unwrap_or(&[]);
+    let esp_len = esp_in_udp(payload, slot.flow.fragment)?.len();
+    let esp_at = header_len + udp::HEADER_LEN;
+    // Bytes behind the datagram's end are no part of it, as in Linux.
+    slot.frame.truncate(esp_at + esp_len);
+    name_at(slot, esp_at)
+}
+
+/// The SPI of the ESP packet that begins there.
+#[inline(always)]
+fn name_at(slot: &mut Slot<'_>, esp_at: usize) -> Result<u32, Verdict> {
     // RFC 4303 §3.4.1: a fragment must be reassembled before ESP; we do not reassemble.
     if slot.flow.fragment != Fragment::Whole {
         return Err(Verdict::FragmentEsp);
     }
+    let esp = slot.frame.bytes().get(esp_at..).ok_or(Verdict::EspTruncated)?;
     let (header, _) = esp::Header::over(esp).map_err(|_| Verdict::EspTruncated)?;
     let spi = header.spi();
-    // Bytes behind the datagram's end are no part of it, as in Linux.
-    let end = esp_at + esp.len();
-    slot.frame.truncate(end);
     // An IP header and UDP's are shorter than any frame.
     slot.esp_at = esp_at as u16;
     Ok(spi)

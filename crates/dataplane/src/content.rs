@@ -38,9 +38,9 @@ fn take_plain(slot: &mut Slot<'_>, sa: &Sa) -> Option<()> {
         return None;
     }
     let (plaintext, _) = slot.frame.bytes().get(content_at..)?.split_last_chunk::<ICV_LEN>()?;
-    let (content, trailer) = esp::Trailer::parse_short(plaintext)?;
+    let content = esp::short_payload::<{ protocol::IPV4 }>(plaintext)?;
     let content_len = content.len() as u16;
-    slot.flow = flow::plain_v4(content).filter(|_| trailer.next_header == protocol::IPV4)?;
+    slot.flow = flow::plain_v4(content)?;
     slot.frame.narrow(content_at, usize::from(slot.flow.total_len))?;
     slot.counted = content_len;
     Some(())

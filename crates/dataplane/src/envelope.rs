@@ -183,21 +183,11 @@ impl InnerHeader {
     /// Padding and trailer.
     #[inline]
     fn trailer(&self, pad_len: usize) -> [u8; 8] {
-        const V4: [[u8; 8]; esp::ALIGNMENT] = trailers(protocol::IPV4);
-        const V6: [[u8; 8]; esp::ALIGNMENT] = trailers(protocol::IPV6);
-        (if self.is_v6 { V6 } else { V4 })[pad_len % esp::ALIGNMENT]
+        // Not constants, of which each packet would copy both.
+        static TRAILERS: [[[u8; 8]; esp::ALIGNMENT]; 2] =
+            [esp::short_trailers(protocol::IPV4), esp::short_trailers(protocol::IPV6)];
+        TRAILERS[usize::from(self.is_v6)][pad_len % esp::ALIGNMENT]
     }
-}
-
-/// The trailers in front of a header, by the padding before them.
-const fn trailers(next_header: u8) -> [[u8; 8]; esp::ALIGNMENT] {
-    let mut trailers = [[0; 8]; esp::ALIGNMENT];
-    let mut pad_len = 0;
-    while pad_len < trailers.len() {
-        trailers[pad_len] = esp::short_trailer(pad_len, next_header);
-        pad_len += 1;
-    }
-    trailers
 }
 
 /// The outer header; its length.

@@ -22,10 +22,14 @@ use crate::vrfs::{MAIN, UNKNOWN};
 
 /// Where the packet before left. Packets of one tunnel leave as one did, and most others by the same
 /// router, so little has to be looked up again. It ends with the batch, and so cannot be out of date.
+///
+/// What a look-up fails of lies over the first field, which therefore is none that each packet reads: the compiler
+/// would put it together from pieces for each.
+#[repr(C)]
 struct Last<'v> {
+    vrf: u32,
     /// The SA that it was sealed with, outside of VRFs.
     sa: Option<&'v Sa>,
-    vrf: u32,
     destination: IpAddr,
     /// How many first bits of the destination decided on the route; [`ALL`] if that is not known.
     block: u32,

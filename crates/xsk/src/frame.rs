@@ -11,7 +11,6 @@
 //! that is forgotten instead of given to a [`Pool`](crate::Pool) or a port is a chunk lost to the
 //! process.
 
-use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 /// Free bytes in front of a received packet, as the kernel leaves them (`XDP_PACKET_HEADROOM`).
@@ -29,10 +28,18 @@ pub struct Frame {
     start: u16,
     len: u16,
     size: u16,
+    /// Nothing, so that every byte of a frame is written.
+    rest: u16,
 }
 
-/// A frame as it is moved: in the fewest pieces, and with whatever is a pointer in it.
-type Words = [MaybeUninit<*mut u8>; 2];
+/// A frame as it is made and moved: in the fewest pieces, as a processor waits with a large read of what was only just
+/// written in small ones.
+#[repr(C)]
+struct Words {
+    chunk: NonNull<u8>,
+    /// All that is smaller.
+    window: u64,
+}
 
 const _: () = assert!(size_of::<Frame>() == size_of::<Words>());
 
@@ -48,7 +55,10 @@ impl Frame {
     #[inline]
     pub(crate) unsafe fn new(chunk: NonNull<u8>, size: u16, start: u16, len: u16) -> Frame {
         debug_assert!(usize::from(start) + usize::from(len) <= usize::from(size));
-        Frame { chunk, start, len, size }
+        let [[a, b], [c, d], [e, f]] = [start, len, size].map(u16::to_ne_bytes);
+        let words = Words { chunk, window: u64::from_ne_bytes([a, b, c, d, e, f, 0, 0]) };
+        // SAFETY: the words have the frame's fields, each where it lies.
+        unsafe { std::mem::transmute::<Words, Frame>(words) }
     }
 
     /// Takes the frame out of a place that goes on to be there for a while, and leaves one of nothing in it:
@@ -59,9 +69,7 @@ impl Frame {
         // is the only one of its chunk, as what is written over it has none.
         unsafe {
             let words = (&raw mut *self).cast::<Words>();
-            let taken = words.read();
-            let nothing = NonNull::<u8>::dangling().as_ptr();
-            words.write([nothing, std::ptr::null_mut()].map(MaybeUninit::new));
+            let taken = words.replace(Words { chunk: NonNull::dangling(), window: 0 });
             std::mem::transmute::<Words, Frame>(taken)
         }
     }

@@ -30,7 +30,7 @@ pub(super) fn all<'v>(
 ) -> bool {
     let mut asked: ArrayVec<(usize, Asked<'_>), BATCH_PACKETS> = ArrayVec::new();
     let mut last = None;
-    for (at, slot) in slots.iter().enumerate().take(BATCH_PACKETS) {
+    for (at, slot) in slots.iter().enumerate() {
         if slot.verdict.is_some() {
             continue;
         }
@@ -57,12 +57,9 @@ pub(super) fn all<'v>(
         })
         .collect();
     // From the first that is asked for on, each run up to the next one's start.
-    let mut at = asked.first().map_or(slots.len(), |(start, _)| *start);
-    let ends = asked.iter().skip(1).map(|(start, _)| *start).chain([slots.len()]);
-    let mut rest = &mut slots[at..];
-    for (end, (found, sole)) in ends.zip(&found) {
-        let (slots, behind) = rest.split_at_mut(end - at);
-        (rest, at) = (behind, end);
+    for (at, ((start, _), (found, sole))) in asked.iter().zip(&found).enumerate() {
+        let end = asked.get(at + 1).map_or(slots.len(), |(next, _)| *next);
+        let slots = &mut slots[*start..end];
         if let Lookup::Policy(policy) = *found
             && let Some(sa) = sole.and_then(Sole::sa)
             && !policy.wants_own_sas()

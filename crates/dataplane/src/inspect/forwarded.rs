@@ -5,7 +5,7 @@ use std::ptr;
 
 use arrayvec::ArrayVec;
 
-use super::{inspect_run, is_welcome, may_be_martian, same_ends};
+use super::{inspect_run, is_welcome, may_be_martian};
 use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::classify::is_local;
 use crate::policy::{Direction, Kind};
@@ -28,17 +28,16 @@ pub(super) fn all<'v>(
     turn: &mut Turn<'_>,
 ) -> bool {
     let mut asked: ArrayVec<(usize, Asked<'_>), BATCH_PACKETS> = ArrayVec::new();
-    let mut last: Option<(&Slot<'_>, &Sa, Question)> = None;
-    for (at, slot) in slots.iter().enumerate().take(BATCH_PACKETS) {
+    let mut last: Option<(&Sa, Question)> = None;
+    for (at, slot) in slots.iter().enumerate() {
         if slot.verdict.is_some() {
             continue;
         }
         let Some(sa) = slot.inbound else { return false };
         let Some(question) = many.flow(&slot.flow) else { return false };
-        if let Some((before, known, asked)) = last
+        if let Some((known, before)) = last
             && ptr::eq(known, sa)
-            && many.same(asked, question)
-            && same_ends(&before.flow, &slot.flow)
+            && many.same_between_hosts(before, question)
         {
             continue;
         }
@@ -51,16 +50,16 @@ pub(super) fn all<'v>(
         if is_other {
             return false;
         }
-        last = Some((slot, sa, question));
+        last = Some((sa, question));
         asked.push((at, many.ask(question)));
     }
     let presumed: ArrayVec<_, BATCH_PACKETS> =
         asked.iter().map(|(_, asked)| many.presume(*asked)).collect();
     // From the first that is asked for on, each run up to the next one's start.
-    let ends = asked.iter().skip(1).map(|(start, _)| *start).chain([slots.len()]);
-    for (((start, asked), presumed), end) in asked.iter().zip(&presumed).zip(ends) {
+    for (at, ((start, question), presumed)) in asked.iter().zip(&presumed).enumerate() {
+        let end = asked.get(at + 1).map_or(slots.len(), |(next, _)| *next);
         let slots = &mut slots[*start..end];
-        let found = many.lookup(*asked, *presumed);
+        let found = many.lookup(*question, *presumed);
         // As `inspect_opened` would say of nearly all of them, in fewer steps.
         if let Lookup::Policy(policy) = found
             && policy.kind() == Kind::Protect

@@ -276,6 +276,12 @@ impl Words {
         (addresses | (one.rest ^ other.rest) & self.rest) == 0
     }
 
+    /// The mask that looks at every bit of the addresses as well.
+    #[inline(always)]
+    pub(crate) fn with_all_addresses(self) -> Words {
+        Words { addresses: u64::MAX, ..self }
+    }
+
     #[inline(always)]
     pub(crate) fn fields(self) -> Fields<u32> {
         Fields {

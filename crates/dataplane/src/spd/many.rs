@@ -66,6 +66,12 @@ impl<'a> Many<'a> {
         self.seen.agree(one.0, other.0)
     }
 
+    /// The same of two between the same hosts, and `false` of any others.
+    #[inline(always)]
+    pub(crate) fn same_between_hosts(&self, one: Question, other: Question) -> bool {
+        self.seen.with_all_addresses().agree(one.0, other.0)
+    }
+
     /// The flow, after asking for the memory that [`presume`](Many::presume) will mostly read.
     #[inline(always)]
     pub(crate) fn ask(&self, Question(flow): Question) -> Asked<'a> {
