@@ -50,7 +50,7 @@ fn accept_plain(slots: &mut [Slot<'_>], sa: &Sa, turn: &Turn<'_>) -> usize {
         let slot = &mut slots[done];
         match sa.replay().commit_alone(slot.sequence) {
             Ok(()) => opened.add(slot, sa),
-            Err(refused) => refuse(slot, sa, refusal(refused)),
+            Err(refused) => slot.refuse(Some(sa), refusal(refused)),
         }
         done += 1;
         if !slots.get(done).is_some_and(is_next) {
@@ -76,7 +76,7 @@ fn accept_run(slots: &mut [Slot<'_>], sa: &Sa, alone: bool, turn: &mut Turn<'_>)
         done += 1;
         match accept_one(slot, sa, alone, turn) {
             Ok(()) => opened.add(slot, sa),
-            Err(verdict) => refuse(slot, sa, verdict),
+            Err(verdict) => slot.refuse(Some(sa), verdict),
         }
     }
     if opened.packets != 0 {
@@ -128,17 +128,10 @@ impl Opened {
             self.bytes += u64::from(slot.counted);
         }
         if let Some(flaw) = slot.flaw {
-            refuse(slot, sa, flaw);
+            // A dummy is nobody's error.
+            slot.refuse(Some(sa).filter(|_| flaw != Verdict::Dummy), flaw);
         }
     }
-}
-
-#[cold]
-fn refuse(slot: &mut Slot<'_>, sa: &Sa, verdict: Verdict) {
-    if verdict != Verdict::Dummy {
-        sa.count_error(verdict);
-    }
-    slot.decide(verdict);
 }
 
 /// Tells control if the packet came from elsewhere than the SA says.

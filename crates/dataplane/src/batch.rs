@@ -128,6 +128,15 @@ impl Slot<'_> {
         debug_assert!(self.verdict.is_none(), "decided twice");
         self.verdict = Some(verdict);
     }
+
+    /// The same of a packet that dies, which its SA counts if it has one.
+    #[cold]
+    pub(crate) fn refuse(&mut self, sa: Option<&Sa>, verdict: Verdict) {
+        if let Some(sa) = sa {
+            sa.count_error(verdict);
+        }
+        self.decide(verdict);
+    }
 }
 
 /// The packets of one turn.

@@ -24,8 +24,7 @@ pub(crate) fn decrypt(slots: &mut [Slot<'_>]) {
         let slot = &mut slots[at];
         let Some(sa) = slot.inbound.filter(|_| slot.verdict.is_none()) else { continue };
         if decrypt_one(slot, sa) != Some(true) {
-            sa.count_error(Verdict::IntegrityFailed);
-            slot.decide(Verdict::IntegrityFailed);
+            slot.refuse(Some(sa), Verdict::IntegrityFailed);
         } else if !sa.hot().encapsulated {
             // One behind: what was only just decrypted would keep the processor waiting.
             if let Some(before) = decrypted.replace(at) {

@@ -32,8 +32,7 @@ pub(crate) fn encrypt(slots: &mut [Slot<'_>]) {
         let Some(sa) = slot.outbound else { continue };
         if encrypt_one(slot, sa).is_none() {
             // `seal` left nothing of the kind; whatever it is, it does not leave in clear.
-            sa.count_error(Verdict::NoRoom);
-            slot.decide(Verdict::NoRoom);
+            slot.refuse(Some(sa), Verdict::NoRoom);
         }
     }
 }

@@ -192,7 +192,7 @@ fn find_runs<'v>(
         }
         let slot = &mut slots[at];
         if let Err(verdict) = check_addresses(&slot.flow) {
-            refuse(slot, verdict);
+            slot.refuse(slot.inbound, verdict);
             continue;
         }
         let way = Way::of(slot, view);
@@ -219,14 +219,6 @@ fn find_runs<'v>(
 #[inline]
 fn same_ends(one: &Flow, other: &Flow) -> bool {
     one.src == other.src && one.dst == other.dst
-}
-
-#[cold]
-fn refuse(slot: &mut Slot<'_>, verdict: Verdict) {
-    if let Some(sa) = slot.inbound {
-        sa.count_error(verdict);
-    }
-    slot.decide(verdict);
 }
 
 /// Asks for the memory of what is known of a run's flow; the policy that presumably decides it.
@@ -286,14 +278,14 @@ fn inspect_run<'v>(run: &mut Run<'v>, slots: &mut [Slot<'v>], view: &'v View, tu
             run.unwelcome = Some(verdict);
             return;
         }
-        Err(verdict) => run.of(slots).for_each(|slot| refuse(slot, verdict)),
+        Err(verdict) => run.of(slots).for_each(|slot| slot.refuse(slot.inbound, verdict)),
         Ok(Some(policy)) => run.count(policy, slots, turn),
         Ok(None) => {}
     }
     if run.direction == Direction::In {
         for slot in run.of(slots) {
             if let Err(verdict) = to_host(slot, view) {
-                refuse(slot, verdict);
+                slot.refuse(slot.inbound, verdict);
             }
         }
     }

@@ -54,8 +54,7 @@ pub(crate) fn open(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
             known = Some(sa);
         }
         if let Err(verdict) = check_one(slot, sa) {
-            sa.count_error(verdict);
-            slot.decide(verdict);
+            slot.refuse(Some(sa), verdict);
         }
     }
     if waiting {

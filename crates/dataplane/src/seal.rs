@@ -89,13 +89,13 @@ fn number_alone(slots: &mut [Slot<'_>], sa: &Sa, turn: &Turn<'_>) -> usize {
                     packets += 1;
                     bytes += u64::from(counted);
                 }
-                Err(verdict) => refuse(slot, sa, verdict),
+                Err(verdict) => slot.refuse(Some(sa), verdict),
             }
             done += 1;
         }
     });
     if let Err(refusal) = taken {
-        refuse(&mut slots[0], sa, refusal_verdict(refusal));
+        slots[0].refuse(Some(sa), refusal_verdict(refusal));
         return 1;
     }
     if packets != 0 {
@@ -118,7 +118,7 @@ fn number_one(slot: &mut Slot<'_>, sa: &Sa, turn: &Turn<'_>) {
             (slot.sequence, slot.iv) = (sequence, iv);
             sa.count(1, u64::from(counted), turn.now_ns, true);
         }
-        Err(verdict) => refuse(slot, sa, verdict),
+        Err(verdict) => slot.refuse(Some(sa), verdict),
     }
 }
 
@@ -161,7 +161,7 @@ fn fit_run(slots: &mut [Slot<'_>], sa: &Sa) -> Fitting {
                 run.packets += 1;
                 run.bytes += u64::from(counted);
             }
-            Err(verdict) => refuse(slot, sa, verdict),
+            Err(verdict) => slot.refuse(Some(sa), verdict),
         }
     }
     run
@@ -179,7 +179,7 @@ fn number_run(slots: &mut [Slot<'_>], run: &Fitting, sa: &Sa, alone: bool, turn:
             Err(refusal) => {
                 packets -= 1;
                 bytes -= u64::from(slot.counted);
-                refuse(slot, sa, refusal_verdict(refusal));
+                slot.refuse(Some(sa), refusal_verdict(refusal));
             }
         }
         wanted -= 1;
@@ -190,12 +190,6 @@ fn number_run(slots: &mut [Slot<'_>], run: &Fitting, sa: &Sa, alone: bool, turn:
             turn.events.limit_reached(token, turn.counters);
         }
     }
-}
-
-#[cold]
-fn refuse(slot: &mut Slot<'_>, sa: &Sa, verdict: Verdict) {
-    sa.count_error(verdict);
-    slot.decide(verdict);
 }
 
 /// The next of the numbers that were taken, or of new ones.

@@ -109,10 +109,7 @@ impl View {
 pub(crate) fn refuse_unknown(batch: &mut Batch<'_>, view: &View) {
     for slot in batch.undecided() {
         if view.vrf_of(slot) == UNKNOWN {
-            if let Some(sa) = slot.inbound {
-                sa.count_error(Verdict::VrfUnknown);
-            }
-            slot.decide(Verdict::VrfUnknown);
+            slot.refuse(slot.inbound, Verdict::VrfUnknown);
         }
     }
 }

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use wire::flow::Flow;
 
-use super::{Sides, check_addresses, refuse};
+use super::{Sides, check_addresses};
 use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::classify::is_local;
 use crate::policy::Direction;
@@ -69,7 +69,7 @@ impl Standing {
             {
                 match check_addresses(&slot.flow) {
                     Ok(()) => welcome |= 1 << at,
-                    Err(verdict) => refuse(slot, verdict),
+                    Err(verdict) => slot.refuse(slot.inbound, verdict),
                 }
             }
         }

@@ -7,7 +7,6 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::refuse;
 use crate::batch::{BATCH_PACKETS, Slot};
 use crate::cpu::prefetch;
 use crate::fib::{Fib, MANY};
@@ -76,7 +75,7 @@ pub(super) fn decide<'a, 'v: 'a>(
             true => Ok(()),
         };
         if let Err(verdict) = end {
-            refuse(slot, verdict);
+            slot.refuse(slot.inbound, verdict);
         }
     }
 }
