@@ -28,7 +28,7 @@ interop: setup-test
 
 # A hundred times kill -9 under load, with 1000 tunnels and a daemon that only asks, then at both ends
 # with strongSwan negotiating; and what became of every packet.
-kills: setup-test
+kills: setup-test build
 	PEREGRINE_KILLS=100 PEREGRINE_KILL_TUNNELS=1000 \
 		cargo test --release --test journal -- --nocapture killed_again
 	PEREGRINE_KILLS=100 \
