@@ -8,8 +8,8 @@
 //!   5 write       result.json, samples.csv, env.json, plot, page
 //! ```
 //!
-//! A run that is interrupted goes on with 4: what was measured is written, and says so. Whatever
-//! happens, processes are stopped and namespaces removed by their owners.
+//! A run that is interrupted, or whose later curve fails, goes on with 4: what was measured is written, and
+//! says so. Whatever happens, processes are stopped and namespaces removed by their owners.
 
 mod curve;
 pub(crate) mod load;
@@ -33,6 +33,10 @@ use crate::station::{Station, StationError};
 use crate::wiring::{Wiring, WiringError};
 
 use curve::Rig;
+
+/// What is said where calibration lost something.
+const UNCLEAN_LOOP: &str = "The calibration loop itself loses, doubles, reorders or damages frames: what the curves \
+                            show of that is not the gateways' alone.";
 
 /// What to run, and how.
 #[derive(Debug, Clone)]
@@ -113,6 +117,14 @@ pub enum RunError {
     /// The report could not be drawn.
     #[error(transparent)]
     Report(#[from] ReportError),
+    /// A curve failed that was not the first.
+    #[error("{cause}; the curves before it are in {}", folder.display())]
+    Early {
+        /// What failed.
+        cause: Box<RunError>,
+        /// Where the others are.
+        folder: PathBuf,
+    },
 }
 
 /// Boxed, because it would double the size of every result.
@@ -130,14 +142,21 @@ pub fn run(options: &Options) -> Result<Outcome, RunError> {
     let display = Display::new(options.quiet);
     let measured = measure(&recipe, options, &display);
     display.finish();
-    let run = measured?;
+    let (run, failure) = measured?;
     result::write(&options.out, &run)?;
     let drawn = report::draw(&options.out, &run)?;
-    Ok(Outcome { run, drawn, interrupted: is_stopped(options) })
+    match failure {
+        Some(cause) => Err(RunError::Early { cause: Box::new(cause), folder: options.out.clone() }),
+        None => Ok(Outcome { run, drawn, interrupted: is_stopped(options) }),
+    }
 }
 
-/// Steps 1 to 4.
-fn measure(recipe: &Recipe, options: &Options, display: &Display) -> Result<Run, RunError> {
+/// Steps 1 to 4; with what was measured the error that ended it, if one did.
+fn measure(
+    recipe: &Recipe,
+    options: &Options,
+    display: &Display,
+) -> Result<(Run, Option<RunError>), RunError> {
     let started_at = clock::utc_now();
     let mut environment = environment::probe(recipe, &started_at);
     let mut run_result = begin(recipe, &started_at);
@@ -156,11 +175,7 @@ fn measure(recipe: &Recipe, options: &Options, display: &Display) -> Result<Run,
             bits(calibration.zero_loss.l2_bps)
         ));
         if !calibration.clean {
-            run_result.notes.push(
-                "The calibration loop itself loses, doubles, reorders or damages frames: what the \
-                 curves show of that is not the gateways' alone."
-                    .to_owned(),
-            );
+            run_result.notes.push(UNCLEAN_LOOP.to_owned());
         }
         run_result.calibration = Some(calibration);
         run_result.ceilings = ceilings;
@@ -168,6 +183,7 @@ fn measure(recipe: &Recipe, options: &Options, display: &Display) -> Result<Run,
 
     // 3. Curves.
     let mut samples = Vec::new();
+    let mut failure = None;
     if !is_stopped(options) {
         let tunnels = recipe.tunnels.iter().copied().max().unwrap_or(1);
         let ports = wiring.ports(recipe, tunnels)?;
@@ -181,34 +197,54 @@ fn measure(recipe: &Recipe, options: &Options, display: &Display) -> Result<Run,
             &scratch.path,
             &run_result.ceilings,
         );
-        for &direction in &recipe.directions {
-            for &tunnels in &recipe.tunnels {
-                if is_stopped(options) {
-                    break;
-                }
-                let measured = rig.measure(tunnels, direction, &mut environment)?;
-                samples.extend(measured.samples);
-                run_result.curves.extend(measured.curve);
-            }
+        let each = recipe
+            .directions
+            .iter()
+            .flat_map(|&direction| recipe.tunnels.iter().map(move |&tunnels| (tunnels, direction)));
+        let curves = each.take_while(|_| !is_stopped(options));
+        let (measured, error) = until_failure(
+            curves.map(|(tunnels, direction)| rig.measure(tunnels, direction, &mut environment)),
+        )?;
+        for measured in measured {
+            samples.extend(measured.samples);
+            run_result.curves.extend(measured.curve);
         }
+        if let Some(error) = &error {
+            run_result.notes.push(format!("The run ended early: {error}"));
+        }
+        failure = error;
     }
 
     // 4. Conclusions.
-    for curve in &mut run_result.curves {
-        let own: Vec<_> = samples
-            .iter()
-            .filter(|sample: &&result::Sample| sample.curve == curve.name)
-            .cloned()
-            .collect();
-        curve.conclusion =
-            conclude(curve, &own, &recipe.thresholds, &run_result.ceilings, recipe.ramp.steps);
-    }
+    conclude_all(&mut run_result, &samples, recipe);
     if is_stopped(options) {
         run_result
             .notes
             .push("The run was interrupted; what is missing was not measured.".to_owned());
     }
-    Ok(finish(run_result, samples, environment))
+    Ok((finish(run_result, samples, environment), failure))
+}
+
+fn conclude_all(result: &mut RunResult, samples: &[result::Sample], recipe: &Recipe) {
+    for curve in &mut result.curves {
+        let own = samples.iter().filter(|sample| sample.curve == curve.name);
+        let own: Vec<_> = own.cloned().collect();
+        curve.conclusion =
+            conclude(curve, &own, &recipe.thresholds, &result.ceilings, recipe.ramp.steps);
+    }
+}
+
+/// All that succeed up to the first that does not, and its error; that error alone if it is the first of all.
+fn until_failure<T, E>(all: impl Iterator<Item = Result<T, E>>) -> Result<(Vec<T>, Option<E>), E> {
+    let mut done = Vec::new();
+    for one in all {
+        match one {
+            Ok(one) => done.push(one),
+            Err(error) if done.is_empty() => return Err(error),
+            Err(error) => return Ok((done, Some(error))),
+        }
+    }
+    Ok((done, None))
 }
 
 fn begin(recipe: &Recipe, started_at: &str) -> RunResult {
@@ -266,5 +302,22 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_measured_before_a_failure_stays() {
+        let all = |results: &[Result<u8, &'static str>]| until_failure(results.iter().copied());
+        assert_eq!(all(&[Ok(1), Ok(2)]), Ok((vec![1, 2], None)));
+        assert_eq!(all(&[Ok(1), Err("path"), Ok(3)]), Ok((vec![1], Some("path"))));
+        assert_eq!(all(&[Err("path"), Ok(3)]), Err("path"));
+        let folder = PathBuf::from("out");
+        let cause = Box::new(RunError::Scratch(std::io::ErrorKind::NotFound.into()));
+        let told = RunError::Early { cause, folder }.to_string();
+        assert!(told.ends_with("the curves before it are in out"), "{told}");
     }
 }
