@@ -3,7 +3,7 @@
 //! Contents are fixed, so that runs are repeatable, and nothing here prints or judges. **Time** is that
 //! of look-ups one after the other, each for another address or flow than the last thousands, without
 //! prefetching and with nothing else in the loop, and that of many together, as the data path does them:
-//! the smallest of many short runs, so that what another program took is in few of them. **Memory** whoever
+//! of many short runs each, so that what another program took is in few of them. **Memory** whoever
 //! asks must measure, as the process's.
 
 use std::hint::black_box;
@@ -23,6 +23,9 @@ use crate::spd::{Lookup, Spd};
 /// Look-ups of one run: long against the reading of the clock, short against a time slice.
 const RUN: usize = 4096;
 
+/// Linear searches of one run: one through 50 000 policies takes some 50 µs.
+const LINEAR_RUN: usize = 8;
+
 /// Addresses or flows that are asked for: with their answers more than a second level cache holds.
 const PROBES: usize = 1 << 18;
 
@@ -41,20 +44,18 @@ impl Random {
     }
 }
 
-/// The fewest nanoseconds that one of `count` probes took, in the best of `runs` runs over some of them
-/// each.
-fn fewest(runs: usize, count: usize, mut probe: impl FnMut(usize)) -> f64 {
-    let mut best = f64::INFINITY;
+/// Nanoseconds that each of `runs` runs took for one of its `len` probes, which are `count` in turn.
+fn times(runs: usize, len: usize, count: usize, mut probe: impl FnMut(usize)) -> Vec<f64> {
     let mut at = 0;
-    for _ in 0..runs {
+    let mut run = || {
         let start = Instant::now();
-        for _ in 0..RUN {
+        for _ in 0..len {
             probe(at);
             at = (at + 1) % count;
         }
-        best = best.min(start.elapsed().as_nanos() as f64 / RUN as f64);
-    }
-    best
+        start.elapsed().as_nanos() as f64 / len as f64
+    };
+    (0..runs).map(|_| run()).collect()
 }
 
 /// A routing table with the lengths of the Internet's: of a hundred prefixes 60 have 24 bits.
@@ -108,27 +109,26 @@ impl RouteBench {
         &self.fib
     }
 
-    /// Nanoseconds of a look-up of a random address in one of the prefixes.
-    pub fn lookup_ns(&self, runs: usize) -> f64 {
-        fewest(runs, self.probes.len(), |at| {
+    /// Nanoseconds of a look-up of a random address in one of the prefixes, in each of `runs` runs.
+    pub fn lookup_ns(&self, runs: usize) -> Vec<f64> {
+        times(runs, RUN, self.probes.len(), |at| {
             black_box(&self.fib.lookup(self.probes[at]));
         })
     }
 
-    /// Nanoseconds of each look-up where 64 are asked for together, as the data path does for the packets
-    /// of a turn.
-    pub fn lookup_many_ns(&self, runs: usize) -> f64 {
-        let mut best = f64::INFINITY;
-        for some in self.probes.chunks_exact(RUN).cycle().take(runs) {
+    /// The same of each look-up where 64 are asked for together, as the data path does for the packets of
+    /// a turn.
+    pub fn lookup_many_ns(&self, runs: usize) -> Vec<f64> {
+        let run = |some: &[IpAddr]| {
             let start = Instant::now();
             for turn in some.chunks(MANY) {
                 self.fib.lookup_many(turn, |_, route| {
                     black_box(&route);
                 });
             }
-            best = best.min(start.elapsed().as_nanos() as f64 / RUN as f64);
-        }
-        best
+            start.elapsed().as_nanos() as f64 / RUN as f64
+        };
+        self.probes.chunks_exact(RUN).cycle().take(runs).map(run).collect()
     }
 
     /// Nanoseconds of a change while an older version is in use: a prefix gets another route.
@@ -216,19 +216,19 @@ impl PolicyBench {
         self.spd.tables(Direction::Out, family)
     }
 
-    /// Nanoseconds of a look-up in the database.
-    pub fn lookup_ns(&self, runs: usize) -> f64 {
-        fewest(runs, self.probes.len(), |at| {
+    /// Nanoseconds of a look-up in the database, in each of `runs` runs.
+    pub fn lookup_ns(&self, runs: usize) -> Vec<f64> {
+        times(runs, RUN, self.probes.len(), |at| {
             black_box(self.spd.lookup(Direction::Out, &self.probes[at]));
         })
     }
 
-    /// Nanoseconds of each look-up in the database where 64 are asked for together, as the data path does for
-    /// the packets of a turn.
-    pub fn lookup_many_ns(&self, runs: usize) -> f64 {
+    /// The same of each look-up where 64 are asked for together, as the data path does for the packets of
+    /// a turn.
+    pub fn lookup_many_ns(&self, runs: usize) -> Vec<f64> {
         let side = self.spd.side(Direction::Out);
         let (mut asked, mut presumed) = ([0; MANY], [None; MANY]);
-        let mut best = f64::INFINITY;
+        let mut times = Vec::with_capacity(runs);
         for some in self.probes.chunks(RUN).cycle().take(runs) {
             let start = Instant::now();
             for turn in some.chunks(MANY) {
@@ -242,9 +242,9 @@ impl PolicyBench {
                     black_box(side.lookup(0, flow, *asked, *presumed));
                 }
             }
-            best = best.min(start.elapsed().as_nanos() as f64 / some.len() as f64);
+            times.push(start.elapsed().as_nanos() as f64 / some.len() as f64);
         }
-        best
+        times
     }
 
     /// Nanoseconds of a change while an older version is in use: a policy is removed and added again.
@@ -262,28 +262,28 @@ impl PolicyBench {
         start.elapsed().as_nanos() as f64 / changes.max(1) as f64
     }
 
-    /// Nanoseconds of a look-up through a worker's cache, of the first `flows` flows over and over.
-    pub fn cached_ns(&mut self, runs: usize, flows: usize) -> f64 {
+    /// Nanoseconds of a look-up through a worker's cache, of the first `flows` flows over and over, in each
+    /// of `runs` runs.
+    pub fn cached_ns(&mut self, runs: usize, flows: usize) -> Vec<f64> {
         let PolicyBench { spd, probes, flows: cache, .. } = self;
         let (count, side) = (probes.len().min(flows).max(1), spd.side(Direction::Out));
         for probe in &probes[..count] {
             let asked = cache.ask(&side, probe);
             cache.lookup(&side, probe, asked, cache.recall(&side, probe, asked));
         }
-        fewest(runs, count, |at| {
+        times(runs, RUN, count, |at| {
             let asked = cache.ask(&side, &probes[at]);
             let presumed = cache.recall(&side, &probes[at], asked);
             black_box(cache.lookup(&side, &probes[at], asked, presumed));
         })
     }
 
-    /// Nanoseconds of a search through one policy after the other; `probes` of them, as it takes long.
-    pub fn linear_ns(&self, probes: usize) -> f64 {
-        let start = Instant::now();
-        for flow in self.probes.iter().cycle().take(probes) {
-            black_box(first_of(&self.linear, flow));
-        }
-        start.elapsed().as_nanos() as f64 / probes.max(1) as f64
+    /// Nanoseconds of a search through one policy after the other, in each of `runs` runs, which are
+    /// shorter, as it takes long.
+    pub fn linear_ns(&self, runs: usize) -> Vec<f64> {
+        times(runs, LINEAR_RUN, self.probes.len(), |at| {
+            black_box(first_of(&self.linear, &self.probes[at]));
+        })
     }
 
     /// Of `count` flows those for which cache, database and linear search do not say the same: 0.
@@ -386,9 +386,10 @@ mod tests {
         let mut bench = RouteBench::new(5000);
         assert_eq!(bench.fib().len(), 5000);
         assert!(bench.probes.iter().all(|probe| bench.fib.lookup(*probe).is_some()));
-        assert!(
-            bench.lookup_ns(3) > 0.0 && bench.lookup_many_ns(3) > 0.0 && bench.update_ns(10) > 0.0
-        );
+        for times in [bench.lookup_ns(3), bench.lookup_many_ns(3)] {
+            assert!(times.len() == 3 && times.iter().all(|ns| *ns > 0.0), "{times:?}");
+        }
+        assert!(bench.update_ns(10) > 0.0);
         assert_eq!(bench.fib().len(), 5000);
         let fib = vrfs(20, 10);
         assert_eq!((1..=20).map(|vrf| fib.iter_in(vrf).count()).sum::<usize>(), 200);
@@ -399,9 +400,11 @@ mod tests {
         for mix in [Mix::Uniform, Mix::Mixed] {
             let mut bench = PolicyBench::new(3000, mix);
             assert_eq!(bench.disagreements(600), 0);
-            assert!(bench.lookup_many_ns(2) > 0.0 && bench.update_ns(50) > 0.0);
-            let times = [bench.lookup_ns(2), bench.cached_ns(2, 1000), bench.linear_ns(20)];
-            assert!(times.iter().all(|ns| *ns > 0.0));
+            assert!(bench.update_ns(50) > 0.0);
+            let (one, many) = (bench.lookup_ns(2), bench.lookup_many_ns(2));
+            for times in [one, many, bench.cached_ns(2, 1000), bench.linear_ns(2)] {
+                assert!(times.len() == 2 && times.iter().all(|ns| *ns > 0.0), "{times:?}");
+            }
             let tables = bench.tables(Family::V4);
             assert!(if mix == Mix::Uniform { tables == 1 } else { tables <= 4 }, "{tables}");
         }

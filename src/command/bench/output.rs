@@ -12,9 +12,6 @@ use super::machine::Machine;
 
 pub use comfy_table::Table;
 
-/// The version of the JSON. 2: cycles, and figures by name.
-pub const SCHEMA: u32 = 2;
-
 /// A table whose first columns are words and whose others are numbers.
 pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
@@ -41,12 +38,12 @@ pub fn print_json<R: Serialize>(
 ) -> anyhow::Result<()> {
     #[derive(Serialize)]
     struct Report<'a, R> {
-        schema: u32,
+        schema: u64,
         machine: &'a Machine,
         rows: &'a [R],
         figures: &'a Figures,
     }
-    let report = Report { schema: SCHEMA, machine, rows, figures };
+    let report = Report { schema: bench::SCHEMA, machine, rows, figures };
     println!("{}", serde_json::to_string_pretty(&report)?);
     Ok(())
 }

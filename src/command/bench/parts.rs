@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context;
 use lab::figure::{Figures, LOST};
+use lab::report::bench;
 use serde_json::Value;
 
 use crate::command::Unfit;
@@ -34,17 +35,31 @@ pub fn measure<S: AsRef<str>>(binary: &Path, arguments: &[S]) -> anyhow::Result<
     }
     anyhow::ensure!(asked.status.success(), "it ended with {}", asked.status);
     let report = serde_json::from_slice(&asked.stdout).context("reading its JSON")?;
-    Ok(figures(arguments.first().copied().unwrap_or_default(), &report))
+    figures(arguments.first().copied().unwrap_or_default(), &report)
 }
 
 /// The figures in a report of the bench `name`.
-pub fn figures(name: &str, report: &Value) -> Figures {
-    match name {
+fn figures(name: &str, report: &Value) -> anyhow::Result<Figures> {
+    Ok(match name {
         "tables" => tables(report),
         "control" => control(report),
         "xfrm" => xfrm(report),
-        _ => serde_json::from_value(report["figures"].clone()).unwrap_or_default(),
-    }
+        _ => figures_of(report)?,
+    })
+}
+
+/// The figures that stand in a file, or in a report, by their names.
+///
+/// # Errors
+/// If it has another schema, or they cannot be read.
+pub fn figures_of(report: &Value) -> anyhow::Result<Figures> {
+    let schema = &report["schema"];
+    anyhow::ensure!(
+        schema.as_u64() == Some(bench::SCHEMA),
+        "schema {schema}, but this program reads {}",
+        bench::SCHEMA
+    );
+    serde_json::from_value(report["figures"].clone()).context("reading its figures")
 }
 
 /// `bench tables`: rows of table, content, figure, value, unit.
@@ -96,14 +111,21 @@ fn control(report: &Value) -> Figures {
             figures.add(format!("{of}/install-{under}/{tunnels}/loss"), loss, LOST);
         }
     }
-    let resident = |when: &str| report["memory"][when]["resident_bytes"].as_f64();
-    if let (Some(empty), Some(full), true) = (resident("empty"), resident("full"), tunnels > 0) {
-        let per_sa = (full - empty) / (2 * tunnels) as f64;
-        figures.add(format!("{of}/bytes_per_sa"), per_sa, "bytes");
+    for (bytes, figure) in
+        [("resident_bytes", "bytes_per_sa"), ("journal_bytes", "journal_bytes_per_sa")]
+    {
+        let size = |when: &str| report["memory"][when][bytes].as_f64();
+        if let (Some(empty), Some(full), true) = (size("empty"), size("full"), tunnels > 0) {
+            let per_sa = (full - empty) / (2 * tunnels) as f64;
+            figures.add(format!("{of}/{figure}"), per_sa, "bytes");
+        }
     }
     let rekeying = &report["rekeying"];
     if let Some(rate) = rekeying["per_second"].as_f64() {
         figures.add(format!("{of}/rekeys_per_s"), rate, "1/s");
+    }
+    if let Some(late) = rekeying["latency"]["p99_us"].as_f64() {
+        figures.add(format!("{of}/rekeys_p99_us"), late, "µs");
     }
     if let Some(loss) = rekeying["traffic"]["loss_ratio"].as_f64() {
         figures.add(format!("{of}/rekeys_loss"), loss, LOST);
@@ -153,7 +175,7 @@ mod tests {
             row("policies", "50000 mixed", "look-up, 64 together", 40.0),
             row("policies", "50000 mixed", "linear search", 90_000.0),
         ]);
-        let figures = figures("tables", &report);
+        let figures = figures("tables", &report).unwrap();
         assert_eq!(figures.value("fib/vrfs/1000/bytes"), Some(7.5e6));
         assert_eq!(figures.value("fib/1000000/batch_ns"), Some(15.0));
         assert_eq!(figures.value("fib/1000000/single_ns"), Some(35.0));
@@ -171,19 +193,23 @@ mod tests {
                 { "seconds": 2.5, "requests": 300_000, "traffic": { "loss_ratio": 0.0 } },
                 { "seconds": 2.0, "requests": 300_000, "traffic": null },
             ],
-            "memory": { "empty": { "resident_bytes": 50_000_000_u64 },
-                        "full": { "resident_bytes": 250_000_000_u64 } },
-            "rekeying": { "per_second": 499.0, "traffic": { "loss_ratio": 0.001 } },
+            "memory": { "empty": { "resident_bytes": 50_000_000_u64, "journal_bytes": 0 },
+                        "full": { "resident_bytes": 250_000_000_u64, "journal_bytes": 90_000_000 } },
+            "rekeying": { "per_second": 499.0, "latency": { "p99_us": 3000.0 },
+                          "traffic": { "loss_ratio": 0.001 } },
             "stop_s": 0.3,
         });
-        let packed = figures("control", &report);
+        let packed = figures("control", &report).unwrap();
         assert_eq!(packed.value("control/install-busy/50000/s"), Some(2.5));
         assert_eq!(packed.value("control/install-busy/50000/loss"), Some(0.0));
         assert_eq!(packed.value("control/install-idle/50000/s"), Some(2.0));
         assert_eq!(packed.value("control/bytes_per_sa"), Some(2000.0));
+        assert_eq!(packed.value("control/journal_bytes_per_sa"), Some(900.0));
         assert_eq!(packed.value("control/rekeys_per_s"), Some(499.0));
+        assert_eq!(packed.value("control/rekeys_p99_us"), Some(3000.0));
+        assert_eq!(packed.value("control/rekeys_loss"), Some(0.001));
         report["per_datagram"] = 0.into();
-        let singly = figures("control", &report);
+        let singly = figures("control", &report).unwrap();
         assert_eq!(singly.value("control/singly/install-busy/50000/s"), Some(2.5));
         assert_eq!(singly.value("control/install-busy/50000/s"), None);
     }
@@ -200,7 +226,7 @@ mod tests {
             row("rekey", 8, Value::Null),
             row("del_sa", 1, json!({ "pps": 1.0 })),
         ];
-        let figures = figures("xfrm", &json!({ "rows": rows }));
+        let figures = figures("xfrm", &json!({ "rows": rows })).unwrap();
         assert_eq!(figures.value("control/xfrm/50000/new_sa/p99_us"), Some(80.0));
         assert_eq!(figures.iter().count(), 2);
     }

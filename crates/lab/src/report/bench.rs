@@ -25,6 +25,8 @@ pub use charts::charts;
 pub const PAGE_FILE: &str = "bench.html";
 /// Name of the figures.
 pub const FIGURES_FILE: &str = "figures.json";
+/// The version of the figures' JSON. 2: cycles, and figures by name.
+pub const SCHEMA: u64 = 2;
 
 /// What was measured, where and when.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,7 +82,7 @@ fn json(bench: &Bench) -> String {
     let machine: serde_json::Map<String, serde_json::Value> =
         bench.machine.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
     let value = serde_json::json!({
-        "schema": 2, "machine": machine, "notes": bench.notes, "figures": bench.figures,
+        "schema": SCHEMA, "machine": machine, "notes": bench.notes, "figures": bench.figures,
     });
     format!("{value:#}\n")
 }
@@ -196,12 +198,13 @@ fn figures(bench: &Bench) -> String {
     )
 }
 
-/// Three digits, or whole where there are more.
+/// Three digits, or whole where there are more: what is not zero never reads as zero.
 fn number(value: f64) -> String {
     let decimals = match value.abs() {
         v if v >= 100.0 || v == 0.0 => 0,
         v if v >= 10.0 => 1,
-        _ => 2,
+        v if v >= 0.1 => 2,
+        v => (2.0 - v.log10().floor()).min(300.0) as usize,
     };
     let text = format!("{value:.decimals$}");
     match text.contains('.') {

@@ -17,7 +17,7 @@ const VPP_SELECTIONS: [(&str, &str); 6] = [
 const SELECTIONS: [(&str, &str); 6] = [
     ("plain", "Peregrine, in clear"),
     ("policy", "Peregrine, policies"),
-    ("policy-cache", "Peregrine, policies, flow cache"),
+    ("policy-cached", "Peregrine, policies of many shapes, flow cache"),
     ("policy-uncached", "Peregrine, policies of eight shapes, new flows"),
     ("p2p", "Peregrine, point-to-point"),
     ("p2mp", "Peregrine, point-to-multipoint"),
@@ -66,8 +66,16 @@ fn axis(title: &str, logarithmic: bool) -> Axis {
 fn over_sizes(figures: &Figures, direction: &str, title: &str, tunnels: &str) -> Chart {
     let mut lines = Vec::new();
     for (name, label) in SELECTIONS {
-        let pattern = format!("path/{name}/{direction}/{tunnels}/*/cycles");
-        lines.extend(line(figures, &pattern, label, Source::Measured));
+        let of = |above: &str, label: &str| {
+            let pattern = format!("{above}/{name}/{direction}/{tunnels}/*/cycles");
+            line(figures, &pattern, label, Source::Measured)
+        };
+        // One tunnel has no order; several of VPP's were measured in turns.
+        let in_turns = of("path-turns", &format!("{label}, in turns"));
+        lines.extend(in_turns.or_else(|| match tunnels {
+            "1" => of("path", label),
+            _ => of("path", &format!("{label}, at random")),
+        }));
     }
     for (name, label) in VPP_SELECTIONS.into_iter().filter(|(name, _)| *name != "policy-linear") {
         let pattern = format!("vpp/{direction}/{name}/{tunnels}/*/cycles");
