@@ -204,13 +204,19 @@ impl Run {
     }
 
     /// A table of modes against cores; most options are those of its run over veth.
-    fn run_matrix(&self, mut matrix: Matrix) -> anyhow::Result<ExitCode> {
-        if self.keys == Keys::Ike || !self.mix.is_empty() || self.tunnels.len() > 1 {
-            let sentence =
-                format!("{} has static keys, one size and one number of tunnels", matrix.id);
+    fn run_matrix(&self, matrix: Matrix) -> anyhow::Result<ExitCode> {
+        let is_another = self.keys == Keys::Ike
+            || !self.mix.is_empty()
+            || !self.tunnels.is_empty()
+            || !self.directions.is_empty();
+        if is_another {
+            let sentence = format!(
+                "{} has static keys, one direction, packets of {} bytes and as many tunnels as the table \
+                 published beside it: leave out --keys, --directions, --mix and --tunnels",
+                matrix.id, matrix.size
+            );
             return Err(Unfit(sentence).into());
         }
-        matrix.tunnels = self.tunnels.first().copied().unwrap_or(matrix.tunnels);
         let unfit = |error: RecipeError| Unfit(error.to_string());
         let recipe = self.change(matrix.recipe().map_err(unfit)?)?;
         let out = self.out.clone().unwrap_or_else(|| default_out(&recipe));
@@ -240,11 +246,15 @@ impl Run {
     }
 
     fn change(&self, mut recipe: Recipe) -> anyhow::Result<Recipe> {
+        let written = (recipe.tunnels.clone(), recipe.directions.clone());
         if !self.tunnels.is_empty() {
             recipe.tunnels.clone_from(&self.tunnels);
         }
         if !self.directions.is_empty() {
             recipe.directions.clone_from(&self.directions);
+        }
+        if written != (recipe.tunnels.clone(), recipe.directions.clone()) {
+            recipe.retitle();
         }
         recipe.ramp.steps = self.steps.unwrap_or(recipe.ramp.steps);
         recipe.ramp.step_time_s = self.step_time.unwrap_or(recipe.ramp.step_time_s);
@@ -476,6 +486,7 @@ mod tests {
         let recipe = run(&[7, 8], Some(1.0)).changed_recipe().unwrap();
         assert_eq!((recipe.tunnels.as_slice(), recipe.seed), (&[7, 8][..], 9));
         assert_eq!(recipe.directions, [Direction::Bidirectional]);
+        assert_eq!(recipe.title, "Test 1: 7 and 8 tunnels, both directions");
         assert_eq!((recipe.ramp.steps, recipe.ramp.step_time_s), (3, 1.0));
         assert_eq!(recipe.far.mix, ["imix1", "1400"]);
         let error = run(&[0], None).changed_recipe().unwrap_err();

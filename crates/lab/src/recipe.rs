@@ -23,6 +23,7 @@ pub use speed::{Speed, SpeedError};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::report::number;
 use crate::result::{Direction, RampShape, Thresholds};
 use crate::traffic::{CycleError, Mix, MixError, min_frame_bytes};
 
@@ -90,6 +91,26 @@ pub struct Recipe {
     pub near: Site,
     /// The side with one endpoint and one selector per tunnel.
     pub far: Site,
+}
+
+impl Recipe {
+    /// Its title without what it said of tunnels and directions, and with what it says of them now: for one that
+    /// was changed after reading.
+    pub fn retitle(&mut self) {
+        let name = self.title.split(':').next().unwrap_or_default();
+        let (last, others) = self.tunnels.split_last().unwrap_or((&0, &[]));
+        let others = others.iter().map(|&count| number::count(count.into()));
+        let others = match others.collect::<Vec<_>>().join(", ") {
+            others if others.is_empty() => others,
+            others => format!("{others} and "),
+        };
+        let directions = match self.directions[..] {
+            [Direction::Unidirectional] => "one direction",
+            [Direction::Bidirectional] => "both directions",
+            _ => "one direction and both",
+        };
+        self.title = format!("{name}: {others}{}, {directions}", number::tunnels(*last));
+    }
 }
 
 /// What all SAs of a test have in common.

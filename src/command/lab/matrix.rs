@@ -10,10 +10,10 @@ use crypto::Engine;
 use lab::figure::Figures;
 use lab::matrix::Matrix;
 use lab::recipe::Recipe;
-use lab::report::matrix::{self, Measured};
-use lab::run::Options;
+use lab::report::matrix::{self, Measured, Veth};
+use lab::run::{Options, Outcome};
 
-use super::{EXIT_INTERRUPTED, check_machine, watch_signals};
+use super::{check_machine, exit_code, watch_signals};
 use crate::command::Unfit;
 use crate::command::bench::{machine::Machine, parts};
 
@@ -38,12 +38,12 @@ pub fn run(asked: &Asked) -> anyhow::Result<ExitCode> {
     std::fs::create_dir_all(&asked.out)
         .with_context(|| format!("making {}", asked.out.display()))?;
     let mut notes = Vec::new();
-    let figures = on_memory_ports(&asked.matrix, &binary, &mut notes);
-    let (veth_gbps, interrupted) = match check_machine() {
-        Ok(()) => over_veth(asked, &binary)?,
+    let (figures, failed) = on_memory_ports(&asked.matrix, &binary, &mut notes);
+    let outcome = match check_machine() {
+        Ok(()) => Some(over_veth(asked, &binary)?),
         Err(unfit) => {
             notes.push(format!("not measured over veth: {unfit}"));
-            (None, false)
+            None
         }
     };
     let machine = Machine::of(Engine::select(None).map_err(|e| Unfit(e.to_string()))?);
@@ -51,7 +51,7 @@ pub fn run(asked: &Asked) -> anyhow::Result<ExitCode> {
         machine: machine.facts(),
         cells: asked.matrix.cells(&figures),
         limits: asked.matrix.limits(&figures),
-        veth_gbps,
+        veth: outcome.as_ref().map_or(Veth::Unmeasured, rate),
         notes,
     };
     let drawn = matrix::write(&asked.out, &asked.matrix, &measured)?;
@@ -62,35 +62,46 @@ pub fn run(asked: &Asked) -> anyhow::Result<ExitCode> {
         print!("{}", matrix::text(&asked.matrix, &measured));
         println!("The page is {}", asked.out.join(matrix::PAGE_FILE).display());
     }
-    Ok(if interrupted { ExitCode::from(EXIT_INTERRUPTED) } else { ExitCode::SUCCESS })
+    match outcome.as_ref().map_or(ExitCode::SUCCESS, exit_code) {
+        ExitCode::SUCCESS if failed => Ok(ExitCode::FAILURE),
+        code => Ok(code),
+    }
 }
 
-/// What the table's benches measure. One that fails leaves its cells empty and says so.
-fn on_memory_ports(matrix: &Matrix, binary: &Path, notes: &mut Vec<String>) -> Figures {
-    let mut figures = Figures::default();
+/// What the table's benches measure, and whether one failed that is for this machine. One that fails leaves its
+/// cells empty and says so.
+fn on_memory_ports(matrix: &Matrix, binary: &Path, notes: &mut Vec<String>) -> (Figures, bool) {
+    let (mut figures, mut failed) = (Figures::default(), false);
     for bench in &matrix.benches {
         let arguments: Vec<String> = bench.iter().map(|word| matrix.fill(word, 1)).collect();
         match parts::measure(binary, &arguments) {
             Ok(found) => figures.extend(found),
-            Err(error) => notes.push(format!("bench {} failed: {error:#}", arguments[0])),
+            Err(error) => {
+                failed |= error.downcast_ref::<Unfit>().is_none();
+                notes.push(format!("bench {} failed: {error:#}", arguments[0]));
+            }
         }
     }
-    figures
+    (figures, failed)
 }
 
-/// The rate without loss, in Gbps, if there is one; and whether the run was interrupted.
-fn over_veth(asked: &Asked, binary: &Path) -> anyhow::Result<(Option<f64>, bool)> {
+/// The run over veth.
+fn over_veth(asked: &Asked, binary: &Path) -> anyhow::Result<Outcome> {
     let stop = Arc::new(AtomicBool::new(false));
     watch_signals(Arc::clone(&stop))?;
-    let outcome = lab::run::run(&Options {
+    Ok(lab::run::run(&Options {
         recipe: asked.recipe.clone(),
         out: asked.out.join(VETH_DIR),
         binary: binary.to_owned(),
         stop,
         quiet: asked.json,
         keying: None,
-    })?;
-    let curve = outcome.run.result.curves.first();
-    let marker = curve.and_then(|curve| curve.conclusion.zero_loss_marker);
-    Ok((marker.map(|marker| marker.rx_bps / 1e9), outcome.interrupted))
+    })?)
+}
+
+/// The rate without loss.
+fn rate(outcome: &Outcome) -> Veth {
+    let Some(curve) = outcome.run.result.curves.first() else { return Veth::Unmeasured };
+    let marker = curve.conclusion.zero_loss_marker;
+    marker.map_or(Veth::Lossy, |marker| Veth::Clean(marker.rx_bps / 1e9))
 }

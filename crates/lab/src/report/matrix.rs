@@ -24,10 +24,39 @@ pub struct Measured {
     pub cells: Vec<Cell>,
     /// The ceilings.
     pub limits: Vec<Limit>,
-    /// End to end over veth, one worker per gateway: Gbps without loss, if it was measured.
-    pub veth_gbps: Option<f64>,
+    /// End to end over veth, one worker per gateway.
+    pub veth: Veth,
     /// Sentences for the reader.
     pub notes: Vec<String>,
+}
+
+/// What was found over veth.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Veth {
+    /// Nothing: it was not measured.
+    Unmeasured,
+    /// Frames were lost at every rate.
+    Lossy,
+    /// Gbps without loss.
+    Clean(f64),
+}
+
+impl Veth {
+    /// Gbps without loss, if there is such a rate.
+    fn gbps(self) -> Option<f64> {
+        if let Veth::Clean(gbps) = self { Some(gbps) } else { None }
+    }
+
+    /// The same in words.
+    fn words(self) -> String {
+        match self {
+            Veth::Unmeasured => "not measured".to_owned(),
+            Veth::Lossy => {
+                "no rate without loss: frames were lost from the first sample on".to_owned()
+            }
+            Veth::Clean(rate) => format!("{} without loss", gbps(rate)),
+        }
+    }
 }
 
 /// The table for a terminal.
@@ -44,9 +73,9 @@ pub fn text(matrix: &Matrix, measured: &Measured) -> String {
         let each = if limit.per_core { " per core" } else { "" };
         text.push_str(&format!("ceiling {}: {}{each}\n", limit.name, gbps(limit.gbps)));
     }
-    if let Some(rate) = measured.veth_gbps {
-        text.push_str(&format!("end to end over veth, one worker per gateway: {}\n", gbps(rate)));
-    }
+    let veth = measured.veth.words();
+    text.push_str(&format!("end to end over veth, one worker per gateway: {veth}\n"));
+    text.push_str(&format!("note: {}\n", matrix.note));
     measured.notes.iter().for_each(|note| text.push_str(&format!("note: {note}\n")));
     text
 }
@@ -57,7 +86,7 @@ pub fn write(folder: &Path, matrix: &Matrix, measured: &Measured) -> Result<Draw
     let json = serde_json::json!({
         "schema": 1, "recipe": matrix.id, "title": matrix.title, "tunnels": matrix.tunnels,
         "size": matrix.size, "cells": measured.cells, "limits": measured.limits,
-        "veth_gbps": measured.veth_gbps, "notes": measured.notes,
+        "note": matrix.note, "veth_gbps": measured.veth.gbps(), "notes": measured.notes,
         "machine": measured.machine.iter().cloned().collect::<BTreeMap<_, _>>(),
     });
     let mut files = vec![
@@ -102,7 +131,7 @@ fn rows(matrix: &Matrix, measured: &Measured) -> Vec<Vec<String>> {
 
 fn legend(matrix: &Matrix) -> String {
     format!(
-        "{}, packets of {} bytes, sealing; in brackets: the model, for cores that are not here",
+        "{}, packets of {} bytes, sealing; in brackets: the model, as only one and two cores are measured",
         number::tunnels(matrix.tunnels),
         matrix.size
     )
@@ -139,7 +168,7 @@ fn draw(matrix: &Matrix, measured: &Measured) -> Chart {
         let points = vec![(1.0, at(1.0)), (f64::from(last), at(f64::from(last)))];
         lines.push(Line { label: limit.name.clone(), source: Source::Ceiling, points });
     }
-    if let Some(rate) = measured.veth_gbps {
+    if let Some(rate) = measured.veth.gbps() {
         let label = "Peregrine, end to end over veth".to_owned();
         lines.push(Line { label, source: Source::Measured, points: vec![(1.0, rate)] });
     }
@@ -167,13 +196,12 @@ fn page(matrix: &Matrix, measured: &Measured, svg: &str) -> String {
         let each = if limit.per_core { " per core" } else { "" };
         ceilings.row(&[limit.name.clone(), format!("{}{each}", gbps(limit.gbps))]);
     }
-    let veth = match measured.veth_gbps {
-        Some(rate) => format!(
-            "<p>{} without loss, two gateways with one worker each, generator and kernel on the \
-             same cores; <a href=\"veth/report.html\">the whole run</a>.</p>\n",
-            gbps(rate)
+    let veth = match (measured.veth, measured.veth.words()) {
+        (Veth::Unmeasured, _) => "<p class=\"bad\">Not measured.</p>\n".to_owned(),
+        (_, words) => format!(
+            "<p>Two gateways with one worker each, generator and kernel on the same cores: {words}; \
+             <a href=\"veth/report.html\">the whole run</a>.</p>\n"
         ),
-        None => "<p class=\"bad\">Not measured.</p>\n".to_owned(),
     };
     let mut machine = Table::new("What the figures belong to", &["what", "value"]).plain();
     measured.machine.iter().for_each(|(key, value)| machine.row(&[key.clone(), value.clone()]));
@@ -186,7 +214,11 @@ fn page(matrix: &Matrix, measured: &Measured, svg: &str) -> String {
          <style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<header>\n<h1>{title}</h1>\n{notes}\
          </header>\n{}<figure>\n<div class=\"plot\">{svg}</div>\n</figure>\n{}{}{}</main>\n</body>\n\
          </html>\n",
-        section("memory", "Memory ports", &table.finish()),
+        section(
+            "memory",
+            "Memory ports",
+            &format!("{}<p>{}</p>\n", table.finish(), escape(&matrix.note))
+        ),
         section("veth", "End to end over veth", &veth),
         section("ceilings", "Ceilings", &ceilings.finish()),
         section("machine", "Machine", &machine.finish()),
@@ -202,21 +234,30 @@ mod tests {
     fn what_is_missing_is_a_dash_and_what_is_modelled_is_in_brackets() {
         let matrix = Matrix::built_in("vpp-10k").unwrap();
         let mut figures = Figures::default();
-        figures.add("path/policy/seal/10000/1428/gbps", 30.0, "Gbps");
+        figures.add("cores/many/1/gbps", 30.0, "Gbps");
         figures.add("cores/many-model/4/gbps", 115.0, "Gbps");
         figures.add("path/plain/seal/10000/1428/gbps", 200.0, "Gbps");
         let mut measured = Measured {
             machine: vec![("processor".to_owned(), "<one>".to_owned())],
             cells: matrix.cells(&figures),
             limits: matrix.limits(&figures),
-            veth_gbps: None,
+            veth: Veth::Unmeasured,
             notes: vec!["no veth".to_owned()],
         };
         let shown = text(&matrix, &measured);
-        for part in ["30.00 Gbps", "(115.00 Gbps)", "–", "78.00 Gbps", "note: no veth"] {
+        for part in [
+            "30.00 Gbps",
+            "(115.00 Gbps)",
+            "–",
+            "78.00 Gbps",
+            "note: no veth",
+            "veth, one worker per gateway: not measured",
+        ] {
             assert!(shown.contains(part), "{part}\n{shown}");
         }
-        measured.veth_gbps = Some(0.9);
+        measured.veth = Veth::Lossy;
+        assert!(text(&matrix, &measured).contains("no rate without loss"));
+        measured.veth = Veth::Clean(0.9);
         let folder = tempfile::tempdir().unwrap();
         let drawn = write(folder.path(), &matrix, &measured).unwrap();
         assert!(drawn.files.contains(&folder.path().join(PAGE_FILE)));
@@ -224,7 +265,7 @@ mod tests {
         assert!(page.contains("&lt;one&gt;") && page.contains("900.00 Mbps"));
         let svg = std::fs::read_to_string(folder.path().join("matrix.svg")).unwrap();
         for label in
-            ["Peregrine, policy, flow cache", "model, policy", "VPP, point-to-point", "in clear"]
+            ["Peregrine, policy, known flows", "model, policy", "VPP, point-to-point", "in clear"]
         {
             assert!(svg.contains(label), "{label}");
         }
