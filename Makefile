@@ -43,7 +43,7 @@ bench: setup build
 
 # Puts the table of the last `make bench` into the docs.
 record: build
-	target/release/peregrine bench all --from $(BENCH) --out $(BENCH) --record docs/results.md
+	target/release/peregrine bench all --from $(BENCH) --out $(BENCH) --record docs/measurements.md
 
 # Records anew how many instructions a packet may take; `make test` holds the path to it.
 counts: setup-test

@@ -32,7 +32,7 @@ Exit codes:
   130  interrupted; what was measured is printed
 
 Examples:
-  peregrine bench xfrm                                 the table of docs/results.md, 2 minutes
+  peregrine bench xfrm                                 the tables of docs/measurements.md, 2 minutes
   peregrine bench xfrm --sas 0,100000 --workers idle   only the ends, without traffic
   peregrine bench xfrm --direct                        without the preload library: the client sleeps for each answer
   peregrine bench xfrm --json | jq '.rows[] | select(.operation == \"rekey\")'")]
