@@ -32,6 +32,7 @@ use wire::xfrm::number::{
 };
 use wire::xfrm::policy::{UserTmpl, UserpolicyInfo};
 use wire::xfrm::sa::{UsersaId, UsersaInfo};
+use wire::xfrm::shim;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// How long something may take on a busy two-core machine.
@@ -45,9 +46,6 @@ const WEST: [u8; 4] = [192, 0, 2, 1];
 const EAST: [u8; 4] = [192, 0, 2, 2];
 const REQID: u32 = 7;
 
-/// What the preload library says at the beginning: `nl_pid` and groups.
-const BIND: u16 = 0xfff0;
-
 /// A program that speaks XFRM to a gateway.
 struct Client(OwnedFd);
 
@@ -59,10 +57,8 @@ impl Client {
         let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         connect(&fd, &SocketAddrUnix::new(path).unwrap()).expect("the gateway listens");
         let client = Client(fd);
-        let header = Header { kind: BIND, flags: 0, ..Header::default() };
-        let mut bytes = Vec::new();
-        Builder::new(&mut bytes, header).fixed(&[std::process::id(), groups]).finish();
-        send(&client.0, &bytes, SendFlags::empty()).unwrap();
+        let frame = shim::Frame::bind(std::process::id(), groups);
+        send(&client.0, frame.as_bytes(), SendFlags::empty()).unwrap();
         // Frames of this kind are not answered. What comes after them is, and in the second answer it
         // is in force that somebody listens.
         client.ask(msg::GETSADINFO, &0u32, &[]);

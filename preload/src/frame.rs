@@ -61,20 +61,32 @@ impl Frame {
 
 #[cfg(test)]
 mod tests {
+    use wire::xfrm::netlink::{HEADER_LEN, Header, NLMSG_NOOP};
+    use wire::xfrm::shim;
+    use zerocopy::{FromBytes, IntoBytes};
+
     use super::*;
 
     #[test]
-    fn a_bind_frame_holds_port_and_groups() {
-        let (bytes, len) = Frame::Bind { port: 0x0102_0304, groups: 0xc3 }.bytes();
-        let mut expected = vec![24, 0, 0, 0, 0xf0, 0xff, 0, 0];
-        expected.extend([0; 8]);
-        expected.extend([4, 3, 2, 1, 0xc3, 0, 0, 0]);
-        assert_eq!(&bytes[..len], expected);
+    fn frames_are_what_the_server_understands() {
+        let cap_ack = Frame::Option { name: libc::NETLINK_CAP_ACK as u32, on: true };
+        let ext_ack = Frame::Option { name: libc::NETLINK_EXT_ACK as u32, on: false };
+        for (frame, understood) in [
+            (Frame::Bind { port: 0x0102_0304, groups: 0xc3 }, shim::Frame::bind(0x0102_0304, 0xc3)),
+            (Frame::Membership { group: 7, on: true }, shim::Frame::new(shim::MEMBERSHIP, 7, 1)),
+            (cap_ack, shim::Frame::new(shim::OPTION, shim::OPTION_CAP_ACK, 1)),
+            (ext_ack, shim::Frame::new(shim::OPTION, shim::OPTION_EXT_ACK, 0)),
+        ] {
+            let (bytes, len) = frame.bytes();
+            assert_eq!(&bytes[..len], understood.as_bytes());
+        }
+        assert_eq!(size_of::<shim::Frame>(), FRAME_LEN_MAX);
     }
 
     #[test]
     fn a_sync_frame_is_a_bare_header_without_request_flag() {
         let (bytes, len) = Frame::Sync.bytes();
-        assert_eq!(&bytes[..len], [16, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let bare = Header { len: HEADER_LEN as u32, kind: NLMSG_NOOP, ..Header::default() };
+        assert_eq!(Header::read_from_bytes(&bytes[..len]), Ok(bare));
     }
 }

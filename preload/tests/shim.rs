@@ -10,6 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use server::{Script, Server, error, message};
+use wire::xfrm::shim::{BIND, MEMBERSHIP, OPTION, OPTION_CAP_ACK, OPTION_EXT_ACK};
 
 /// The library, built for this profile.
 fn library() -> &'static Path {
@@ -99,12 +100,12 @@ fn ip_reports_an_error_with_its_exit_code() {
     let order = |kind, first| {
         received.iter().position(|r| r.kind == kind && r.words().first() == Some(&first))
     };
-    let texts = received.iter().rposition(|r| r.kind == 0xfff2 && r.words() == [11, 1]);
-    let bound = received.iter().find(|r| r.kind == 0xfff0).unwrap();
+    let texts = received.iter().rposition(|r| r.kind == OPTION && r.words() == [OPTION_EXT_ACK, 1]);
+    let bound = received.iter().find(|r| r.kind == BIND).unwrap();
     assert_eq!(bound.words()[1], 0);
     assert!(texts.is_some() && texts < received.iter().position(|r| r.kind == 0x11));
     // Options start as they do on a netlink socket: off.
-    assert!(order(0xfff2, 10).is_some(), "{received:?}");
+    assert!(order(OPTION, OPTION_CAP_ACK).is_some(), "{received:?}");
 }
 
 #[test]
@@ -116,7 +117,7 @@ fn ip_monitors_events() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let bound = server.await_frame(|frame| frame.kind == 0xfff0);
+    let bound = server.await_frame(|frame| frame.kind == BIND);
     assert_ne!(bound.words()[1] & 0b10_0010, 0, "groups {:#x}", bound.words()[1]);
     server.broadcast(&message(0x11, 0, &deleted()));
     let mut line = String::new();
@@ -203,8 +204,8 @@ fn addresses_are_netlink_addresses() {
 fn options_are_netlink_options() {
     let server = probe("options", "options");
     // The program may have ended before its last frame was read.
-    server.await_frame(|frame| frame.kind == 0xfff1 && frame.words() == [3, 0]);
-    let joined = server.received().into_iter().filter(|frame| frame.kind == 0xfff1);
+    server.await_frame(|frame| frame.kind == MEMBERSHIP && frame.words() == [3, 0]);
+    let joined = server.received().into_iter().filter(|frame| frame.kind == MEMBERSHIP);
     assert_eq!(joined.map(|frame| frame.words()).collect::<Vec<_>>(), [[3, 1], [3, 0]]);
 }
 
@@ -256,10 +257,13 @@ fn a_thread_can_be_cancelled_while_it_receives() {
 #[test]
 fn a_server_that_comes_back_is_told_again() {
     let server = probe("restart", "restart");
-    let binds = server.received().into_iter().filter(|frame| frame.kind == 0xfff0);
+    let binds = server.received().into_iter().filter(|frame| frame.kind == BIND);
     let groups: Vec<u32> = binds.map(|frame| frame.words()[1]).collect();
     assert_eq!(groups, [0x22, 0x22, 0x22]);
-    let options = server.received().into_iter().filter(|f| f.kind == 0xfff2 && f.words()[0] == 10);
+    let options = server
+        .received()
+        .into_iter()
+        .filter(|f| f.kind == OPTION && f.words()[0] == OPTION_CAP_ACK);
     let cap_ack: Vec<u32> = options.map(|frame| frame.words()[1]).collect();
     assert_eq!(cap_ack, [0, 1, 1, 1]);
 }

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use control::xfrm::control_frame;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
 use wire::xfrm::Builder;
@@ -16,6 +15,7 @@ use wire::xfrm::event::UserMapping;
 use wire::xfrm::netlink::{Header, NLM_F_ACK, NLM_F_REQUEST, NLMSG_ERROR};
 use wire::xfrm::number::{attr, group, msg};
 use wire::xfrm::sa::{AeventId, EncapTmpl, UsersaId, UsersaInfo};
+use wire::xfrm::shim;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// How long an answer may take on a busy machine.
@@ -38,9 +38,7 @@ impl Connection {
         let connection = Connection(fd.expect("a socket"));
         let address = SocketAddrUnix::new(path).expect("a short path");
         rustix::net::connect(&connection.0, &address).expect("the gateway listens");
-        let header = Header { len: 24, kind: control_frame::BIND, ..Header::default() };
-        let port = std::process::id();
-        connection.send(&[header.as_bytes(), port.as_bytes(), groups.as_bytes()].concat());
+        connection.send(shim::Frame::bind(std::process::id(), groups).as_bytes());
         connection
     }
 

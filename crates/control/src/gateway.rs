@@ -26,6 +26,7 @@ mod launch;
 mod network;
 mod patience;
 mod ports;
+mod rtnetlink;
 pub mod ruler;
 mod short;
 mod slots;

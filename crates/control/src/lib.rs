@@ -23,6 +23,7 @@ pub mod cpu;
 pub mod gateway;
 pub mod instance;
 pub mod journal;
+mod netlink;
 mod roster;
 pub mod route_feed;
 pub mod signal;

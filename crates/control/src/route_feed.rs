@@ -18,7 +18,6 @@ mod decode;
 mod kernel;
 mod model;
 mod replica;
-pub(crate) mod socket;
 mod table;
 
 use std::io;
@@ -34,9 +33,9 @@ pub use kernel::{Change, Event, Kernel, Kind};
 pub use model::{Address, Link, Neighbour, NeighbourState, NextHop, Route, RouteKind, Table};
 pub use table::Placement;
 
+use crate::netlink::{self, NetlinkSocket, Received};
 use decode::Decoded;
 use replica::Replica;
-use socket::{NetlinkSocket, Received};
 
 /// The multicast groups (linux/rtnetlink.h, RTNLGRP_…): link 1, neighbour 3, IPv4 address 5 and
 /// route 7, IPv6 address 9 and route 11. Group *n* is bit *n*-1.
@@ -150,7 +149,7 @@ impl RouteFeed {
                 dump: &mut self.dump,
                 counters: &mut self.counters,
             };
-            for message in socket::messages(datagram) {
+            for message in netlink::messages(datagram) {
                 intake.message(&message, changes)?;
             }
         }
@@ -236,12 +235,12 @@ impl Intake<'_> {
             }
             (NLMSG_ERROR, Some((kind, _))) => {
                 *self.dump = None;
-                let source = socket::error_of(message.payload());
+                let source = netlink::error_of(message.payload());
                 return self.broke_off(kind, source.unwrap_or_else(|| io::ErrorKind::Other.into()));
             }
             (NLMSG_ERROR, None) => {
                 self.counters.solicit_errors += 1;
-                let error = socket::error_of(message.payload());
+                let error = netlink::error_of(message.payload());
                 tracing::debug!(?error, "the kernel refused to resolve a neighbour");
             }
             (_, dump) => self.news(message, dump.is_some(), changes),

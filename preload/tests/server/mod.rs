@@ -11,6 +11,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind,
     listen, recv, send, socket_with,
 };
+use wire::xfrm::shim;
 
 /// How long the slow answers take: long enough that a program that does not wait sees nothing.
 const SLOW: Duration = Duration::from_millis(50);
@@ -128,7 +129,7 @@ fn serve(connection: &OwnedFd, received: &Mutex<Vec<Received>>, script: &Script)
             let Some(one) = rest.get(..size).filter(|one| one.len() >= 16) else { break };
             let kind = u16::from_ne_bytes([one[4], one[5]]);
             received.lock().unwrap().push(Received { kind, body: one[16..].to_vec() });
-            if kind == 0xfff0 {
+            if kind == shim::BIND {
                 port = u32::from_ne_bytes(one[16..20].try_into().unwrap());
             }
             let first = received.lock().unwrap().iter().filter(|one| one.kind == kind).count() == 1;
@@ -136,7 +137,7 @@ fn serve(connection: &OwnedFd, received: &Mutex<Vec<Received>>, script: &Script)
                 let _ = rustix::net::shutdown(connection, rustix::net::Shutdown::Both);
                 return;
             }
-            if kind < 0xfff0 {
+            if kind < shim::BIND {
                 reply(connection, one, port, script);
             }
             rest = &rest[size.next_multiple_of(4).min(rest.len())..];

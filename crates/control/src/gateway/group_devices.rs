@@ -13,9 +13,8 @@ use std::io;
 
 use dataplane::prefix::Prefix;
 
-use super::host::codec::{OUR_PROTOCOL, Route, Way};
-use super::host::rtnetlink::Writer;
 use super::host::{METRIC_HELD, mtu_of, settle_device};
+use super::rtnetlink::{OUR_PROTOCOL, Route, Way, Writer};
 use super::vrfs::tables_of_groups;
 use crate::config::{Config, next_hop_of};
 use crate::route_feed::{Kernel, Table};

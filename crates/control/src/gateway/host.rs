@@ -15,9 +15,7 @@
 //! What happens to a packet the data plane decides; this module only sees that it gets there. It
 //! writes nothing that `route_feed` follows.
 
-pub(super) mod codec;
 mod model;
-pub(super) mod rtnetlink;
 mod shield;
 
 use std::collections::{HashMap, HashSet};
@@ -28,10 +26,9 @@ use std::path::Path;
 use dataplane::prefix::{Family, Prefix};
 use tracing::warn;
 
-use self::codec::{Act, OUR_PROTOCOL, Of, Route, Rule, Way};
 use self::model::{Model, News};
-use self::rtnetlink::Writer;
 use self::shield::Shield;
+use super::rtnetlink::{Act, OUR_PROTOCOL, Of, Route, Rule, Way, Writer};
 use super::tables::{InstalledPolicy, Tables};
 use crate::config::HostConfig;
 use crate::route_feed::Kernel;

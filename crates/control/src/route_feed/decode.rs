@@ -32,8 +32,8 @@ use wire::ethernet::MacAddr;
 
 use super::kernel::{Event, Kind};
 use super::model::{Address, Link, Neighbour, NeighbourState, NextHop, Route, RouteKind, Table};
-use super::socket::NetlinkSocket;
 use super::table::Placement;
+use crate::netlink::NetlinkSocket;
 
 /// What one message means.
 #[derive(Debug, PartialEq, Eq)]

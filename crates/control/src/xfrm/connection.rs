@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use wire::xfrm::netlink::{Datagram, HEADER_LEN, Header, NLMSG_OVERRUN};
 use wire::xfrm::number::group;
+use wire::xfrm::shim;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::client::Client;
@@ -27,20 +28,6 @@ use super::dump::Dump;
 use super::flush::Flush;
 use super::secret::Bytes;
 use super::server::Server;
-
-/// Messages from the preload library to the server that are not netlink: `nlmsg_type` of the frame.
-pub mod control_frame {
-    /// The program bound its socket. Payload: u32 `nl_pid`, u32 group mask.
-    pub const BIND: u16 = 0xfff0;
-    /// The program joined or left a group. Payload: u32 group, u32 on.
-    pub const MEMBERSHIP: u16 = 0xfff1;
-    /// The program set a netlink socket option. Payload: u32 option, u32 on.
-    pub const OPTION: u16 = 0xfff2;
-    /// `NETLINK_CAP_ACK`: errors do not quote the request.
-    pub const OPTION_CAP_ACK: u32 = 10;
-    /// `NETLINK_EXT_ACK`: errors carry texts.
-    pub const OPTION_EXT_ACK: u32 = 11;
-}
 
 /// Longest datagram of requests. `ip -batch` sends up to 32 KiB, everything else less than 4.
 pub(super) const REQUEST_MAX: usize = 64 * 1024;
@@ -233,21 +220,21 @@ impl Connection {
     /// A control frame changes what the server knows of the program. Whether it was one.
     fn obey(&mut self, frame: &[u8]) -> bool {
         let Ok((header, payload)) = Header::read_from_prefix(frame) else { return false };
-        let known = [control_frame::BIND, control_frame::MEMBERSHIP, control_frame::OPTION];
+        let known = [shim::BIND, shim::MEMBERSHIP, shim::OPTION];
         if !known.contains(&header.kind) {
             return false;
         }
         let Ok(([first, second], _)) = <[u32; 2]>::read_from_prefix(payload) else { return true };
         let on = second != 0;
         match (header.kind, first) {
-            (control_frame::BIND, port) => {
+            (shim::BIND, port) => {
                 self.client.port = port;
                 self.groups = second;
             }
-            (control_frame::MEMBERSHIP, number) if on => self.groups |= group::bit(number),
-            (control_frame::MEMBERSHIP, number) => self.groups &= !group::bit(number),
-            (_, control_frame::OPTION_EXT_ACK) => self.client.ext_ack = on,
-            (_, control_frame::OPTION_CAP_ACK) => self.client.cap_ack = on,
+            (shim::MEMBERSHIP, number) if on => self.groups |= group::bit(number),
+            (shim::MEMBERSHIP, number) => self.groups &= !group::bit(number),
+            (_, shim::OPTION_EXT_ACK) => self.client.ext_ack = on,
+            (_, shim::OPTION_CAP_ACK) => self.client.cap_ack = on,
             _ => {}
         }
         true

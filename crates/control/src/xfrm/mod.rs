@@ -60,7 +60,6 @@ mod touched;
 mod wheel;
 
 pub use client::Client;
-pub use connection::control_frame;
 pub use counters::{Backend, Counters, PolicyCounters, SaCounters};
 pub use delivery::{Delivery, Event, Handled};
 pub use dump::Dump;

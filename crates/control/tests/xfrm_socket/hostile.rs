@@ -3,10 +3,10 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 
-use control::xfrm::control_frame;
 use rustix::io::Errno;
 use wire::xfrm::netlink::{Header, NLMSG_DONE, NLMSG_OVERRUN};
 use wire::xfrm::number::{group, msg};
+use wire::xfrm::shim;
 use zerocopy::IntoBytes;
 
 use crate::world::*;
@@ -62,11 +62,11 @@ fn garbage_harms_nobody() {
         hostile.send(&new_sa(1)[..cut]);
     }
     // Control frames without their payload, and for groups that are not.
-    let frame = Header { len: 16, kind: control_frame::BIND, ..Header::default() };
+    let frame = Header { len: 16, kind: shim::BIND, ..Header::default() };
     hostile.send(frame.as_bytes());
-    hostile.control(control_frame::MEMBERSHIP, 0, 1);
-    hostile.control(control_frame::MEMBERSHIP, u32::MAX, 1);
-    hostile.control(control_frame::OPTION, u32::MAX, 1);
+    hostile.control(shim::MEMBERSHIP, 0, 1);
+    hostile.control(shim::MEMBERSHIP, u32::MAX, 1);
+    hostile.control(shim::OPTION, u32::MAX, 1);
     world.settle();
     honest.send(&new_sa(9));
     world.settle();

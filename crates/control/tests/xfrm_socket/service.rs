@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use control::xfrm::{Clients, SocketError, control_frame};
+use control::xfrm::{Clients, SocketError};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, socket};
 use wire::xfrm::address::Selector;
@@ -12,6 +12,7 @@ use wire::xfrm::netlink::{Datagram, NLM_F_ACK, NLMSG_DONE, NLMSG_ERROR};
 use wire::xfrm::number::{AF_INET, group, msg};
 use wire::xfrm::policy::UserpolicyInfo;
 use wire::xfrm::sa::UsersaInfo;
+use wire::xfrm::shim;
 use zerocopy::IntoBytes;
 
 use crate::world::*;
@@ -73,11 +74,11 @@ fn options_change_what_errors_hold() {
     let has_text = |bytes: &[u8]| bytes.windows(text.len()).any(|window| window == text);
     for (option, on, with_text, quoted) in [
         (0, 0, false, true),
-        (control_frame::OPTION_EXT_ACK, 1, true, true),
-        (control_frame::OPTION_CAP_ACK, 1, true, false),
-        (control_frame::OPTION_EXT_ACK, 0, false, false),
+        (shim::OPTION_EXT_ACK, 1, true, true),
+        (shim::OPTION_CAP_ACK, 1, true, false),
+        (shim::OPTION_EXT_ACK, 0, false, false),
     ] {
-        program.control(control_frame::OPTION, option, on);
+        program.control(shim::OPTION, option, on);
         program.send(&bad);
         world.settle();
         let answer = program.receive().unwrap();
@@ -93,7 +94,7 @@ fn events_reach_those_who_listen_in_datagrams_of_one_message() {
     listener.bind(1, group::bit(group::SA) | group::bit(group::EXPIRE));
     other.bind(2, group::bit(group::POLICY));
     asker.bind(3, 0);
-    asker.control(control_frame::MEMBERSHIP, group::SA, 1);
+    asker.control(shim::MEMBERSHIP, group::SA, 1);
     asker.send(&[new_sa(1), new_sa(2)].concat());
     world.settle();
     for spi in 1..=2 {
@@ -105,7 +106,7 @@ fn events_reach_those_who_listen_in_datagrams_of_one_message() {
         assert_eq!(asker.errno(), 0);
     }
     assert!(listener.receive().is_none() && other.receive().is_none());
-    asker.control(control_frame::MEMBERSHIP, group::SA, 0);
+    asker.control(shim::MEMBERSHIP, group::SA, 0);
     asker.send(&flush());
     world.settle();
     assert_eq!(asker.errno(), 0);

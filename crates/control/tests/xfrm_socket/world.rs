@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use control::xfrm::{Clients, Server, Settings, control_frame};
+use control::xfrm::{Clients, Server, Settings};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -19,6 +19,7 @@ use wire::xfrm::netlink::{
 };
 use wire::xfrm::number::{AF_INET, IPPROTO_ESP, attr, mode, msg};
 use wire::xfrm::sa::{UsersaFlush, UsersaId, UsersaInfo};
+use wire::xfrm::shim;
 use zerocopy::{FromBytes, IntoBytes};
 
 pub const NOW: u64 = 1_700_000_000;
@@ -94,12 +95,11 @@ impl Program {
     }
 
     pub fn bind(&self, port: u32, groups: u32) {
-        self.control(control_frame::BIND, port, groups);
+        self.send(shim::Frame::bind(port, groups).as_bytes());
     }
 
     pub fn control(&self, kind: u16, first: u32, second: u32) {
-        let header = Header { len: 24, kind, ..Header::default() };
-        self.send(&[header.as_bytes(), first.as_bytes(), second.as_bytes()].concat());
+        self.send(shim::Frame::new(kind, first, second).as_bytes());
     }
 
     /// The next datagram, if it is there; no bytes when the connection is closed.

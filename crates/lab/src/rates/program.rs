@@ -15,11 +15,9 @@ use rustix::net::{
 };
 use wire::xfrm::netlink::{HEADER_LEN, NLM_F_ACK, NLMSG_DONE, NLMSG_ERROR};
 use wire::xfrm::number::msg;
-use wire::xfrm::{Datagram, Header};
+use wire::xfrm::{Datagram, Header, shim};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// `nlmsg_type` of the frame by which the preload library tells a socket's port and groups.
-const BIND_FRAME: u16 = 0xfff0;
 /// The errno of an error without one.
 const EBADMSG: i32 = Errno::BADMSG.raw_os_error();
 /// strongSwan's receive buffer.
@@ -72,9 +70,8 @@ impl Program {
             socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).map_err(io::Error::from)?;
         let address = SocketAddrUnix::new(path).map_err(io::Error::from)?;
         connect(&fd, &address).map_err(io::Error::from)?;
-        let header = Header { len: 24, kind: BIND_FRAME, ..Header::default() };
-        let frame = [header.as_bytes(), std::process::id().as_bytes(), &[0; 4]].concat();
-        send(&fd, &frame, SendFlags::NOSIGNAL).map_err(io::Error::from)?;
+        let frame = shim::Frame::bind(std::process::id(), 0);
+        send(&fd, frame.as_bytes(), SendFlags::NOSIGNAL).map_err(io::Error::from)?;
         Ok(Program { wire: Wire::Direct(fd), buffer: [0; ANSWER_MAX] })
     }
 

@@ -20,6 +20,7 @@ pub mod number;
 pub mod policy;
 pub mod replay;
 pub mod sa;
+pub mod shim;
 pub mod statistics;
 
 pub use address::{Address, Be16, Be32, Id, Mark, Selector};

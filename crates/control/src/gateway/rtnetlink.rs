@@ -1,50 +1,50 @@
-//! What is written to the kernel's routing: routes of one table, rules, one link. In batches.
+//! What is written to the kernel's routing: routes of any table, rules, links. In batches.
 //!
-//! Many messages go in one datagram; the kernel has acted on all of them when the send returns, and
-//! answers only what it refuses. It does not know why any of it is wanted.
+//! The host's traffic (`host.rs`) and groups of tunnels (`group_devices.rs`) are led by it. It does not know
+//! why any of it is wanted, and follows nothing: that is `route_feed`.
+
+mod codec;
 
 use std::io;
 
 use dataplane::prefix::Family;
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NLMSG_ERROR};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use rustix::io::Errno;
 
-use super::codec::{self, Attribute, Route, Rule};
-use crate::route_feed::socket::{NetlinkSocket, Received, error_of, messages};
+use crate::netlink::Batch;
 
-/// Bytes of one datagram: 400 routes, which the kernel takes in two milliseconds.
-const BATCH_BYTES: usize = 24 << 10;
+pub use codec::{Act, OUR_PROTOCOL, Of, Route, Rule, Way};
 
 /// The writer.
 pub struct Writer {
-    socket: NetlinkSocket,
-    batch: Vec<u8>,
+    batch: Batch,
 }
 
 impl Writer {
     /// In this network namespace.
     pub fn open() -> io::Result<Writer> {
-        let socket = NetlinkSocket::open(NETLINK_ROUTE, 0)?;
-        socket.be_strict()?;
-        Ok(Writer { socket, batch: Vec::with_capacity(BATCH_BYTES) })
+        let mut batch = Batch::open(NETLINK_ROUTE, |_, errno| is_done_already(errno))?;
+        batch.socket().be_strict()?;
+        Ok(Writer { batch })
     }
 
     /// The index of an interface.
-    pub fn index_of(&self, name: &str) -> io::Result<u32> {
-        Ok(rustix::net::netdevice::name_to_index(&self.socket, name)?)
+    pub fn index_of(&mut self, name: &str) -> io::Result<u32> {
+        Ok(rustix::net::netdevice::name_to_index(self.batch.socket(), name)?)
     }
 
     /// Brings a link up, with an MTU.
     pub fn set_link(&mut self, index: u32, mtu: u32) -> io::Result<()> {
         let head = codec::link_header(index, codec::IFF_UP);
-        self.put(codec::RTM_NEWLINK, 0, &head, &[(codec::IFLA_MTU, mtu.to_ne_bytes().to_vec())])?;
+        let mtu = (codec::IFLA_MTU, mtu.to_ne_bytes().to_vec());
+        self.batch.put(codec::RTM_NEWLINK, 0, &head, &[mtu])?;
         self.flush()
     }
 
     /// Removes a link.
     pub fn delete_link(&mut self, index: u32) -> io::Result<()> {
-        self.put(codec::RTM_DELLINK, 0, &codec::link_header(index, 0), &[])?;
+        self.batch.put(codec::RTM_DELLINK, 0, &codec::link_header(index, 0), &[])?;
         self.flush()
     }
 
@@ -60,7 +60,7 @@ impl Writer {
 
     fn route(&mut self, kind: u16, flags: u16, table: u32, route: &Route) -> io::Result<()> {
         let (head, attributes) = codec::route_body(table, route);
-        self.put(kind, flags, &head, &attributes)
+        self.batch.put(kind, flags, &head, &attributes)
     }
 
     /// Adds a rule, unless it is there.
@@ -75,34 +75,7 @@ impl Writer {
 
     fn rule(&mut self, kind: u16, flags: u16, rule: &Rule) -> io::Result<()> {
         let (head, attributes) = codec::rule_body(rule);
-        self.put(kind, flags, &head, &attributes)
-    }
-
-    fn put(
-        &mut self,
-        kind: u16,
-        flags: u16,
-        head: &[u8],
-        attributes: &[Attribute],
-    ) -> io::Result<()> {
-        if self.batch.len() + 256 > BATCH_BYTES {
-            self.flush()?;
-        }
-        let start = self.batch.len();
-        self.batch.extend([0; 16]);
-        self.batch.extend(head);
-        for (name, value) in attributes {
-            self.batch.extend((4 + value.len() as u16).to_ne_bytes());
-            self.batch.extend(name.to_ne_bytes());
-            self.batch.extend(value);
-            self.batch.resize(self.batch.len().next_multiple_of(4), 0);
-        }
-        let len = (self.batch.len() - start) as u32;
-        let header = &mut self.batch[start..start + 8];
-        header[..4].copy_from_slice(&len.to_ne_bytes());
-        header[4..6].copy_from_slice(&kind.to_ne_bytes());
-        header[6..].copy_from_slice(&(flags | NLM_F_REQUEST).to_ne_bytes());
-        Ok(())
+        self.batch.put(kind, flags, &head, &attributes)
     }
 
     /// Sends what was put.
@@ -111,30 +84,7 @@ impl Writer {
     /// The first refusal. To add what is there and to remove what is not is none. What came after it
     /// is done all the same.
     pub fn flush(&mut self) -> io::Result<()> {
-        if self.batch.is_empty() {
-            return Ok(());
-        }
-        let sent = self.socket.send_batch(&self.batch);
-        self.batch.clear();
-        sent?;
-        let harmless = [Errno::EXIST, Errno::SRCH, Errno::NOENT].map(Errno::raw_os_error);
-        let mut result = Ok(());
-        loop {
-            let datagram = match self.socket.receive()? {
-                Received::Empty => return result,
-                Received::Overrun => {
-                    result = Err(io::Error::other("the kernel refused more than it could say"));
-                    continue;
-                }
-                Received::Datagram(datagram) => datagram,
-            };
-            let refusals = messages(datagram).filter(|one| one.message_type() == NLMSG_ERROR);
-            for error in refusals.filter_map(|one| error_of(one.payload())) {
-                if !error.raw_os_error().is_some_and(|code| harmless.contains(&code)) {
-                    result = result.and(Err(error));
-                }
-            }
-        }
+        self.batch.flush()
     }
 
     /// Every route of a table.
@@ -173,13 +123,18 @@ impl Writer {
         request: &[u8],
         mut each: impl FnMut(&[u8; 12], &[u8]),
     ) -> io::Result<()> {
-        let refused = self.socket.dump(kind, request, |body| {
+        let refused = self.batch.socket().dump(kind, request, |body| {
             if let Some((head, attributes)) = body.split_first_chunk() {
                 each(head, attributes);
             }
         })?;
         absent_is_empty(refused)
     }
+}
+
+/// Whether it was refused to add what is there, or to remove what is not.
+fn is_done_already(errno: Errno) -> bool {
+    [Errno::EXIST, Errno::SRCH, Errno::NOENT].contains(&errno)
 }
 
 fn absent_is_empty(error: Option<io::Error>) -> io::Result<()> {

@@ -1,10 +1,13 @@
 //! Routes, rules and links as rtnetlink's bytes (linux/rtnetlink.h, linux/fib_rules.h), and back.
 //!
-//! Only what the host's traffic needs of them. Pure: no socket, and no message headers.
+//! Only what the gateway writes of them, and reads again after a restart. Pure: no socket, and no message headers.
 
 use std::net::IpAddr;
 
 use dataplane::prefix::{Family, Prefix};
+use wire::xfrm::attribute::{Attribute as WireAttribute, AttributeIter};
+
+use crate::netlink::Attribute;
 
 /// Who made a route or a rule (RTPROT_…): a number that nobody has registered, `P`.
 pub const OUR_PROTOCOL: u8 = 80;
@@ -58,7 +61,7 @@ pub enum Way {
     Throw,
 }
 
-/// A route of our table.
+/// A route; which table it is in is said beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The destinations.
@@ -107,9 +110,6 @@ pub enum Act {
     /// Nothing.
     Nop,
 }
-
-/// An attribute of a message: its name and its value.
-pub type Attribute = (u16, Vec<u8>);
 
 /// The fixed part and the attributes of a route's message.
 pub fn route_body(table: u32, route: &Route) -> ([u8; 12], Vec<Attribute>) {
@@ -208,17 +208,6 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// The attributes of a message, as (name, value).
-fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let [a, b, c, d] = *rest.first_chunk()?;
-        let (len, name) = (usize::from(u16::from_ne_bytes([a, b])), u16::from_ne_bytes([c, d]));
-        let value = rest.get(4..len)?;
-        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
-        Some((name, value))
-    })
-}
-
 fn number(value: &[u8]) -> u32 {
     value.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes))
 }
@@ -233,8 +222,8 @@ pub fn read_route(family: Family, head: &[u8; 12], rest: &[u8]) -> Option<Route>
     let any = Prefix::any(family);
     let (mut destination, mut metric, mut index, mut source) = (any.address(), 0, 0, None);
     let mut hop = None;
-    for (name, value) in attributes(rest) {
-        match name {
+    for WireAttribute { kind, payload: value, .. } in AttributeIter::new(rest) {
+        match kind {
             RTA_DST => destination = address(value)?,
             RTA_PRIORITY => metric = number(value),
             RTA_OIF => index = number(value),
@@ -256,8 +245,8 @@ pub fn read_route(family: Family, head: &[u8; 12], rest: &[u8]) -> Option<Route>
 pub fn read_rule(family: Family, head: &[u8; 12], rest: &[u8]) -> Option<Rule> {
     let (mut priority, mut target, mut of) = (0, 0, Of::Nobody);
     let mut is_ours = false;
-    for (name, value) in attributes(rest) {
-        match name {
+    for WireAttribute { kind, payload: value, .. } in AttributeIter::new(rest) {
+        match kind {
             FRA_PRIORITY => priority = number(value),
             FRA_TABLE | FRA_GOTO if number(value) != 0 => target = number(value),
             FRA_PROTOCOL => is_ours = value == [OUR_PROTOCOL],

@@ -1,6 +1,10 @@
-//! A netlink socket that does not block: requests out, datagrams in.
+//! Netlink, of whatever protocol: a socket that does not block, requests out, datagrams in.
 //!
-//! It knows the netlink header and nothing about what is inside a message.
+//! Who follows the kernel (`route_feed`) reads events and lists from a [`NetlinkSocket`]; who writes to it
+//! (`gateway/rtnetlink.rs`, `gateway/kernel_policy.rs`) has a [`Batch`] of requests. Here the netlink
+//! header is known, and nothing about what is inside a message.
+
+mod batch;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,9 +17,10 @@ use netlink_sys::{Socket, SocketAddr};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
+use wire::xfrm::{Builder, Header};
 
-/// Bytes of `struct nlmsghdr`.
-const HEADER_BYTES: usize = 16;
+pub(crate) use batch::{Attribute, Batch};
+
 /// The largest datagram taken in one piece. The kernel builds dump parts of at most 32 KiB; a
 /// single event is larger only for a route with thousands of next hops, which then is read again by
 /// a dump.
@@ -66,7 +71,7 @@ impl NetlinkSocket {
     }
 
     /// Sends messages that are whole already, in one datagram. Their sequence numbers are theirs.
-    pub(crate) fn send_batch(&mut self, messages: &[u8]) -> io::Result<()> {
+    fn send_batch(&mut self, messages: &[u8]) -> io::Result<()> {
         self.socket.send_to(messages, &SocketAddr::new(0, 0), 0).map(drop)
     }
 
@@ -79,15 +84,9 @@ impl NetlinkSocket {
     /// Sends one request; the sequence number that its answers carry.
     pub(crate) fn send(&mut self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<u32> {
         self.sequence = self.sequence.wrapping_add(1).max(1);
-        let length = HEADER_BYTES + payload.len();
-        let mut bytes = vec![0; length.next_multiple_of(4)];
-        let mut header = NetlinkBuffer::new(&mut bytes[..]);
-        header.set_length(u32::try_from(length).map_err(io::Error::other)?);
-        header.set_message_type(kind);
-        header.set_flags(flags);
-        header.set_sequence_number(self.sequence);
-        header.set_port_number(0);
-        bytes[HEADER_BYTES..length].copy_from_slice(payload);
+        let header = Header { kind, flags, seq: self.sequence, ..Header::default() };
+        let mut bytes = Vec::new();
+        Builder::new(&mut bytes, header).raw(payload).finish();
         self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0)?;
         Ok(self.sequence)
     }
