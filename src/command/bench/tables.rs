@@ -8,7 +8,7 @@ use comfy_table::CellAlignment;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use control::gateway::ruler::{Following, following};
 use dataplane::prefix::Family;
-use dataplane::tables::{Mix, PolicyBench, RouteBench, vrfs};
+use dataplane::ruler::tables::{Mix, PolicyBench, RouteBench, vrfs};
 use serde::Serialize;
 
 /// Time and memory of the tables alone: routes, VRFs, policies against a linear search
