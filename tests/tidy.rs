@@ -209,6 +209,19 @@ fn names_are_nouns() {
     fail_if_any("a file name that says nothing", found);
 }
 
+/// A module is `x.rs`, its parts are in `x/`; the integration tests' own are another matter, because
+/// cargo takes each file beside them for a program.
+#[test]
+fn a_module_has_its_name() {
+    let found = sources(".rs")
+        .into_iter()
+        .map(|(path, _)| path)
+        .filter(|path| path.ends_with("/mod.rs"))
+        .filter(|path| path.starts_with("src/") || path.contains("/src/"))
+        .collect();
+    fail_if_any("a `mod.rs` where a file of the module's name is to be", found);
+}
+
 #[test]
 fn xdp_programs_are_short_and_take_fragments() {
     let found = sources(".bpf.c")
