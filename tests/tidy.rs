@@ -209,6 +209,88 @@ fn names_are_nouns() {
     fail_if_any("a file name that says nothing", found);
 }
 
+/// A module is `x.rs`, its parts are in `x/`; the integration tests' own are another matter, because
+/// cargo takes each file beside them for a program.
+#[test]
+fn a_module_has_its_name() {
+    let found = sources(".rs")
+        .into_iter()
+        .map(|(path, _)| path)
+        .filter(|path| path.ends_with("/mod.rs"))
+        .filter(|path| path.starts_with("src/") || path.contains("/src/"))
+        .collect();
+    fail_if_any("a `mod.rs` where a file of the module's name is to be", found);
+}
+
+/// What ARCHITECTURE.md's layout says of one crate: its name, and the files it names as (path, whether it is
+/// still to come). A line of four blanks lists names; `folder/{a b}` names several, and brackets hold prose.
+fn layout() -> Vec<(String, Vec<(String, bool)>)> {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let (_, from) = text.split_once("\ncrates/\n").expect("a layout that lists crates/");
+    let mut crates: Vec<(String, Vec<(String, bool)>)> = Vec::new();
+    for line in from.lines().take_while(|line| line.starts_with(' ')) {
+        match (line.strip_prefix("    "), crates.last_mut()) {
+            (Some(listed), Some((_, names))) => names.extend(names_of(listed)),
+            _ => {
+                let name = line.trim_start().split('/').next().unwrap_or_default();
+                crates.push((name.to_owned(), Vec::new()));
+            }
+        }
+    }
+    crates
+}
+
+fn names_of(listed: &str) -> Vec<(String, bool)> {
+    let mut names = Vec::new();
+    let outside = listed.split('(').map(|part| part.rsplit(')').next().unwrap_or(part));
+    let mut folder = String::new();
+    for word in outside.flat_map(str::split_whitespace) {
+        let ends = word.ends_with('}');
+        let mut word = word.trim_end_matches(['}', '/']);
+        if let Some((before, first)) = word.split_once("/{") {
+            names.push((before.to_owned(), false));
+            (folder, word) = (format!("{before}/"), first);
+        }
+        let name = word.trim_start_matches('†');
+        names.push((format!("{folder}{name}"), name != word));
+        if ends {
+            folder.clear();
+        }
+    }
+    names
+}
+
+#[test]
+fn the_architecture_lists_what_there_is() {
+    let layout = layout();
+    let mut found = Vec::new();
+    for (path, _) in sources(".rs") {
+        let Some((package, file)) =
+            path.strip_prefix("crates/").and_then(|path| path.split_once("/src/"))
+        else {
+            continue;
+        };
+        let stem = file.trim_end_matches(".rs");
+        let names = layout.iter().find(|(name, _)| name == package).map(|(_, names)| names);
+        let is_named = |(name, _): &(String, bool)| name.split('/').next() == Some(stem);
+        let is_listed = names.is_some_and(|names| names.iter().any(is_named));
+        if stem != "lib" && !stem.contains('/') && !is_listed {
+            found.push(format!("{path}: not in the layout of {package}"));
+        }
+    }
+    for (package, names) in &layout {
+        for (name, is_to_come) in names {
+            let exists = root().join(format!("crates/{package}/src/{name}.rs")).exists();
+            match (exists, is_to_come) {
+                (false, false) => found.push(format!("{package}: there is no {name}.rs")),
+                (true, true) => found.push(format!("{package}: {name}.rs is no longer to come")),
+                _ => {}
+            }
+        }
+    }
+    fail_if_any("the layout in ARCHITECTURE.md is not what there is", found);
+}
+
 #[test]
 fn xdp_programs_are_short_and_take_fragments() {
     let found = sources(".bpf.c")

@@ -10,7 +10,8 @@
 use std::process::ExitCode;
 
 use crypto::Engine;
-use dataplane::path::{CipherBench, Measured, PathBench, PathError, Selection};
+use dataplane::ruler::RulerError;
+use dataplane::ruler::path::{CipherBench, Measured, PathBench, Selection};
 
 /// Batches of 64 packets. With more tunnels than packets each SA is met for the first time: what is done then once
 /// is counted for each, and what it saves later is not.
@@ -19,7 +20,7 @@ const ROUNDS: usize = 16;
 /// Bytes of the inner packets: short, because the cipher is not what is counted.
 const SIZE: usize = 100;
 
-fn run(selection: Selection, tunnels: usize, measured: Measured) -> Result<u64, PathError> {
+fn run(selection: Selection, tunnels: usize, measured: Measured) -> Result<u64, RulerError> {
     let sizes = [SIZE];
     let engine = Engine::AwsLc;
     let path = PathBench::new(engine, selection, tunnels, measured, &sizes)?.run(ROUNDS)?;

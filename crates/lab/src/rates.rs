@@ -8,15 +8,15 @@
 //!   4 repeat     2 and 3 for every size of the tables
 //! ```
 //!
-//! What tens of thousands of tunnels take as a whole is measured by [`scale`], with the same parts.
+//! What tens of thousands of tunnels take as a whole is measured by [`control`], with the same parts.
 //!
 //! It measures what a program sees, socket to socket; where the time goes inside is a profiler's work.
 
+pub mod control;
 mod driver;
 mod program;
 mod report;
 mod rig;
-pub mod scale;
 mod shimmed;
 mod tunnel;
 

@@ -20,10 +20,10 @@ pub struct Usage {
 impl Usage {
     /// What the process `pid` takes now.
     pub fn of(pid: u32) -> Usage {
-        let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}"));
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
         Usage {
-            rss_bytes: read("status").ok().as_deref().and_then(rss_bytes).unwrap_or(0),
-            cpu_s: read("stat").ok().as_deref().and_then(cpu_s).unwrap_or(0.0),
+            rss_bytes: status_bytes(pid, "VmRSS").unwrap_or(0),
+            cpu_s: stat.ok().as_deref().and_then(cpu_s).unwrap_or(0.0),
         }
     }
 }
@@ -48,9 +48,16 @@ impl Sub for Usage {
     }
 }
 
-fn rss_bytes(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * KILOBYTE)
+/// What the line `field` of /proc/PID/status says in bytes (proc_pid_status(5)): `VmRSS` is the resident memory,
+/// `VmHWM` the most that it ever was. None for a process that is gone.
+pub fn status_bytes(pid: u32, field: &str) -> Option<u64> {
+    bytes_of(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, field)
+}
+
+fn bytes_of(status: &str, field: &str) -> Option<u64> {
+    let mut lines = status.lines().filter_map(|line| line.split_once(':'));
+    let (_, value) = lines.find(|(name, _)| *name == field)?;
+    Some(value.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * KILOBYTE)
 }
 
 /// Fields 14 and 15; the name in field 2 may hold spaces and brackets.
@@ -77,6 +84,13 @@ mod tests {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 2 3 4 250 50 0 0 20 0 1 0 5 6 7";
         assert_eq!(cpu_s(stat), Some(3.0));
         assert_eq!(cpu_s("7 (a"), None);
-        assert_eq!(rss_bytes("VmPeak:\t 9 kB\nVmRSS:\t    12 kB\n"), Some(12_288));
+    }
+
+    #[test]
+    fn a_field_is_found_by_its_whole_name() {
+        let status = "VmPeak:\t 9 kB\nVmRSS:\t    12 kB\nThreads:\t3\n";
+        assert_eq!(bytes_of(status, "VmRSS"), Some(12_288));
+        assert_eq!(bytes_of(status, "Vm"), None);
+        assert_eq!(bytes_of(status, "Threads"), None);
     }
 }

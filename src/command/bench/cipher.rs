@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crypto::Engine;
-use dataplane::path::{CipherBench, Measured};
+use dataplane::ruler::path::{CipherBench, Measured};
 use lab::figure::{Figures, Spread};
 use serde::Serialize;
 

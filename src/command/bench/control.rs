@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
 use lab::rates::TUNNELS_MAX;
-use lab::rates::scale::{self, IN_FLIGHT_MAX, Options, PER_DATAGRAM_MAX};
+use lab::rates::control::{self, IN_FLIGHT_MAX, Options, PER_DATAGRAM_MAX};
 
 use crate::command::lab::{EXIT_INTERRUPTED, check_machine, watch_signals};
 
@@ -74,7 +74,7 @@ impl Control {
         check_machine()?;
         let stop = Arc::new(AtomicBool::new(false));
         watch_signals(Arc::clone(&stop))?;
-        let report = scale::run(&Options {
+        let report = control::run(&Options {
             tunnels: self.install,
             in_flight: self.in_flight,
             per_datagram: self.per_datagram,
@@ -88,7 +88,7 @@ impl Control {
         if self.json {
             println!("{}", serde_json::to_string_pretty(&report)?);
         } else {
-            print!("{}", scale::table(&report));
+            print!("{}", control::table(&report));
         }
         Ok(if report.interrupted { ExitCode::from(EXIT_INTERRUPTED) } else { ExitCode::SUCCESS })
     }

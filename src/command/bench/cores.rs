@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 
 use crypto::Engine;
-use dataplane::cores::{Ceiling, CoresBench, Costs, Load, packets_per_second};
-use dataplane::path::{Measured, PathError};
+use dataplane::ruler::RulerError;
+use dataplane::ruler::cores::{Ceiling, CoresBench, Costs, Load, packets_per_second};
+use dataplane::ruler::path::Measured;
 use lab::figure::{Figures, Spread};
 use serde::Serialize;
 
@@ -101,7 +102,7 @@ impl Cores {
         sizes: &[usize],
     ) -> anyhow::Result<Row> {
         let measured = if self.direction == "open" { Measured::Open } else { Measured::Seal };
-        let unfit = |error: PathError| Unfit(error.to_string());
+        let unfit = |error: RulerError| Unfit(error.to_string());
         let build = |workers| CoresBench::new(engine, workers, load, measured, sizes);
         let (mut one, mut two) = (build(1).map_err(unfit)?, build(2).map_err(unfit)?);
         let mut ceiling = Ceiling::new(engine, 2, sizes).map_err(unfit)?;

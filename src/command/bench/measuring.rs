@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crypto::Engine;
 use dataplane::laps::Stage;
-use dataplane::path::{CipherBench, Measured, Order, PathBench, PathError, Sample, Selection};
+use dataplane::ruler::RulerError;
+use dataplane::ruler::path::{CipherBench, Measured, Order, PathBench, Sample, Selection};
 use indicatif::{ProgressBar, ProgressStyle};
 use lab::figure::{Figures, Spread};
 use lab::traffic::Mix;
@@ -49,7 +50,7 @@ struct Pair {
 impl Pair {
     fn each(
         &mut self,
-        mut what: impl FnMut(&mut PathBench) -> Result<(), PathError>,
+        mut what: impl FnMut(&mut PathBench) -> Result<(), RulerError>,
     ) -> Result<(), Unfit> {
         what(&mut self.path).map_err(unfit)?;
         self.against.as_mut().map_or(Ok(()), what).map_err(unfit)
@@ -60,7 +61,7 @@ impl Pair {
         &mut self,
         selection: Selection,
         rounds: usize,
-    ) -> Result<Option<Sample>, PathError> {
+    ) -> Result<Option<Sample>, RulerError> {
         if selection == Selection::PolicyChanging {
             self.path.set_changing(false);
             let sample = self.path.run(rounds);
@@ -333,7 +334,7 @@ pub fn progress(jobs: u64, quiet: bool) -> anyhow::Result<ProgressBar> {
 }
 
 /// What cannot be measured.
-pub fn unfit(error: PathError) -> Unfit {
+pub fn unfit(error: RulerError) -> Unfit {
     Unfit(error.to_string())
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crypto::Engine;
-use dataplane::path::{Measured, Order, Selection};
+use dataplane::ruler::path::{Measured, Order, Selection};
 
 use super::machine::Machine;
 use super::measuring::{Plan, Row, direction, figures, inner_sizes, order, selection};

@@ -8,8 +8,9 @@ use comfy_table::CellAlignment;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use control::gateway::ruler::{Following, following};
 use dataplane::prefix::Family;
-use dataplane::tables::{Mix, PolicyBench, RouteBench, vrfs};
+use dataplane::ruler::tables::{Mix, PolicyBench, RouteBench, vrfs};
 use lab::figure::Spread;
+use lab::usage::status_bytes;
 use serde::Serialize;
 
 /// Time and memory of the tables alone: routes, VRFs, policies against a linear search
@@ -156,10 +157,7 @@ fn print(rows: &[Row]) {
     println!("{table}");
 }
 
-/// Bytes of memory that the process has now (proc_pid_status(5)).
+/// Bytes of memory that the process has now.
 fn resident_bytes() -> anyhow::Result<u64> {
-    let text = std::fs::read_to_string("/proc/self/status")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    Ok(1024 * kib.context("no VmRSS in /proc/self/status")?.parse::<u64>()?)
+    status_bytes(std::process::id(), "VmRSS").context("no VmRSS in /proc/self/status")
 }

@@ -15,6 +15,7 @@ use crate::recipe::Recipe;
 use crate::result::Direction;
 use crate::run::load::{Climb, of_bps, one_per_tunnel};
 use crate::station::{Order, Station};
+use crate::usage::status_bytes;
 use crate::wiring::Wiring;
 
 /// Tunnels that carry the traffic. They are in the tables beside those that are installed.
@@ -101,12 +102,12 @@ impl Rig {
 
     /// Its resident memory in bytes.
     pub fn resident_bytes(&self) -> u64 {
-        self.status_bytes("VmRSS:")
+        self.status_bytes("VmRSS")
     }
 
     /// The most that its resident memory ever was, in bytes.
     pub fn peak_bytes(&self) -> u64 {
-        self.status_bytes("VmHWM:")
+        self.status_bytes("VmHWM")
     }
 
     /// The size of its journal in bytes; 0 if it has none.
@@ -117,12 +118,8 @@ impl Rig {
         files.find_map(|file| Some(std::fs::metadata(file).ok()?.len())).unwrap_or(0)
     }
 
-    fn status_bytes(&self, name: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.dut.pids()[0]));
-        let status = status.unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        let kilobytes = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-        kilobytes.unwrap_or(0) * 1024
+    fn status_bytes(&self, field: &str) -> u64 {
+        status_bytes(self.dut.pids()[0], field).unwrap_or(0)
     }
 
     /// What tells how long its control thread has run.

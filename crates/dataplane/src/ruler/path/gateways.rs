@@ -10,7 +10,7 @@ use crypto::{Engine, SharedKey};
 use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
 use wire::{Overlay, checksum, ipv4, protocol};
 
-use super::{HEADERS_LEN, PathError, Selection};
+use super::{HEADERS_LEN, RulerError, Selection};
 use crate::bundles::BUNDLES_MAX;
 use crate::fib::{NextHop, Route};
 use crate::nonce::NonceSpace;
@@ -156,7 +156,7 @@ pub(super) fn lead_to_hub(frame: &mut [u8]) {
 
 /// The SA of one tunnel with a key of its own, made one after the other as control makes them. No gateway is to find
 /// in the cache what the other has just used.
-fn sa(Ends { west, east, if_id }: Ends, tunnel: usize, engine: Engine) -> Result<Sa, PathError> {
+fn sa(Ends { west, east, if_id }: Ends, tunnel: usize, engine: Engine) -> Result<Sa, RulerError> {
     let config = SaConfig {
         spi: spi(tunnel),
         mode: Mode::Tunnel,
@@ -177,7 +177,7 @@ fn sa(Ends { west, east, if_id }: Ends, tunnel: usize, engine: Engine) -> Result
         if_id,
         added_ns: 1,
     };
-    Sa::new(config).map_err(|error| PathError::Request(error.to_string()))
+    Sa::new(config).map_err(|error| RulerError::Request(error.to_string()))
 }
 
 /// The policy of one tunnel's packets. Where no cache is to help they have eight shapes, among which the
@@ -253,7 +253,7 @@ pub(crate) fn west_view(
     selection: Selection,
     engine: Engine,
     tunnels: usize,
-) -> Result<View, PathError> {
+) -> Result<View, RulerError> {
     // Epochs counted in memory: these keys and IVs never leave the process.
     let mut epoch = 0;
     let nonces = NonceSpace::new(move || {
@@ -298,7 +298,7 @@ pub(crate) fn east_view(
     selection: Selection,
     engine: Engine,
     tunnels: usize,
-) -> Result<View, PathError> {
+) -> Result<View, RulerError> {
     let mut view = base_view();
     put_others(selection, Direction::Forward, &mut view);
     view.local.insert(EAST.into());

@@ -29,7 +29,8 @@ use xsk::{MemoryEnd, MemoryPort, Pool, Port};
 use crate::clock::Clock;
 use crate::crew::{Lending, Member, crew};
 use crate::event;
-use crate::path::{Measured, PathError};
+use crate::ruler::RulerError;
+use crate::ruler::path::Measured;
 use crate::verdict::{Outcome, Verdict};
 use crate::view::{Publisher, View};
 use crate::worker::{Worker, WorkerParts};
@@ -96,7 +97,7 @@ impl Lane {
         pool: Pool,
         publisher: &Publisher,
         member: Member,
-    ) -> Result<Lane, PathError> {
+    ) -> Result<Lane, RulerError> {
         let (red_port, red) = MemoryPort::pair(pool.umem(), ROUND_PACKETS as u32)?;
         let (black_port, black) = MemoryPort::pair(pool.umem(), ROUND_PACKETS as u32)?;
         let mut worker = Worker::new(WorkerParts {
@@ -125,16 +126,16 @@ impl CoresBench {
         load: Load,
         measured: Measured,
         sizes: &[usize],
-    ) -> Result<CoresBench, PathError> {
+    ) -> Result<CoresBench, RulerError> {
         let way = match measured {
             Measured::Seal => Way::Seal,
             Measured::Open => Way::Open,
             Measured::Both => {
-                return Err(PathError::Request("cores seal or open, not both at once".to_owned()));
+                return Err(RulerError::Request("cores seal or open, not both at once".to_owned()));
             }
         };
         if !(1..=64).contains(&workers) {
-            return Err(PathError::Request(format!("between 1 and 64 workers, not {workers}")));
+            return Err(RulerError::Request(format!("between 1 and 64 workers, not {workers}")));
         }
         let receiving = if load == Load::Fat { 1 } else { workers };
         let (feed, mut view) = Feed::new(engine, receiving, load, way, sizes)?;
@@ -158,7 +159,7 @@ impl CoresBench {
     ///
     /// # Errors
     /// If a packet was lost, came twice, or came out of its order.
-    pub fn run(&mut self) -> Result<CoresSample, PathError> {
+    pub fn run(&mut self) -> Result<CoresSample, RulerError> {
         let bytes = self.feed.fill(&mut self.workers, self.way)?;
         let receiving = self.receiving();
         let workers: Vec<&mut Worker> =
@@ -226,13 +227,13 @@ fn pin(cpu: usize) {
 }
 
 /// The error of a round in which packets were lost.
-fn lost(lanes: &[Lane], sent: usize, received: usize) -> PathError {
+fn lost(lanes: &[Lane], sent: usize, received: usize) -> RulerError {
     let cause = lanes.iter().find_map(|lane| {
         let counters = lane.worker.counters().snapshot();
         let is_cause = |v: &&Verdict| v.outcome() == Outcome::Dropped && counters.of(**v) != 0;
         Verdict::ALL.iter().find(is_cause).map(|verdict| verdict.name())
     });
-    PathError::Lost {
+    RulerError::Lost {
         sent: sent as u64,
         lost: sent.saturating_sub(received) as u64,
         verdict: cause.unwrap_or("none"),

@@ -9,7 +9,8 @@ use super::{Lane, Load, ROUND_PACKETS, lost};
 use crate::batch::BATCH_PACKETS;
 use crate::clock::Clock;
 use crate::crew::crew;
-use crate::path::{CHUNK, HEADERS_LEN, PathError, Selection, check_sizes, gateways};
+use crate::ruler::RulerError;
+use crate::ruler::path::{CHUNK, HEADERS_LEN, Selection, check_sizes, gateways};
 use crate::view::{Publisher, View};
 
 /// Which direction the workers of the ruler work in.
@@ -53,16 +54,16 @@ impl Feed {
         load: Load,
         way: Way,
         sizes: &[usize],
-    ) -> Result<(Feed, View), PathError> {
+    ) -> Result<(Feed, View), RulerError> {
         check_sizes(sizes)?;
         if let Some(size) = sizes.iter().find(|size| **size < HEADERS_LEN - HEADER_LEN + MARK_LEN) {
-            return Err(PathError::Request(format!("inner packets of {size} bytes hold no mark")));
+            return Err(RulerError::Request(format!("inner packets of {size} bytes hold no mark")));
         }
         let tunnels = match load {
             Load::Fat => 1,
             Load::Many(tunnels) if (receiving..=50_000).contains(&tunnels) => tunnels,
             Load::Many(tunnels) => {
-                return Err(PathError::Request(format!(
+                return Err(RulerError::Request(format!(
                     "no fewer than {receiving} tunnels and at most 50000, not {tunnels}"
                 )));
             }
@@ -101,7 +102,7 @@ impl Feed {
     }
 
     /// Fills the workers' rings with a round of packets; their inner bytes.
-    pub(super) fn fill(&mut self, lanes: &mut [Lane], way: Way) -> Result<u64, PathError> {
+    pub(super) fn fill(&mut self, lanes: &mut [Lane], way: Way) -> Result<u64, RulerError> {
         let mut bytes = 0;
         let mut batch = Vec::with_capacity(BATCH_PACKETS);
         for (lane, ends) in lanes.iter_mut().enumerate().take(self.receiving) {
@@ -145,7 +146,7 @@ impl Feed {
         lanes: &mut [Lane],
         way: Way,
         round: usize,
-    ) -> Result<(), PathError> {
+    ) -> Result<(), RulerError> {
         let sent = self.receiving * round;
         let mut came = 0;
         for lane in lanes.iter_mut().take(self.receiving) {
@@ -166,7 +167,7 @@ impl Feed {
         &mut self,
         left: &mut Vec<Frame>,
         way: Way,
-    ) -> Result<usize, PathError> {
+    ) -> Result<usize, RulerError> {
         let count = left.len();
         if way == Way::Seal {
             self.check_numbers(left)?;
@@ -183,7 +184,7 @@ impl Feed {
 
     /// Sealed packets carry the next numbers of their tunnels. What was received of a tunnel is counted
     /// in `check_marks`, so numbers within these few packets are told from those before.
-    fn check_numbers(&self, packets: &[Frame]) -> Result<(), PathError> {
+    fn check_numbers(&self, packets: &[Frame]) -> Result<(), RulerError> {
         let mut ahead: Vec<(usize, u64)> = Vec::new();
         for frame in packets {
             let header = frame.bytes().get(ESP_AT..ESP_AT + esp::ESP_HEADER_LEN);
@@ -205,13 +206,13 @@ impl Feed {
     }
 
     /// Opened packets carry their tunnel's marks in order.
-    fn check_marks(&mut self, packets: &[Frame]) -> Result<(), PathError> {
+    fn check_marks(&mut self, packets: &[Frame]) -> Result<(), RulerError> {
         for frame in packets {
             let bytes = frame.bytes();
             let destination = bytes.get(HEADER_LEN + 16..).and_then(|rest| rest.first_chunk());
             let mark = bytes.get(HEADERS_LEN..).and_then(|rest| rest.first_chunk());
             let (Some(destination), Some(mark)) = (destination, mark) else {
-                return Err(PathError::Request("a packet came out too short".to_owned()));
+                return Err(RulerError::Request("a packet came out too short".to_owned()));
             };
             let (tunnel, mark) = (gateways::tunnel_of(*destination), u64::from_be_bytes(*mark));
             let expected = self.received.get_mut(tunnel);
@@ -228,8 +229,8 @@ impl Feed {
     }
 }
 
-fn disorder(tunnel: usize, expected: u64, found: u64) -> PathError {
-    PathError::Order { tunnel, expected, found }
+fn disorder(tunnel: usize, expected: u64, found: u64) -> RulerError {
+    RulerError::Order { tunnel, expected, found }
 }
 
 /// A batch through a gateway that nobody measures.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::{CoresBench, Load, ROUND_PACKETS, race};
 use crate::crew::Lending;
-use crate::path::PathError;
+use crate::ruler::RulerError;
 use crate::worker::Worker;
 
 /// Nanoseconds per packet.
@@ -26,7 +26,7 @@ impl CoresBench {
     ///
     /// # Errors
     /// Without a fat tunnel and a helper, or as [`CoresBench::run`].
-    pub fn run_stages(&mut self) -> Result<StageCosts, PathError> {
+    pub fn run_stages(&mut self) -> Result<StageCosts, RulerError> {
         self.owner()?.set_lending(Lending::Dispatch);
         self.feed.fill(&mut self.workers, self.way)?;
         let [owner, helper, ..] = &mut self.workers[..] else { return Err(no_pair()) };
@@ -53,7 +53,7 @@ impl CoresBench {
     ///
     /// # Errors
     /// As [`CoresBench::run_stages`].
-    pub fn run_dispatched(&mut self) -> Result<f64, PathError> {
+    pub fn run_dispatched(&mut self) -> Result<f64, RulerError> {
         self.owner()?.set_lending(Lending::Dispatch);
         self.feed.fill(&mut self.workers, self.way)?;
         let workers: Vec<&mut Worker> =
@@ -64,7 +64,7 @@ impl CoresBench {
         Ok(elapsed_ns as f64 / ROUND_PACKETS as f64)
     }
 
-    fn owner(&mut self) -> Result<&mut Worker, PathError> {
+    fn owner(&mut self) -> Result<&mut Worker, RulerError> {
         if self.load != Load::Fat || self.workers.len() < 2 {
             return Err(no_pair());
         }
@@ -72,6 +72,6 @@ impl CoresBench {
     }
 }
 
-fn no_pair() -> PathError {
-    PathError::Request("the parts of a pipeline need one fat tunnel and two workers".to_owned())
+fn no_pair() -> RulerError {
+    RulerError::Request("the parts of a pipeline need one fat tunnel and two workers".to_owned())
 }

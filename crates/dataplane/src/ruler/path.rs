@@ -37,6 +37,7 @@ use crate::cycles::hz;
 use crate::event;
 use crate::laps::{Stage, StageCycles};
 use crate::policy::Direction;
+use crate::ruler::RulerError;
 use crate::verdict::Verdict;
 use crate::view::{Publisher, View};
 use crate::worker::{Worker, WorkerParts};
@@ -146,40 +147,6 @@ impl Order {
     }
 }
 
-/// Why a bench cannot run.
-#[derive(Debug, thiserror::Error)]
-pub enum PathError {
-    /// The request makes no sense.
-    #[error("{0}")]
-    Request(String),
-    /// There is no memory for the rings or the frames.
-    #[error("packet memory: {0}")]
-    Memory(#[from] std::io::Error),
-    /// The engine gives no key.
-    #[error("{0}")]
-    Key(#[from] crypto::KeyError),
-    /// A packet came out in the place of another.
-    #[error("tunnel {tunnel}: number {found} came where {expected} was next")]
-    Order {
-        /// The tunnel.
-        tunnel: usize,
-        /// Whose turn it was.
-        expected: u64,
-        /// What came.
-        found: u64,
-    },
-    /// A packet did not come out; the figure would be a lie.
-    #[error("{lost} of {sent} packets were lost in the bench, the first by {verdict}")]
-    Lost {
-        /// Packets that went in.
-        sent: u64,
-        /// Packets that did not come out.
-        lost: u64,
-        /// The first verdict that was not a success.
-        verdict: &'static str,
-    },
-}
-
 /// What was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
@@ -247,7 +214,7 @@ impl PathBench {
         tunnels: usize,
         measured: Measured,
         sizes: &[usize],
-    ) -> Result<PathBench, PathError> {
+    ) -> Result<PathBench, RulerError> {
         check_tunnels(tunnels)?;
         let west_view = gateways::west_view(selection, engine, tunnels)?;
         let east_view = gateways::east_view(selection, engine, tunnels)?;
@@ -278,11 +245,11 @@ impl PathBench {
     ///
     /// # Errors
     /// If a size is out of bounds, or nothing can be opened because nothing is sealed.
-    pub fn measure(&mut self, measured: Measured, sizes: &[usize]) -> Result<(), PathError> {
+    pub fn measure(&mut self, measured: Measured, sizes: &[usize]) -> Result<(), RulerError> {
         check_sizes(sizes)?;
         if self.selection == Selection::Plain && measured != Measured::Seal {
             let message = "a path in clear has nothing to open: only `seal` can be measured";
-            return Err(PathError::Request(message.to_owned()));
+            return Err(RulerError::Request(message.to_owned()));
         }
         self.measured = measured;
         self.sizes = sizes.to_vec();
@@ -306,7 +273,7 @@ impl PathBench {
     ///
     /// # Errors
     /// If a packet was lost on the way.
-    pub fn run(&mut self, rounds: usize) -> Result<Sample, PathError> {
+    pub fn run(&mut self, rounds: usize) -> Result<Sample, RulerError> {
         let mut sample = Sample::default();
         for _ in 0..rounds {
             sample.bytes += self.write_batch();
@@ -334,7 +301,7 @@ impl PathBench {
     ///
     /// # Errors
     /// If a packet was lost on the way.
-    pub fn stages(&mut self, rounds: usize) -> Result<[(Stage, f64); Stage::COUNT], PathError> {
+    pub fn stages(&mut self, rounds: usize) -> Result<[(Stage, f64); Stage::COUNT], RulerError> {
         let (mut sealing, mut opening) = (StageCycles::default(), StageCycles::default());
         for _ in 0..rounds {
             self.write_batch();
@@ -405,13 +372,13 @@ impl PathBench {
         bytes
     }
 
-    fn check(&self, side: &Side, success: Verdict) -> Result<(), PathError> {
+    fn check(&self, side: &Side, success: Verdict) -> Result<(), RulerError> {
         if self.frames.len() == BATCH_PACKETS {
             return Ok(());
         }
         let counters = side.worker.counters().snapshot();
         let failed = |v: &&Verdict| **v != success && counters.of(**v) != 0;
-        Err(PathError::Lost {
+        Err(RulerError::Lost {
             sent: BATCH_PACKETS as u64,
             lost: (BATCH_PACKETS - self.frames.len()) as u64,
             verdict: Verdict::ALL.iter().find(failed).map_or("none", |v| v.name()),
@@ -429,7 +396,7 @@ fn timed_turn(worker: &mut Worker) -> u64 {
 }
 
 impl Side {
-    fn new(pool: Pool, view: View) -> Result<Side, PathError> {
+    fn new(pool: Pool, view: View) -> Result<Side, RulerError> {
         let (red_port, red) = MemoryPort::pair(pool.umem(), BATCH_PACKETS as u32)?;
         let (black_port, black) = MemoryPort::pair(pool.umem(), BATCH_PACKETS as u32)?;
         let publisher = Publisher::new(view);
@@ -446,18 +413,18 @@ impl Side {
     }
 }
 
-fn check_tunnels(tunnels: usize) -> Result<(), PathError> {
+fn check_tunnels(tunnels: usize) -> Result<(), RulerError> {
     if (1..=BUNDLES_MAX as usize).contains(&tunnels) {
         return Ok(());
     }
-    Err(PathError::Request(format!("between 1 and {BUNDLES_MAX} tunnels, not {tunnels}")))
+    Err(RulerError::Request(format!("between 1 and {BUNDLES_MAX} tunnels, not {tunnels}")))
 }
 
-pub(crate) fn check_sizes(sizes: &[usize]) -> Result<(), PathError> {
+pub(crate) fn check_sizes(sizes: &[usize]) -> Result<(), RulerError> {
     match sizes.iter().find(|size| !(SIZE_MIN..=SIZE_MAX).contains(*size)) {
-        None if sizes.is_empty() => Err(PathError::Request("no packet size was given".to_owned())),
+        None if sizes.is_empty() => Err(RulerError::Request("no packet size was given".to_owned())),
         None => Ok(()),
-        Some(size) => Err(PathError::Request(format!(
+        Some(size) => Err(RulerError::Request(format!(
             "inner IP packets of {SIZE_MIN} to {SIZE_MAX} bytes can be measured, not {size}"
         ))),
     }
@@ -467,7 +434,7 @@ pub(crate) fn check_sizes(sizes: &[usize]) -> Result<(), PathError> {
 mod tests {
     use super::*;
 
-    fn bench(tunnels: usize, measured: Measured, sizes: &[usize]) -> Result<PathBench, PathError> {
+    fn bench(tunnels: usize, measured: Measured, sizes: &[usize]) -> Result<PathBench, RulerError> {
         PathBench::new(Engine::AwsLc, Selection::Policy, tunnels, measured, sizes)
     }
 

@@ -12,7 +12,8 @@ use crypto::{Engine, Key};
 use wire::esp;
 
 use super::{ROUND_PACKETS, pin};
-use crate::path::{CHUNK, PathError, check_sizes};
+use crate::ruler::RulerError;
+use crate::ruler::path::{CHUNK, check_sizes};
 
 /// Packets to encrypt, for each thread.
 pub struct Ceiling {
@@ -26,7 +27,7 @@ impl Ceiling {
     ///
     /// # Errors
     /// If a length is out of bounds, or the engine cannot be had.
-    pub fn new(engine: Engine, threads: usize, sizes: &[usize]) -> Result<Ceiling, PathError> {
+    pub fn new(engine: Engine, threads: usize, sizes: &[usize]) -> Result<Ceiling, RulerError> {
         check_sizes(sizes)?;
         let key = Key::new(engine, &[7; 16])?;
         let memory = vec![vec![1; ROUND_PACKETS * CHUNK]; threads];

@@ -1,4 +1,4 @@
-//! A gateway with tens of thousands of tunnels: installing them, rekeying, listing, flushing, stopping.
+//! What control takes with tens of thousands of tunnels: installing them, rekeying, listing, flushing, stopping.
 //!
 //! ```text
 //!   1 rig        two gateways of this program in namespaces; half of what they carry is found out

@@ -6,7 +6,7 @@ use crypto::{Engine, Key};
 use wire::esp;
 
 use super::gateways::{SPI_FIRST, key_bytes, random_order};
-use super::{Measured, PathError, Sample, check_sizes, check_tunnels};
+use super::{Measured, RulerError, Sample, check_sizes, check_tunnels};
 use crate::batch::BATCH_PACKETS;
 use crate::cpu::cycles;
 use crate::keys::AHEAD;
@@ -41,13 +41,13 @@ impl CipherBench {
         keys: usize,
         measured: Measured,
         sizes: &[usize],
-    ) -> Result<CipherBench, PathError> {
+    ) -> Result<CipherBench, RulerError> {
         check_sizes(sizes)?;
         check_tunnels(keys)?;
         let longest = sizes.iter().map(|size| plaintext_len(*size)).max().unwrap_or(0);
         let made = (0..keys).map(|n| Ok(Key::new(engine, &key_bytes(n))?));
         Ok(CipherBench {
-            keys: made.collect::<Result<_, PathError>>()?,
+            keys: made.collect::<Result<_, RulerError>>()?,
             order: random_order(keys).into_iter().cycle().take(keys + AHEAD).collect(),
             next: 0,
             fetched: false,
