@@ -5,11 +5,12 @@
 //! [`RouteFeed::kernel`]. Lost events are noticed and repaired by reading everything again
 //! (`replica.rs` has the plan).
 //!
-//! What is followed: the tables local, main and default, of IPv4 and IPv6. What is not: policy
-//! routing (rules, other tables such as strongSwan's 220), VRFs, routes bound to a type of service
-//! or a source prefix, multicast forwarding. Of several routes for one prefix the lowest metric is
-//! chosen, and of several next hops the first that works. Next-hop objects are followed through the
-//! expansion that the kernel adds to each route by default.
+//! What is followed: all tables, of IPv4 and IPv6. Local, main and default are asked as the kernel's own
+//! rules ask them, for whatever has no VRF; any other for packets of its VRF alone. What is not: other
+//! rules, so that a table which only they lead to, such as strongSwan's 220, is asked for no packet; routes
+//! bound to a type of service or a source prefix; multicast forwarding. Of several routes for one prefix the
+//! lowest metric is chosen, and of several next hops the first that works. Next-hop objects are followed
+//! through the expansion that the kernel adds to each route by default.
 //!
 //! This module changes nothing in the kernel except that [`RouteFeed::solicit`] makes it resolve a
 //! neighbour.

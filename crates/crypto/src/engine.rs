@@ -13,8 +13,8 @@ pub enum Engine {
     Vaes512,
     /// Our own, for x86-64 CPUs with AVX2, VAES and VPCLMULQDQ: the same dense keys.
     Vaes256,
-    /// Intel's multi-buffer library for IPsec: two to three times faster on small packets; x86_64
-    /// only.
+    /// Intel's multi-buffer library for IPsec: two to three times as fast as AWS-LC on small packets;
+    /// x86_64 only.
     IpsecMb,
     /// AWS-LC through aws-lc-rs: everywhere.
     AwsLc,

@@ -63,7 +63,7 @@ pub struct RunResult {
 pub struct Tool {
     /// `peregrine`.
     pub name: String,
-    /// Its version, with the commit when it is known.
+    /// Its version.
     pub version: String,
 }
 
