@@ -167,11 +167,6 @@ impl RouteFeed {
         decode::request_resolution(&mut self.socket, ifindex, address).map(|_sequence| ())
     }
 
-    /// Reads everything again; what differs comes as changes.
-    pub fn resync(&mut self) {
-        self.replica.want_all();
-    }
-
     /// Waits until nothing is being read.
     fn settle(&mut self, deadline: Instant) -> Result<(), FeedError> {
         let mut changes = Vec::new();
