@@ -13,6 +13,10 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 const LISTED_CORE_MAX: usize = 65_535;
 
 /// The cores that are online.
+///
+/// # Errors
+///
+/// That of reading the list, `InvalidData` if it is no list.
 pub fn online() -> io::Result<BTreeSet<usize>> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
     parse_list(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
@@ -27,6 +31,10 @@ pub fn possible() -> u32 {
 }
 
 /// The cores that the calling thread may run on.
+///
+/// # Errors
+///
+/// That of the system call.
 pub fn allowed() -> io::Result<BTreeSet<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())

@@ -96,6 +96,10 @@ pub struct RouteFeed {
 
 impl RouteFeed {
     /// Opens the feed and reads everything once; [`kernel`](Self::kernel) is complete on return.
+    ///
+    /// # Errors
+    ///
+    /// [`FeedError`] when the socket fails, or the tables are not read in time.
     pub fn open() -> Result<Self, FeedError> {
         let socket = NetlinkSocket::open(NETLINK_ROUTE, GROUPS).map_err(failed("opening"))?;
         let mut feed =
@@ -163,6 +167,10 @@ impl RouteFeed {
     /// asking often does no harm beyond the system call. A neighbour that the gateway sends to, and
     /// the kernel does not, goes stale and would be forgotten: ask every few seconds for those in
     /// use.
+    ///
+    /// # Errors
+    ///
+    /// That of sending; whether the neighbour answers is not known yet.
     pub fn solicit(&mut self, ifindex: u32, address: IpAddr) -> io::Result<()> {
         decode::request_resolution(&mut self.socket, ifindex, address).map(|_sequence| ())
     }
@@ -267,6 +275,10 @@ impl Intake<'_> {
 }
 
 /// The links of this network namespace, read once.
+///
+/// # Errors
+///
+/// That of the socket, or the one with which the kernel refuses.
 pub fn links() -> io::Result<Vec<Link>> {
     let mut socket = NetlinkSocket::open(NETLINK_ROUTE, 0)?;
     let asked = decode::request_dump(&mut socket, Kind::Links)?;

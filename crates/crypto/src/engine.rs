@@ -43,6 +43,11 @@ impl Engine {
     pub const ALL: [Engine; 4] = [Engine::Vaes512, Engine::Vaes256, Engine::IpsecMb, Engine::AwsLc];
 
     /// The engine called `name`, or without a name the fastest that works here.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError`] when an engine is named that does not exist, or does not work here. Without a name
+    /// there is always one.
     pub fn select(name: Option<&str>) -> Result<Engine, EngineError> {
         match name {
             None => {

@@ -154,6 +154,10 @@ pub struct Packet<'a> {
 
 impl<'a> Packet<'a> {
     /// Splits a frame.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed::Truncated`] if there are fewer than 14 bytes.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let (header, payload) = Header::over(frame)?;

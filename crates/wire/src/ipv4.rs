@@ -267,6 +267,11 @@ impl<'a> Packet<'a> {
     /// Checks what RFC 1812 §5.2.2 asks of a router: enough bytes for a header, checksum,
     /// version 4, header length at least five words, total length at least the header's. The
     /// total length must be there; bytes after it are link padding and are ignored.
+    ///
+    /// # Errors
+    ///
+    /// Of each of these its own: [`Malformed::Truncated`], [`Malformed::BadChecksum`],
+    /// [`Malformed::BadVersion`], [`Malformed::BadHeaderLength`], [`Malformed::BadTotalLength`].
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let (header, _) = Header::over(bytes)?;

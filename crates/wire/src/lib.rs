@@ -15,6 +15,7 @@
 //! not judged.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 mod malformed;
 mod overlay;

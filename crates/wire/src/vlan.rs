@@ -81,7 +81,12 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Splits a frame after at most two tags. [`Malformed::TooManyTags`] for a third.
+    /// Splits a frame after at most two tags.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed::TooManyTags`] if there is a third, [`Malformed::Truncated`] if the header or a tag is
+    /// not whole.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let (ethernet, payload) = ethernet::Header::over(frame)?;

@@ -9,6 +9,7 @@
 //! packets to it.
 
 #![deny(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 pub mod depot;
 mod error;
