@@ -1,5 +1,5 @@
 # Peregrine. `make demo` shows it at work, `make test` proves it; both install what they need.
-.PHONY: demo test workers kills interop bench record counts tidy build setup golden
+.PHONY: demo test workers kills interop bench record counts tidy build setup setup-test golden
 
 # Everything the demonstration writes goes here.
 OUT ?= demo
@@ -50,7 +50,7 @@ counts: setup-test
 	PEREGRINE_RECORD_COUNTS=1 cargo test --package dataplane --test instructions -- --nocapture no_more_instructions
 
 # Formatting, lints and the rules of STYLE.md that a machine can hold.
-tidy:
+tidy: setup-test
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo test --test tidy
@@ -59,12 +59,12 @@ tidy:
 golden: setup-test
 	tests/golden/record
 
+# The members that Cargo.toml names as default: the binary, its crates and the preload library, not what tests alone use.
 build:
-	cargo build --release --workspace --bins --lib
+	cargo build --release --bins --lib
 
 setup:
 	@./setup
 
-.PHONY: setup-test
 setup-test:
 	@./setup test

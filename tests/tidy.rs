@@ -17,7 +17,7 @@ const DATAPLANE_CRATES_MAX: usize = 30;
 /// Where a rule does not hold, and why.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
-/// The only files that may contain `unsafe`.
+/// The only files that may contain `unsafe`, and each of them does.
 const UNSAFE_FILES: &[&str] = &[
     "crates/xsk/src/sys.rs",
     "crates/xsk/src/ring.rs",
@@ -158,9 +158,8 @@ fn every_module_says_what_it_is() {
 
 #[test]
 fn unsafe_lives_in_a_named_handful_of_files() {
-    let found = sources(".rs")
+    let paths: Vec<String> = sources(".rs")
         .into_iter()
-        .filter(|(path, _)| !UNSAFE_FILES.iter().any(|allowed| path.starts_with(allowed)))
         .filter(|(path, _)| path != "tests/tidy.rs")
         .filter(|(_, text)| {
             text.lines().any(|line| {
@@ -172,7 +171,18 @@ fn unsafe_lives_in_a_named_handful_of_files() {
         })
         .map(|(path, _)| path)
         .collect();
-    fail_if_any("`unsafe` outside the named files", found);
+    let outside = paths
+        .iter()
+        .filter(|path| !UNSAFE_FILES.iter().any(|allowed| path.starts_with(allowed)))
+        .cloned()
+        .collect();
+    fail_if_any("`unsafe` outside the named files", outside);
+    let needless = UNSAFE_FILES
+        .iter()
+        .filter(|allowed| !paths.iter().any(|path| path.starts_with(**allowed)))
+        .map(|allowed| (*allowed).to_string())
+        .collect();
+    fail_if_any("a file may contain `unsafe` and does not", needless);
 }
 
 #[test]
@@ -318,6 +328,39 @@ fn tree(package: &str) -> Vec<String> {
     names.sort();
     names.dedup();
     names
+}
+
+#[test]
+fn dependencies_are_named_once_for_all_crates() {
+    let mut found = Vec::new();
+    for (path, text) in sources("Cargo.toml") {
+        let mut section = "";
+        let mut named = Vec::new();
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            if line.starts_with('[') {
+                section = line.trim_matches(['[', ']']);
+                if section.contains("dependencies.") {
+                    found.push(format!("{path}: [{section}], which is a table of its own"));
+                }
+                continue;
+            }
+            let lists = section.ends_with("dependencies") && section != "workspace.dependencies";
+            if !lists || line.starts_with('#') {
+                continue;
+            }
+            let (name, version) = line.split_once([' ', '.', '=']).unwrap_or((line, ""));
+            let version = version.trim_start_matches(['=', ' ', '{']);
+            if !version.starts_with("workspace = true") {
+                found.push(format!("{path}: {line}, which is not `{name}.workspace = true`"));
+            }
+            if section == "dependencies" {
+                named.push(name);
+            } else if section == "dev-dependencies" && named.contains(&name) {
+                found.push(format!("{path}: {name}, which [dependencies] has already"));
+            }
+        }
+    }
+    fail_if_any("a dependency outside the workspace's table, or named twice", found);
 }
 
 #[test]

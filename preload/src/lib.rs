@@ -19,7 +19,7 @@
 //! It does not look into messages, except to know whether to wait for an answer (`request`). It
 //! does not follow a descriptor through `exec` without close-on-exec, through a Unix socket, or
 //! into calls that libc makes inside itself (`fclose`), and it does not stand in front of
-//! `sendmmsg`, `recvmmsg` and `io_uring`; no program that speaks XFRM needs these. Static programs and
+//! `io_uring`; no program that speaks XFRM needs these. Static programs and
 //! set-user-ID programs do not load it.
 //!
 //! Hooks hold no lock and allocate nothing. They keep errno where they succeed, and have no

@@ -208,7 +208,11 @@ impl Config {
         include_str!("config/example.toml")
     }
 
-    /// Reads and parses a file. The errors name the file.
+    /// Reads and parses a file, which errors name.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Unreadable`], and as of [`Config::parse`].
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         use std::io::Read;
         let failed = |source| ConfigError::Unreadable { path: path.to_owned(), source };
@@ -219,6 +223,11 @@ impl Config {
     }
 
     /// Parses configuration text and checks all that can be checked without a machine.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] for text that is too long or not this TOML, with line and column, and as of
+    /// [`Config::validate`].
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         if text.len() as u64 > CONFIG_BYTES_MAX {
             return Err(ConfigError::TooLong { limit: CONFIG_BYTES_MAX });
@@ -229,6 +238,10 @@ impl Config {
     }
 
     /// Checks all that can be checked without a machine.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`]: the first setting that cannot be meant, what it is and what it may be.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.validate_names()?;
         self.validate_cores()?;
@@ -254,6 +267,10 @@ impl Config {
     /// - Only `ring`: frames for it.
     /// - Only `frames`: the largest rings up to 2048 that they fill.
     /// - Both: an error when the rings could swallow all frames.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when the rings could swallow all frames, or need more than there may be.
     pub fn sizes(&self, machine: &Machine) -> Result<Sizes, ConfigError> {
         let queues_of = |port: &PortConfig| {
             let interface = machine.interfaces.iter().find(|i| i.name == port.interface);

@@ -1,17 +1,22 @@
-//! Cores: which exist, which this process may use, and pinning a worker to one.
+//! Cores: which exist, and which this process may use.
 //!
-//! This module does not choose cores; the operator does, in the configuration.
+//! This module does not choose cores, the operator does, in the configuration; and it pins no worker to one,
+//! which each does itself (`dataplane/src/worker.rs`).
 
 use std::collections::BTreeSet;
 use std::io;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 /// The highest core number believed in a list: far above the kernel's largest NR_CPUS (8192), so
 /// that a damaged list cannot ask for memory.
 const LISTED_CORE_MAX: usize = 65_535;
 
 /// The cores that are online.
+///
+/// # Errors
+///
+/// That of reading the list, `InvalidData` if it is no list.
 pub fn online() -> io::Result<BTreeSet<usize>> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
     parse_list(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
@@ -26,23 +31,13 @@ pub fn possible() -> u32 {
 }
 
 /// The cores that the calling thread may run on.
+///
+/// # Errors
+///
+/// That of the system call.
 pub fn allowed() -> io::Result<BTreeSet<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
-}
-
-/// Pins the calling thread to one core.
-///
-/// # Errors
-/// `InvalidInput` when the number is beyond the kernel's CPU set; the kernel's `EINVAL` when the
-/// core is offline or outside the cgroup's cpuset.
-pub fn pin(core: usize) -> io::Result<()> {
-    if core >= CpuSet::MAX_CPU {
-        return Err(io::Error::from(io::ErrorKind::InvalidInput));
-    }
-    let mut set = CpuSet::new();
-    set.set(core);
-    Ok(sched_setaffinity(None, &set)?)
 }
 
 /// The kernel's list format (`0-3,8`), as in Documentation/admin-guide/cputopology.rst.
@@ -72,23 +67,5 @@ mod tests {
         assert_eq!(cores("0-99999999999"), None);
         assert_eq!(cores("a"), None);
         assert_eq!(cores("1-"), None);
-    }
-
-    #[test]
-    fn a_thread_is_pinned_to_the_core_asked_for() {
-        std::thread::spawn(|| {
-            let core = *allowed().unwrap().last().unwrap();
-            assert!(online().unwrap().contains(&core));
-            pin(core).unwrap();
-            assert_eq!(allowed().unwrap(), BTreeSet::from([core]));
-            assert_eq!(rustix::thread::sched_getcpu(), core);
-        })
-        .join()
-        .unwrap();
-    }
-
-    #[test]
-    fn a_core_beyond_the_set_is_refused() {
-        assert_eq!(pin(CpuSet::MAX_CPU).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

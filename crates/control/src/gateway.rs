@@ -163,6 +163,10 @@ pub struct Gateway {
 
 impl Gateway {
     /// Starts a gateway. On an error the machine is as it was.
+    ///
+    /// # Errors
+    ///
+    /// [`GatewayError`]: what is wrong, or cannot be had.
     pub fn start(config: Config) -> Result<Gateway, GatewayError> {
         let began = Instant::now();
         // 1. See that it can work here, changing nothing.
@@ -298,6 +302,11 @@ impl Gateway {
     }
 
     /// Gives the machine back: the kernel forwards again, nothing is left behind.
+    ///
+    /// # Errors
+    ///
+    /// [`GatewayError::System`]: what could not be given back or removed; what comes after it was not
+    /// tried.
     pub fn stop(mut self) -> Result<(), GatewayError> {
         self.forwarding.ports.detach();
         if let Some(host) = self.forwarding.host.take() {

@@ -229,6 +229,11 @@ pub fn running(run_dir: &Path) -> Vec<Running> {
 }
 
 /// The instance that a command means: the one of that name, or the only one.
+///
+/// # Errors
+///
+/// [`InstanceError`] naming those that run, when none has the name, or without a name there are none or
+/// several.
 pub fn choose(run_dir: &Path, name: Option<&str>) -> Result<Running, InstanceError> {
     let mut running = running(run_dir);
     let names = |running: &[Running]| {

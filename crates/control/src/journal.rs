@@ -192,6 +192,10 @@ impl Journal {
     }
 
     /// Removes it: the gateway stops cleanly.
+    ///
+    /// # Errors
+    ///
+    /// That of removing a file; one that is not there is none.
     pub fn end(self) -> io::Result<()> {
         store::remove(&self.directory)
     }

@@ -16,6 +16,7 @@
 //! | [`xfrm`] | the server behind the IKE daemon and `ip xfrm` |
 
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 pub mod api;
 pub mod config;

@@ -5,11 +5,12 @@
 //! [`RouteFeed::kernel`]. Lost events are noticed and repaired by reading everything again
 //! (`replica.rs` has the plan).
 //!
-//! What is followed: the tables local, main and default, of IPv4 and IPv6. What is not: policy
-//! routing (rules, other tables such as strongSwan's 220), VRFs, routes bound to a type of service
-//! or a source prefix, multicast forwarding. Of several routes for one prefix the lowest metric is
-//! chosen, and of several next hops the first that works. Next-hop objects are followed through the
-//! expansion that the kernel adds to each route by default.
+//! What is followed: all tables, of IPv4 and IPv6. Local, main and default are asked as the kernel's own
+//! rules ask them, for whatever has no VRF; any other for packets of its VRF alone. What is not: other
+//! rules, so that a table which only they lead to, such as strongSwan's 220, is asked for no packet; routes
+//! bound to a type of service or a source prefix; multicast forwarding. Of several routes for one prefix the
+//! lowest metric is chosen, and of several next hops the first that works. Next-hop objects are followed
+//! through the expansion that the kernel adds to each route by default.
 //!
 //! This module changes nothing in the kernel except that [`RouteFeed::solicit`] makes it resolve a
 //! neighbour.
@@ -94,6 +95,10 @@ pub struct RouteFeed {
 
 impl RouteFeed {
     /// Opens the feed and reads everything once; [`kernel`](Self::kernel) is complete on return.
+    ///
+    /// # Errors
+    ///
+    /// [`FeedError`] when the socket fails, or the tables are not read in time.
     pub fn open() -> Result<Self, FeedError> {
         let socket = NetlinkSocket::open(NETLINK_ROUTE, GROUPS).map_err(failed("opening"))?;
         let mut feed =
@@ -161,13 +166,12 @@ impl RouteFeed {
     /// asking often does no harm beyond the system call. A neighbour that the gateway sends to, and
     /// the kernel does not, goes stale and would be forgotten: ask every few seconds for those in
     /// use.
+    ///
+    /// # Errors
+    ///
+    /// That of sending; whether the neighbour answers is not known yet.
     pub fn solicit(&mut self, ifindex: u32, address: IpAddr) -> io::Result<()> {
         decode::request_resolution(&mut self.socket, ifindex, address).map(|_sequence| ())
-    }
-
-    /// Reads everything again; what differs comes as changes.
-    pub fn resync(&mut self) {
-        self.replica.want_all();
     }
 
     /// Waits until nothing is being read.
@@ -270,6 +274,10 @@ impl Intake<'_> {
 }
 
 /// The links of this network namespace, read once.
+///
+/// # Errors
+///
+/// That of the socket, or the one with which the kernel refuses.
 pub fn links() -> io::Result<Vec<Link>> {
     let mut socket = NetlinkSocket::open(NETLINK_ROUTE, 0)?;
     let asked = decode::request_dump(&mut socket, Kind::Links)?;

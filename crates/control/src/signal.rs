@@ -21,6 +21,10 @@ pub struct StopSignals {
 impl StopSignals {
     /// Takes over the three signals for this process. After a drop they are ignored rather than
     /// deadly: the process is stopping already, and its cleaning up must not be cut short.
+    ///
+    /// # Errors
+    ///
+    /// That of the system call that failed.
     pub fn subscribe() -> io::Result<Self> {
         let (receiver, sender) = UnixStream::pair()?;
         receiver.set_nonblocking(true)?;

@@ -13,8 +13,8 @@ pub enum Engine {
     Vaes512,
     /// Our own, for x86-64 CPUs with AVX2, VAES and VPCLMULQDQ: the same dense keys.
     Vaes256,
-    /// Intel's multi-buffer library for IPsec: two to three times faster on small packets; x86_64
-    /// only.
+    /// Intel's multi-buffer library for IPsec: two to three times as fast as AWS-LC on small packets;
+    /// x86_64 only.
     IpsecMb,
     /// AWS-LC through aws-lc-rs: everywhere.
     AwsLc,
@@ -43,6 +43,11 @@ impl Engine {
     pub const ALL: [Engine; 4] = [Engine::Vaes512, Engine::Vaes256, Engine::IpsecMb, Engine::AwsLc];
 
     /// The engine called `name`, or without a name the fastest that works here.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError`] when an engine is named that does not exist, or does not work here. Without a name
+    /// there is always one.
     pub fn select(name: Option<&str>) -> Result<Engine, EngineError> {
         match name {
             None => {

@@ -75,6 +75,10 @@ pub enum KeyError {
 
 impl Key {
     /// Expands a key of 16, 24 or 32 bytes. Wiping `key` itself stays with the caller.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError`] for a key of another length, or an engine that does not work here.
     pub fn new(engine: Engine, key: &[u8]) -> Result<Key, KeyError> {
         let mut new = Key::unexpanded(engine, key)?;
         new.expand(key);

@@ -14,6 +14,7 @@
 //! its memory).
 
 #![deny(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 mod aws_lc;
 mod engine;

@@ -31,6 +31,10 @@ unsafe impl Sync for SharedKey where Key: Send + Sync {}
 impl SharedKey {
     /// Expands a key of 16, 24 or 32 bytes where it will stay, so that nothing of it is left behind on
     /// the stack. Wiping `key` itself stays with the caller.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Key::new`].
     pub fn new(engine: Engine, key: &[u8]) -> Result<SharedKey, KeyError> {
         let mut shared = Box::new(Key::unexpanded(engine, key)?);
         shared.expand(key);

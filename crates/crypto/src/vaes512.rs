@@ -1,6 +1,6 @@
-//! The engine of our own: AES-GCM for CPUs with AVX-512, VAES and VPCLMULQDQ.
+//! The engine of our own for CPUs with AVX-512, VAES and VPCLMULQDQ: AES-GCM in registers of four blocks.
 //!
-//! Four blocks fill a register, of which there are 32, and masks leave out what a packet does not have.
+//! There are 32 such registers, and masks leave out what a packet does not have.
 
 mod ends;
 mod general;

@@ -1,4 +1,4 @@
-//! Sixth stage: of the authentic ESP packets those go on that are no replays.
+//! Stage `accept`, between `decrypt` and `inspect`: of the authentic ESP packets those go on that are no replays.
 //!
 //! For each packet, in the order in which they came:
 //!

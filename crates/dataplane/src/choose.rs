@@ -1,4 +1,4 @@
-//! Seventh stage: the outbound policy, and the SA where it asks for one.
+//! Stage `choose`, between `hop` and `seal`: the outbound policy, and the SA where it asks for one.
 //!
 //! 1. Which packets are of one run? For each run, ask for the memory in which its policy is found.
 //! 2. By then it has come: the policy that presumably decides, or the row of the tunnel that a packet's route

@@ -1,4 +1,4 @@
-//! Third stage: is it ESP for this host, and which SA opens it?
+//! Stage `classify`, between `parse` and `open`: is it ESP for this host, and which SA opens it?
 //!
 //! This is the look-up pass of opening: it touches the database for the whole batch before the
 //! cipher runs. ESP may be in UDP (RFC 3948), on the ports that SAs use. Transit packets stay as they

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::verdict::{Outcome, Verdict};
+use crate::verdict::Verdict;
 
 /// The counters of one worker. Aligned to two cache lines, as adjacent-line prefetch fetches pairs.
 #[repr(align(128))]
@@ -130,11 +130,6 @@ impl CounterSnapshot {
     pub fn decided(&self) -> u64 {
         self.verdicts.iter().sum()
     }
-
-    /// Packets with a verdict of one outcome.
-    pub fn with_outcome(&self, outcome: Outcome) -> u64 {
-        Verdict::ALL.iter().filter(|v| v.outcome() == outcome).map(|v| self.of(*v)).sum()
-    }
 }
 
 #[inline]
@@ -170,7 +165,6 @@ mod tests {
         let snapshot = counters.snapshot();
         assert_eq!(snapshot.of(Verdict::Sealed), 3);
         assert_eq!(snapshot.decided(), 5);
-        assert_eq!(snapshot.with_outcome(Outcome::Dropped), 2);
         assert_eq!((snapshot.received, snapshot.received_bytes), (6, 600));
         assert_eq!((snapshot.turns, snapshot.busy_turns), (2, 1));
     }

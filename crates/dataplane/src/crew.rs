@@ -142,7 +142,7 @@ impl Returned {
     }
 }
 
-/// The fifth stage, here or elsewhere: decrypts every packet that `open` let pass.
+/// Stage `decrypt`, here or elsewhere: decrypts every packet that `open` let pass.
 pub(crate) fn decrypt(batch: &mut Batch<'_>, crew: &mut Option<Member>) {
     let crew = crew.as_mut().filter(|crew| crew.is_in_use());
     let lends = crew.as_ref().is_some_and(|crew| crew.lends);
@@ -158,7 +158,7 @@ pub(crate) fn decrypt(batch: &mut Batch<'_>, crew: &mut Option<Member>) {
     batch.returned = crew.opened.join(&mut batch.slots);
 }
 
-/// The ninth stage, here or elsewhere: encrypts every packet that `seal` numbered.
+/// Stage `encrypt`, here or elsewhere: encrypts every packet that `seal` numbered.
 pub(crate) fn encrypt(batch: &mut Batch<'_>, crew: &mut Option<Member>) {
     let crew = crew.as_mut().filter(|crew| crew.is_in_use());
     let lends = crew.as_ref().is_some_and(|crew| crew.lends);

@@ -1,4 +1,5 @@
-//! Fifth stage: ESP packets are decrypted in place, proved to be authentic, and become what they carry.
+//! Stage `decrypt`, between `open` and `accept`: ESP packets are decrypted in place, proved to be authentic,
+//! and become what they carry.
 //!
 //! This stage is the parallel part of opening: it changes nothing but the packet, needs no order, and of the
 //! SA only reads. A packet that fails is wiped by the cipher. One that is authentic may still be a

@@ -1,6 +1,6 @@
 //! Type of service across a tunnel: DSCP (RFC 2983, RFC 4301 §5.1.2) and ECN (RFC 6040).
 //!
-//! Only the arithmetic on the eight bits; the headers are changed by `seal` and `open`.
+//! Only the arithmetic on the eight bits; the headers are changed by `envelope` and `content`.
 
 use crate::sa::SaFlags;
 

@@ -1,7 +1,7 @@
 //! UDP encapsulation of ESP (RFC 3948): which ports an SA uses, and on which ports of this host such
 //! packets arrive.
 //!
-//! It reads and writes no packet; `classify` and `seal` do.
+//! It reads and writes no packet; `classify`, `accept` and `envelope` do.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Ninth stage: packets that `seal` numbered get their envelope, are encrypted in place, and get their ICV.
+//! Stage `encrypt`, between `seal` and `route`: packets that `seal` numbered get their envelope, are encrypted in
+//! place, and get their ICV.
 //!
 //! This stage is the parallel part: it changes nothing but the packet, needs no order, and of the SA only
 //! reads.

@@ -1,8 +1,8 @@
 //! Packets that wait for an SA.
 //!
 //! ```text
-//!  seal: no SA ─► ACQUIRE ─► send ─► hold ──(the view changed, time passed)──► ahead of what is new
-//!                                     └──(full, too late, policy gone)──► dropped by name
+//!  choose: no SA ─► ACQUIRE ─► send ─► hold ──(the view changed, time passed)──► ahead of what is new
+//!                                       └──(full, too late, policy gone)──► dropped by name
 //! ```
 //!
 //! A tunnel that IKE negotiates on demand would otherwise lose the packet that asked for it, and its

@@ -1,4 +1,4 @@
-//! Sixth stage: a packet that is forwarded has one hop less to live.
+//! Stage `hop`, between `inspect` and `choose`: a packet that is forwarded has one hop less to live.
 //!
 //! Once per gateway, on the inner packet: before it is sealed into a tunnel, or after it was opened
 //! out of one, as in Linux. The outer header starts afresh. What the host itself sends is at its first

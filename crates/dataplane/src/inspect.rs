@@ -1,4 +1,4 @@
-//! Fifth stage: was it right for this packet to come in the way it came?
+//! Stage `inspect`, between `accept` and `hop`: was it right for this packet to come in the way it came?
 //!
 //! RFC 4301 §5.2, with the meaning XFRM gives it. A packet out of a tunnel must fit the selector of
 //! the SA that carried it, and the policy that covers it must ask for just such an SA. A packet in

@@ -1,8 +1,8 @@
 //! Keys come while the cipher works on packets before.
 //!
 //! A batch of as many SAs has five hundred lines of keys. A core that waits for some fifty lines waits before it asks
-//! for one more: asked for all together, they take as long as they take. Asked for one packet after the
-//! other, they come while the execution units are busy anyway.
+//! for one more: asked for all together, they keep it idle for most of their way from memory. Asked for one packet
+//! after the other, they come while the execution units are busy anyway.
 
 use crate::batch::{Slot, is_same};
 use crate::cpu::prefetch_end;

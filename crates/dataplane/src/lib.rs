@@ -15,6 +15,7 @@
 //! Configuration, netlink and persistence are `control`'s.
 
 #![deny(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 mod accept;
 mod array;

@@ -57,6 +57,10 @@ pub struct NonceSpace {
 impl NonceSpace {
     /// Claims the first epoch. `claim` must return a different number at every call in the life of
     /// every key, and must have stored that it did so before it returns.
+    ///
+    /// # Errors
+    ///
+    /// The one of `claim`.
     pub fn new(
         mut claim: impl FnMut() -> io::Result<u16> + Send + 'static,
     ) -> io::Result<Arc<NonceSpace>> {
@@ -66,6 +70,10 @@ impl NonceSpace {
     }
 
     /// A block that nobody had before, claiming a new epoch if this one is used up. For control.
+    ///
+    /// # Errors
+    ///
+    /// The one of the claim; the epoch before stays used up.
     pub fn claim_block(&self) -> io::Result<Block> {
         loop {
             match self.take_block() {
@@ -88,6 +96,10 @@ impl NonceSpace {
 
     /// Claims a new epoch if fewer than `blocks_min` blocks are left, so that workers do not run
     /// dry between two calls. What is left of the old epoch is given up. For control.
+    ///
+    /// # Errors
+    ///
+    /// The one of the claim; what is left of the epoch before can still be had.
     pub fn replenish(&self, blocks_min: u64) -> io::Result<()> {
         let mut claim = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
         if self.blocks_left() >= blocks_min.min(BLOCKS_PER_EPOCH) {

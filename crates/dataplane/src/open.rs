@@ -1,4 +1,5 @@
-//! Fourth stage: may this ESP packet be opened, as far as can be told without opening it?
+//! Stage `open`, between `classify` and `decrypt`: may this ESP packet be opened, as far as can be told
+//! without opening it?
 //!
 //! The steps of RFC 4303 §3.4 are three stages; this one takes the first two.
 //!
@@ -6,9 +7,10 @@
 //!    there, and that the SA's limits are not reached;
 //! 2. ask the replay window, which changes nothing;
 //! 3. decrypt and verify in place: `decrypt`, the parallel part;
-//! 4. accept the sequence number, now that it is proved authentic, and read what was inside: `accept`.
+//! 4. accept the sequence number, now that it is proved authentic, and count: `accept`.
 //!
-//! Of the packet only the ESP header is read here.
+//! Of the packet only the ESP header is read here. What was inside is read by `content`, which `decrypt` calls, or
+//! `accept` for what came in UDP.
 
 use wire::{Malformed, esp, protocol};
 

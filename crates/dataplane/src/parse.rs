@@ -1,4 +1,4 @@
-//! Second stage: the link layer comes off, and the IP headers become a flow.
+//! Stage `parse`, between `receive` and `classify`: the link layer comes off, and the IP headers become a flow.
 //!
 //! After it, a slot's frame is exactly the IP packet: no Ethernet header before it, no padding
 //! after it. Nothing is looked up but the port's own address.

@@ -1,4 +1,4 @@
-//! First stage: packets from the ports into the batch.
+//! Stage `receive`, before `parse`: packets from the ports into the batch.
 //!
 //! Every port first gets an equal share of the batch, so that a busy port cannot starve another;
 //! what others leave of theirs, the busy ones take. What a port does not give in this turn waits in

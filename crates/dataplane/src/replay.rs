@@ -95,6 +95,10 @@ impl Replay {
 
     /// The full sequence number of a received one, if it may be accepted as things stand. Changes
     /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`]: the packet is to be dropped, and counted by this reason.
     #[inline]
     pub fn check(&self, received: u32) -> Result<u64, Refusal> {
         let top = self.entry.top().load(Relaxed);
@@ -116,6 +120,11 @@ impl Replay {
     }
 
     /// Accepts a number that [`check`](Replay::check) returned and whose packet proved authentic.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Duplicate`] or [`Refusal::Old`], if another packet was accepted meanwhile that is the
+    /// same, or moved the window past this one: the packet is a replay, although it is authentic.
     #[inline]
     pub fn commit(&self, sequence: u64) -> Result<(), Refusal> {
         if self.window != 0 {

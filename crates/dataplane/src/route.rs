@@ -1,4 +1,4 @@
-//! Eighth stage: where the packet leaves, and the link header it leaves with.
+//! Stage `route`, between `encrypt` and `send`: where the packet leaves, and the link header it leaves with.
 //!
 //! A sealed packet is routed by the far end of its tunnel, any other by its own destination. What
 //! has an egress after this stage has a success for a verdict, which counts once it is sent.

@@ -129,12 +129,21 @@ const _: () = assert!(size_of::<Hot>() == 2 * LINE && std::mem::offset_of!(Hot, 
 
 impl Sa {
     /// A new SA in memory, which ends with the process.
+    ///
+    /// # Errors
+    ///
+    /// [`SaError`] for an SPI of zero, ends of two families, or a replay window above [`WINDOW_MAX`]; also
+    /// if there is no memory for its words.
     pub fn new(config: SaConfig) -> Result<Sa, SaError> {
         let entry = Entry::in_memory(config.replay_window);
         Sa::begin(config, entry)
     }
 
     /// A new SA whose runtime is an entry of a ledger.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Sa::new`], with [`SaError::Ledger`] if the ledger cannot grow.
     pub fn new_in(config: SaConfig, ledger: &Ledger) -> Result<Sa, SaError> {
         let entry = ledger.take(config.replay_window);
         Sa::begin(config, entry)
@@ -142,6 +151,10 @@ impl Sa {
 
     /// An SA that goes on where an earlier process left it: numbers, window, counters and the time
     /// of its addition are the entry's, whatever the settings say.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Sa::new`], but for memory, which `entry` has.
     pub fn resume(config: SaConfig, entry: Entry) -> Result<Sa, SaError> {
         Sa::assemble(config, Arc::new(Runtime::new(entry)))
     }
@@ -207,6 +220,10 @@ impl Sa {
     }
 
     /// Gives the SA initialization vectors, so that it may seal. Once per runtime; again is free.
+    ///
+    /// # Errors
+    ///
+    /// That of [`NonceSpace::claim_block`]: the SA may not seal yet, and can be armed later.
     pub fn arm(&self, space: &Arc<NonceSpace>) -> io::Result<()> {
         self.runtime.ivs.arm(space, self.words().sent().load(Relaxed))
     }

@@ -1,4 +1,5 @@
-//! Eighth stage: packets that are to be protected get their numbers, and then `encrypt` does the rest.
+//! Stage `seal`, between `choose` and `encrypt`: packets that are to be protected get their numbers, and then
+//! `encrypt` does the rest.
 //!
 //! The steps of RFC 4303 §3.3:
 //!

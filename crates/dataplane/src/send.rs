@@ -1,4 +1,4 @@
-//! Last stage: packets to their ports, and the rest to the pool.
+//! Stage `send`, after `route`: packets to their ports, and the rest to the pool.
 //!
 //! ```text
 //!  batch ─┬─ egress ──► queue of the port ──► port ──► (sent, counted as its success)

@@ -7,7 +7,7 @@
 //!
 //! What differs from tunnel mode is here: how the SA of a packet is found, how the header makes room
 //! and is mended, and what a NAT on the way did to the checksum inside. Encrypting and decrypting is
-//! `seal`'s and `open`'s. Only whole datagrams are sealed: a fragment would have to be reassembled
+//! `encrypt`'s and `decrypt`'s. Only whole datagrams are sealed: a fragment would have to be reassembled
 //! first (RFC 4303 §3.3.4).
 
 use std::net::IpAddr;

@@ -1,7 +1,8 @@
-//! The state that workers forward by, as immutable versions, and how a version replaces another.
+//! The state that workers forward by, as immutable versions.
 //!
 //! Control builds a [`View`] and publishes it with one pointer store; a worker takes the current one
-//! once per turn (`publication.rs`). What the tables mean is not this file's business.
+//! once per turn. How a version replaces another, and when the old one ends, is in `publication.rs`. What
+//! the tables mean is not this file's business either.
 
 use std::ops::Range;
 use std::sync::Arc;

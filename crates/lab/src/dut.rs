@@ -94,6 +94,11 @@ struct Gateway {
 impl Dut {
     /// Starts both gateways of `binary` in the namespaces of `wiring`, with `scratch` for their
     /// files, and waits until they serve.
+    ///
+    /// # Errors
+    ///
+    /// [`DutError`]: a file, process or command failed, or a gateway does not serve, with the end of its
+    /// log.
     pub fn start(
         wiring: &Wiring,
         recipe: &Recipe,
@@ -122,6 +127,10 @@ impl Dut {
     }
 
     /// Installs the SAs and policies of `tunnels` tunnels on both gateways.
+    ///
+    /// # Errors
+    ///
+    /// [`DutError::Install`] with what the command said, or [`DutError::PerCpu`].
     pub fn install(&self, recipe: &Recipe, tunnels: u32) -> Result<(), DutError> {
         for (side, gateway) in SIDES.into_iter().zip(&self.gateways) {
             let text = recipe.xfrm_batch(side, tunnels);
@@ -143,6 +152,10 @@ impl Dut {
     }
 
     /// What both gateways count.
+    ///
+    /// # Errors
+    ///
+    /// [`DutError::Show`] when a gateway does not answer, or not in the form that is known.
     pub fn facts(&self) -> Result<[GatewayFacts; 2], DutError> {
         let [near, far] = &self.gateways;
         Ok([near.facts()?, far.facts()?])
@@ -150,6 +163,10 @@ impl Dut {
 
     /// The same once no packet is under way in either; after [`SETTLE_PATIENCE`] as it is, for the
     /// accounts to tell.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Dut::facts`]; packets that stay under way are none.
     pub fn settled_facts(&self) -> Result<[GatewayFacts; 2], DutError> {
         let end = Instant::now() + SETTLE_PATIENCE;
         loop {
@@ -162,16 +179,28 @@ impl Dut {
     }
 
     /// The answer of the near gateway to `show status`: versions, engine, cores.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Dut::facts`].
     pub fn status(&self) -> Result<Value, DutError> {
         self.status_of(0)
     }
 
     /// The same of either gateway: 0 near, 1 far.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Dut::facts`].
     pub fn status_of(&self, index: usize) -> Result<Value, DutError> {
         self.gateways[index].show("status")
     }
 
     /// The answer of a gateway to `show sa`.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Dut::facts`].
     pub fn sas(&self, index: usize) -> Result<Value, DutError> {
         self.gateways[index].show("sa")
     }

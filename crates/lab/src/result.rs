@@ -63,7 +63,7 @@ pub struct RunResult {
 pub struct Tool {
     /// `peregrine`.
     pub name: String,
-    /// Its version, with the commit when it is known.
+    /// Its version.
     pub version: String,
 }
 
@@ -73,15 +73,6 @@ pub enum Ruler {
     /// Frames cross real (virtual) links and the kernel's AF_XDP on both sides.
     #[serde(rename = "end to end over veth")]
     EndToEndVeth,
-    /// The same over network cards.
-    #[serde(rename = "end to end over NICs")]
-    EndToEndNic,
-    /// Frames are received and counted, nothing is sent on.
-    #[serde(rename = "receive and count")]
-    ReceiveAndCount,
-    /// The whole pipeline on rings in memory, no kernel.
-    #[serde(rename = "memory port")]
-    MemoryPort,
 }
 
 impl Ruler {
@@ -89,9 +80,6 @@ impl Ruler {
     pub fn as_str(self) -> &'static str {
         match self {
             Ruler::EndToEndVeth => "end to end over veth",
-            Ruler::EndToEndNic => "end to end over NICs",
-            Ruler::ReceiveAndCount => "receive and count",
-            Ruler::MemoryPort => "memory port",
         }
     }
 }

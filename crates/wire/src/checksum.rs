@@ -79,12 +79,6 @@ pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
     Sum::ZERO.word(!checksum).word(!old).word(new).checksum()
 }
 
-/// As [`update`], for a 32-bit field that starts on a word boundary.
-#[inline]
-pub const fn update_long(checksum: u16, old: u32, new: u32) -> u16 {
-    Sum::ZERO.word(!checksum).long(!old).long(new).checksum()
-}
-
 /// The sum of the IPv4 pseudo header (RFC 768, RFC 9293 §3.1). `len` is the length in bytes of
 /// the transport header and its data.
 #[inline]
@@ -149,21 +143,17 @@ mod tests {
         // has two spellings. Every IP header has one: its version.
         #[test]
         fn incremental_equals_full(
-            mut words in prop::collection::vec(any::<u16>(), 3..40), at in 1usize..39, new: u16,
+            mut words in prop::collection::vec(any::<u16>(), 2..40), at: usize, new: u16,
         ) {
             words[0] |= 0x4000;
-            let at = 1 + at % (words.len() - 2);
+            let at = 1 + at % (words.len() - 1);
             let whole = |words: &[u16]| {
                 words.iter().fold(Sum::ZERO, |sum, word| sum.word(*word)).checksum()
             };
             let before = whole(&words);
             let old = words[at];
-            let old_long = u32::from(words[at]) << 16 | u32::from(words[at + 1]);
             words[at] = new;
             prop_assert_eq!(update(before, old, new), whole(&words));
-            words[at + 1] = !new;
-            let new_long = u32::from(new) << 16 | u32::from(!new);
-            prop_assert_eq!(update_long(before, old_long, new_long), whole(&words));
         }
     }
 }

@@ -86,8 +86,11 @@ impl Overlay for Trailer {}
 impl Trailer {
     /// Takes decrypted bytes apart: the payload, any TFC padding still behind it (RFC 4303 §2.7:
     /// the payload's own length says where it ends), and the trailer.
-    /// [`Malformed::BadPadding`] if the padding does not fit or is not 1, 2, 3, …, which a
-    /// receiver should check (RFC 4303 §2.4).
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed::Truncated`] if there is no room for a trailer, [`Malformed::BadPadding`] if the padding
+    /// does not fit or is not 1, 2, 3, …, which a receiver should check (RFC 4303 §2.4).
     #[inline]
     pub fn parse(plaintext: &[u8]) -> Result<(&[u8], Trailer), Malformed> {
         let (rest, &[pad_len, next_header]) =
@@ -119,6 +122,11 @@ pub struct Packet<'a> {
 
 impl<'a> Packet<'a> {
     /// Splits the payload of an IP packet, or of a UDP datagram (RFC 3948), that is ESP.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed::Truncated`] if header, IV, any ciphertext or ICV is missing,
+    /// [`Malformed::BadAlignment`] if the ciphertext is not of whole [`ALIGNMENT`] bytes (RFC 4303 §2.4).
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let (header, rest) = Header::over(bytes)?;
@@ -156,8 +164,11 @@ pub const fn payload_len_max(sealed_len_max: usize) -> usize {
 }
 
 /// Fills `tail` with padding 1, 2, 3, … and the trailer. `tail` is what follows the payload:
-/// [`pad_len`] and [`TRAILER_LEN`] bytes. [`Malformed::BadPadding`] if it is shorter than the
-/// trailer or longer than the pad length can count.
+/// [`pad_len`] and [`TRAILER_LEN`] bytes.
+///
+/// # Errors
+///
+/// [`Malformed::BadPadding`] if `tail` is shorter than the trailer or longer than the pad length can count.
 #[inline]
 pub fn write_trailer(tail: &mut [u8], next_header: u8) -> Result<(), Malformed> {
     let pad_len = tail.len().checked_sub(TRAILER_LEN).ok_or(Malformed::BadPadding)?;

@@ -106,14 +106,6 @@ impl EtherType {
     pub const IPV6: EtherType = EtherType(0x86dd);
     /// An IEEE 802.1ad service tag follows.
     pub const SERVICE_VLAN: EtherType = EtherType(0x88a8);
-    /// IEEE local experimental EtherType 1, which no network device acts on.
-    pub const EXPERIMENTAL: EtherType = EtherType(0x88b5);
-
-    /// Whether the value is not a type but the length of an IEEE 802.2 frame (below 0x0600).
-    #[inline]
-    pub const fn is_length(self) -> bool {
-        self.0 < 0x0600
-    }
 
     /// Whether a VLAN tag follows.
     #[inline]
@@ -149,12 +141,6 @@ impl Header {
     pub fn ethertype(&self) -> EtherType {
         EtherType(self.ethertype.get())
     }
-
-    /// Changes what follows the header.
-    #[inline]
-    pub fn set_ethertype(&mut self, ethertype: EtherType) {
-        self.ethertype = U16::new(ethertype.0);
-    }
 }
 
 /// A frame seen as untagged: what follows the 14 bytes is payload, a tag included.
@@ -168,6 +154,10 @@ pub struct Packet<'a> {
 
 impl<'a> Packet<'a> {
     /// Splits a frame.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed::Truncated`] if there are fewer than 14 bytes.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let (header, payload) = Header::over(frame)?;
@@ -204,8 +194,6 @@ mod tests {
             Header::new(MacAddr::BROADCAST, source, EtherType::ARP).emit(&mut bytes).unwrap();
         rest.copy_from_slice(&PACKET_BYTES[14..]);
         assert_eq!(bytes, PACKET_BYTES);
-        Header::over_mut(&mut bytes).unwrap().0.set_ethertype(EtherType::IPV6);
-        assert_eq!(bytes[12..14], [0x86, 0xdd]);
     }
 
     #[test]
@@ -230,8 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_and_tags_are_told_from_types() {
-        assert!(EtherType(0x05ff).is_length() && !EtherType(0x0600).is_length());
+    fn tags_are_told_from_types() {
         assert!(EtherType::VLAN.is_tag() && EtherType::SERVICE_VLAN.is_tag());
         assert!(!EtherType::IPV4.is_tag());
     }

@@ -103,6 +103,12 @@ impl Flow {
 ///
 /// 1. A plain packet, as nearly all are, is recognised and read in a few branches.
 /// 2. Whatever is not plain, good or bad, is taken step by step.
+///
+/// # Errors
+///
+/// What the list above names, [`Malformed::BadVersion`] if it is neither IPv4 nor IPv6, and
+/// [`Malformed::Truncated`], [`Malformed::BadHeaderLength`], [`Malformed::BadTotalLength`] or
+/// [`Malformed::BadChecksum`] if the IP header is not whole or not true.
 #[inline]
 pub fn parse(l3: &[u8]) -> Result<Flow, Malformed> {
     let plain = match l3.first().map(|byte| byte >> 4) {

@@ -80,12 +80,6 @@ impl Header {
         self.fragment.get() & DONT_FRAGMENT != 0
     }
 
-    /// Whether this is a fragment and not the last.
-    #[inline]
-    pub fn more_fragments(&self) -> bool {
-        self.fragment.get() & MORE_FRAGMENTS != 0
-    }
-
     /// Where the payload stands in the whole packet's payload, in bytes, at most 65 528.
     #[inline]
     pub fn fragment_offset(&self) -> u16 {
@@ -273,6 +267,11 @@ impl<'a> Packet<'a> {
     /// Checks what RFC 1812 §5.2.2 asks of a router: enough bytes for a header, checksum,
     /// version 4, header length at least five words, total length at least the header's. The
     /// total length must be there; bytes after it are link padding and are ignored.
+    ///
+    /// # Errors
+    ///
+    /// Of each of these its own: [`Malformed::Truncated`], [`Malformed::BadChecksum`],
+    /// [`Malformed::BadVersion`], [`Malformed::BadHeaderLength`], [`Malformed::BadTotalLength`].
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let (header, _) = Header::over(bytes)?;
@@ -317,8 +316,6 @@ impl Opt<'_> {
     pub const LOOSE_SOURCE_ROUTE: u8 = 131;
     /// Strict source route.
     pub const STRICT_SOURCE_ROUTE: u8 = 137;
-    /// Router alert (RFC 2113).
-    pub const ROUTER_ALERT: u8 = 148;
 
     /// Whether the option is a source route whose pointer is not yet past its end (RFC 791
     /// §3.1): the destination address is then only the next stop.
@@ -467,7 +464,7 @@ mod tests {
         assert_eq!((header.ttl(), header.protocol()), (64, 17));
         assert_eq!(header.source(), Ipv4Addr::new(172, 17, 0, 2));
         assert_eq!(header.destination(), Ipv4Addr::new(8, 8, 8, 8));
-        assert!(header.dont_fragment() && !header.more_fragments() && !header.is_fragment());
+        assert!(header.dont_fragment() && !header.is_fragment());
         assert_eq!(packet.payload, &PACKET_BYTES[20..28], "padding is not payload");
         assert_eq!(packet.options().next(), None);
     }

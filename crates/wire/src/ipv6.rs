@@ -127,6 +127,11 @@ pub struct Packet<'a> {
 
 impl<'a> Packet<'a> {
     /// Checks version and payload length; bytes after it are link padding and are ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed::BadVersion`], or [`Malformed::Truncated`] if the header or any of the payload is
+    /// missing.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let (header, rest) = Header::over(bytes)?;

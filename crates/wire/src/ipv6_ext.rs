@@ -117,6 +117,10 @@ pub struct Chain {
 impl Chain {
     /// Follows the chain that starts with `next_header` through `payload`, which is the payload
     /// of an [`ipv6::Packet`](crate::ipv6::Packet).
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`], of the list in [`flow`](crate::flow) or because a header is cut off.
     pub fn walk(next_header: u8, payload: &[u8]) -> Result<Chain, Malformed> {
         let mut chain = Chain { protocol: next_header, ..Chain::default() };
         for index in 0..=MAX_EXTENSIONS {

@@ -15,6 +15,7 @@
 //! not judged.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 mod malformed;
 mod overlay;
@@ -23,13 +24,11 @@ pub mod checksum;
 pub mod esp;
 pub mod ethernet;
 pub mod flow;
-pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;
 pub mod ipv6_ext;
 pub mod natt;
 pub mod protocol;
-pub mod tcp;
 pub mod udp;
 pub mod vlan;
 pub mod xfrm;

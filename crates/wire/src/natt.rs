@@ -24,8 +24,12 @@ pub enum Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// Tells the three apart. [`Malformed::Truncated`] if `payload` is none of them: empty, or
-    /// too short for a marker or for an ESP header.
+    /// Tells the three apart.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed::Truncated`] if `payload` is none of them: empty, or too short for a marker or for an
+    /// ESP header.
     #[inline]
     pub fn parse(payload: &'a [u8]) -> Result<Datagram<'a>, Malformed> {
         if payload == KEEPALIVE {

@@ -82,7 +82,13 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Checks the length. Zero is refused: only a jumbogram (RFC 2675 §4) may have it.
+    /// Checks the length.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed::BadTotalLength`] if the length is less than the header's: zero, too, which only a
+    /// jumbogram (RFC 2675 §4) may have. [`Malformed::Truncated`] if the header or any of the payload is
+    /// missing.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let (header, rest) = Header::over(bytes)?;

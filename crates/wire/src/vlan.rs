@@ -11,9 +11,6 @@ use crate::{Malformed, Overlay};
 /// Length in bytes of one tag: control information and the EtherType after it.
 pub const TAG_LEN: usize = 4;
 
-/// The longest link header that is parsed: two tags.
-pub const LINK_LEN_MAX: usize = ethernet::HEADER_LEN + 2 * TAG_LEN;
-
 const _: () = assert!(size_of::<Header>() == TAG_LEN);
 
 /// Tag control information, in host byte order: priority, drop eligible bit, VLAN number.
@@ -31,12 +28,6 @@ impl Tci {
     #[inline]
     pub const fn priority(self) -> u8 {
         (self.0 >> 13) as u8
-    }
-
-    /// Whether the frame may be dropped first.
-    #[inline]
-    pub const fn drop_eligible(self) -> bool {
-        self.0 & 0x1000 != 0
     }
 }
 
@@ -90,7 +81,12 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Splits a frame after at most two tags. [`Malformed::TooManyTags`] for a third.
+    /// Splits a frame after at most two tags.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed::TooManyTags`] if there is a third, [`Malformed::Truncated`] if the header or a tag is
+    /// not whole.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let (ethernet, payload) = ethernet::Header::over(frame)?;
@@ -130,8 +126,8 @@ mod tests {
     fn two_tags() {
         let packet = Packet::parse(&PACKET_BYTES).unwrap();
         let (outer, inner) = (packet.outer.unwrap(), packet.inner.unwrap());
-        assert_eq!((outer.vlan(), outer.priority(), outer.drop_eligible()), (100, 3, false));
-        assert_eq!((inner.vlan(), inner.priority(), inner.drop_eligible()), (4094, 0, true));
+        assert_eq!((outer.vlan(), outer.priority()), (100, 3));
+        assert_eq!((inner.vlan(), inner.priority()), (4094, 0));
         assert_eq!((packet.header_len, packet.ethertype), (22, EtherType::IPV6));
         assert_eq!(packet.payload, [0x60, 0x00]);
         assert_eq!(packet.ethernet.destination, MacAddr([0x02, 0, 0, 0, 0, 1]));

@@ -9,6 +9,7 @@
 //! packets to it.
 
 #![deny(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 pub mod depot;
 mod error;
@@ -17,7 +18,6 @@ pub mod frame;
 #[allow(unsafe_code)]
 pub mod heap;
 pub mod memory;
-pub mod pcap;
 pub mod port;
 pub mod program;
 #[allow(unsafe_code)]
@@ -37,7 +37,6 @@ pub mod xdp;
 pub use error::XskError;
 pub use frame::{Frame, HEADROOM};
 pub use memory::{MemoryEnd, MemoryPort};
-pub use pcap::PcapPort;
 pub use port::{CounterKind, Port, PortCounter, PortCounters};
 pub use program::{AttachMode, AttachWish, VerdictCount, remove_stale};
 pub use region::Region;

@@ -83,7 +83,11 @@ pub struct CompletionRing {
 }
 
 impl FillRing {
-    /// Puts a frame in; it comes back when the ring is full. [`FillRing::publish`] shows it.
+    /// Puts a frame in. [`FillRing::publish`] shows it.
+    ///
+    /// # Errors
+    ///
+    /// The frame, when the ring is full.
     #[inline]
     pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
         if self.ring.put(self.umem.address(&frame)) { Ok(()) } else { Err(frame) }
@@ -106,7 +110,11 @@ impl FillRing {
 }
 
 impl TxRing {
-    /// Puts a packet in; it comes back when the ring is full. [`TxRing::publish`] shows it.
+    /// Puts a packet in. [`TxRing::publish`] shows it.
+    ///
+    /// # Errors
+    ///
+    /// The frame, when the ring is full.
     #[inline]
     pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
         let (address, len) = (self.umem.address(&frame), frame.len() as u32);

@@ -26,7 +26,6 @@ pub struct Umem {
     chunk_size: u16,
     /// `chunk_size` as a power of two: a division per packet would be 5 ns.
     chunk_shift: u32,
-    hugepages: bool,
     /// Chunks that a pool already owns; a chunk in two pools would be two owners of one packet.
     pooled: Mutex<Vec<Range<usize>>>,
     /// The live sockets that this memory is registered with; a new one joins one of them.
@@ -80,7 +79,6 @@ impl Umem {
             chunks,
             chunk_size: chunk_size as u16,
             chunk_shift: chunk_size.trailing_zeros(),
-            hugepages: from_huge_pages,
             pooled: Mutex::default(),
             sockets: Mutex::default(),
             depot: Depot::new(chunks),
@@ -100,11 +98,6 @@ impl Umem {
     /// The longest packet that fits a chunk when it is received.
     pub fn packet_size_max(&self) -> usize {
         self.chunk_size() - HEADROOM
-    }
-
-    /// Whether the memory came from the huge-page pool.
-    pub fn has_hugepages(&self) -> bool {
-        self.hugepages
     }
 
     /// The pool of the chunks `range`.

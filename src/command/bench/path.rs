@@ -13,11 +13,11 @@ use crate::command::Unfit;
 
 /// Cycles per packet of sealing and opening, beside the raw cipher in the same run
 ///
-/// The ruler is the memory port: the worker's whole turn (receive, parse, classify, open, inspect,
-/// seal, route, send) from ring to ring in RAM, no kernel, no interface. Consecutive packets use
-/// different tunnels, in random order unless it is asked for otherwise. Path, cipher with one key, and cipher with all keys are
-/// measured in turn, in many short batches; a figure is the median of the quickest quarter of the
-/// batches (the 12.5th percentile), and in brackets is what lay between the 10th and the 90th
+/// The ruler is the memory port: the worker's whole turn (13 stages, from receive to send; the second table
+/// names them) from ring to ring in RAM, no kernel, no interface. Consecutive packets use different tunnels,
+/// in random order unless it is asked for otherwise. Path and cipher with one key are measured in turn, in
+/// many short batches, and the cipher with all keys after them; a figure is the median of the quickest
+/// quarter of the batches (the 12.5th percentile), and in brackets is what lay between the 10th and the 90th
 /// percentile of all of them. Cycles are those of the time stamp counter, whose rate is printed.
 ///
 /// "beside" is what the path costs beside the cipher with one key; "share" is the cipher's part of

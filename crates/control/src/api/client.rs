@@ -70,11 +70,19 @@ pub enum AskError {
 }
 
 /// Asks a gateway by the path of its show socket.
+///
+/// # Errors
+///
+/// [`AskError`]: nobody answers there, the answer is none or of another version, or the gateway refuses.
 pub fn ask(path: &Path, show: Show) -> Result<Answer, AskError> {
     request(path, &Request::Show(show))
 }
 
 /// Has a gateway replaced by another binary.
+///
+/// # Errors
+///
+/// As of [`ask`].
 pub fn upgrade(path: &Path, wanted: Upgrade) -> Result<Answer, AskError> {
     request(path, &Request::Upgrade(wanted))
 }

@@ -71,8 +71,12 @@ struct Rest {
 }
 
 impl Server {
-    /// Makes the socket, readable and writable by its owner only. A file that is in the way is an
-    /// error: who holds the instance has removed stale ones.
+    /// Makes the socket, readable and writable by its owner only. Whoever holds the instance has removed
+    /// a stale one.
+    ///
+    /// # Errors
+    ///
+    /// That of the system call that failed, `AddrInUse` if a file is in the way.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let listener = UnixListener::bind(path)?;
         // The directory is private already, so there is no moment in which others could connect.
@@ -86,6 +90,10 @@ impl Server {
 
     /// Does what can be done without waiting: takes new clients, reads requests, answers them,
     /// writes replies. Call when the file descriptor is readable, and now and then besides.
+    ///
+    /// # Errors
+    ///
+    /// That of the listener or of waiting for it. What fails with one client ends that client alone.
     pub fn serve(&mut self, facts: &mut dyn Facts, now: Instant) -> io::Result<()> {
         if self.deaf_until.is_some_and(|until| now >= until) {
             self.listen(None)?;

@@ -93,6 +93,10 @@ impl Capability {
 impl Config {
     /// Checks the configuration against a machine. What is wrong for every configuration (the
     /// kernel, the rights) is said before what is wrong with this one.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`]: the first thing that is wrong, and what to do about it.
     pub fn check(&self, machine: &Machine) -> Result<(), ConfigError> {
         let vital = |c: &&Capability| **c != Capability::IpcLock;
         if let Some(missing) = machine.missing.iter().find(vital) {

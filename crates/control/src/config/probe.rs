@@ -16,6 +16,10 @@ use crate::route_feed::{self, Link};
 
 impl Machine {
     /// Gathers the facts, in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Probe`] with what cannot be found out.
     pub fn probe() -> Result<Self, ConfigError> {
         let failed = |what| move |source| ConfigError::Probe { what, source };
         Ok(Self {

@@ -337,7 +337,8 @@ mod tests {
                 let kind =
                     if via == 2 && metric == 1 { RouteKind::Blackhole } else { RouteKind::Unicast };
                 KernelRoute {
-                    table: [&Table::ALL[..], &[Table::Other(10), Table::Other(20)]].concat()[at],
+                    table: [&Table::WITHOUT_VRF[..], &[Table::Other(10), Table::Other(20)]]
+                        .concat()[at],
                     prefix: Prefix::new(IpAddr::from([a, b, 0, b]), len).unwrap(),
                     metric,
                     kind,

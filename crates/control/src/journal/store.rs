@@ -33,10 +33,14 @@ const MEMORY: &str = "/dev/shm/peregrine";
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
-/// The directory for an instance's journal, made if it is missing; the reason if there is none.
+/// The directory for an instance's journal, made if it is missing.
 ///
 /// Keys must not reach a disk, so it is a file system in memory: the run directory, if that is one
 /// (`/run` is on most machines), else `/dev/shm`. Whoever names a directory is taken at their word.
+///
+/// # Errors
+///
+/// The reason why there is none, in words.
 pub fn choose_directory(config: &Config, instance: &Instance) -> Result<PathBuf, String> {
     if !config.control.journal {
         return Err("the configuration says `journal = false`".to_owned());

@@ -63,8 +63,9 @@ pub enum Table {
 }
 
 impl Table {
-    /// Those that are no VRF's, in the order of the kernel's default rules (priorities 0, 32766, 32767).
-    pub const ALL: [Self; 3] = [Self::Local, Self::Main, Self::Default];
+    /// Those asked for whatever has no VRF, in the order of the kernel's default rules (priorities 0, 32766,
+    /// 32767).
+    pub const WITHOUT_VRF: [Self; 3] = [Self::Local, Self::Main, Self::Default];
 
     /// The table of a number; none has 0.
     #[must_use]

@@ -132,12 +132,12 @@ impl RouteTable {
             let route = prefixes.filter_map(|prefix| self.best(table, prefix)).next()?;
             (route.kind != RouteKind::Throw).then_some(route)
         };
-        Table::ALL.into_iter().find_map(in_table)
+        Table::WITHOUT_VRF.into_iter().find_map(in_table)
     }
 
     /// Of [`selected`](Self::selected) the route of one prefix.
     pub(super) fn selected_at(&self, prefix: Prefix) -> Option<&Route> {
-        for table in Table::ALL {
+        for table in Table::WITHOUT_VRF {
             let best = self.best(table, prefix);
             if best.is_some() {
                 return best;
@@ -163,7 +163,7 @@ impl RouteTable {
     /// those in tables that are asked later which it would cover.
     pub(super) fn touched(&self, table: Table, prefix: Prefix) -> Vec<Prefix> {
         let mut touched = vec![prefix];
-        for later in Table::ALL.into_iter().filter(|later| *later > table) {
+        for later in Table::WITHOUT_VRF.into_iter().filter(|later| *later > table) {
             let beneath = self.routes.range((later, prefix)..).map(|(key, _)| *key);
             let beneath = beneath
                 .take_while(|key| key.0 == later && prefix.contains(key.1.address()))
@@ -179,7 +179,7 @@ impl RouteTable {
     pub(super) fn selected(&self) -> Vec<&Route> {
         let mut selected: Vec<&Route> = Vec::with_capacity(self.routes.len());
         let mut earlier = Cover::default();
-        for table in Table::ALL {
+        for table in Table::WITHOUT_VRF {
             let first = selected.len();
             for &(of, prefix) in self.routes.keys().filter(|key| key.0 == table) {
                 if !earlier.covers(prefix) {
@@ -410,7 +410,7 @@ mod tests {
         }
 
         fn lookup(&self, address: IpAddr) -> Option<&Route> {
-            Table::ALL.into_iter().find_map(|table| {
+            Table::WITHOUT_VRF.into_iter().find_map(|table| {
                 let matches = |r: &&Route| r.table == table && r.prefix.contains(address);
                 let rank = |r: &&Route| (u8::MAX - r.prefix.len(), r.metric);
                 // The first of the lowest: `min_by_key` keeps the order of equals.
@@ -438,7 +438,7 @@ mod tests {
                 let kind = if way == 0 { RouteKind::Blackhole } else { RouteKind::Unicast };
                 let hop = NextHop { gateway, ifindex: 2, weight: 1, dead };
                 Route {
-                    table: Table::ALL[table],
+                    table: Table::WITHOUT_VRF[table],
                     prefix: Prefix::new(address, length).unwrap(),
                     metric,
                     kind,

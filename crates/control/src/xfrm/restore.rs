@@ -46,6 +46,10 @@ pub struct Entries<'a> {
 
 impl<'a> Entries<'a> {
     /// Adds entries that were written together: all of them, or on an error none.
+    ///
+    /// # Errors
+    ///
+    /// [`NoEntry`] if any of the bytes are none.
     pub fn add(&mut self, bytes: &'a [u8]) -> Result<(), NoEntry> {
         split(bytes, &mut |_, _| Ok(()))?;
         split(bytes, &mut |kind, body| self.add_one(kind, body))

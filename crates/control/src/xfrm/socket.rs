@@ -96,6 +96,11 @@ pub struct Clients {
 impl Clients {
     /// Listens at `path`, whose directory is made if it is missing. A socket that a dead server
     /// left is removed.
+    ///
+    /// # Errors
+    ///
+    /// [`SocketError`]: others may enter the directory, another server answers there, or a system call
+    /// failed.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let failed = |error: io::Error| SocketError::Io(path.to_owned(), error);
         let directory = path.parent().unwrap_or(Path::new("."));
@@ -139,6 +144,10 @@ impl Clients {
 
     /// Has [`wait`](Clients::wait) look at somebody else's descriptor, too: it is bit `number` of what that
     /// returns. One that is closed is forgotten.
+    ///
+    /// # Errors
+    ///
+    /// That of the system call.
     pub fn watch(&self, fd: impl AsFd, number: u32) -> io::Result<()> {
         let data = epoll::EventData::new_u64(WATCHED | u64::from(number));
         Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
@@ -147,6 +156,10 @@ impl Clients {
     /// Waits until something is readable, or `timeout` is over. Whether there is something for
     /// [`on_ready`](Clients::on_ready), which need not ask again then, and which of others' descriptors
     /// are readable.
+    ///
+    /// # Errors
+    ///
+    /// That of the system call; an interruption is none.
     pub fn wait(&mut self, timeout: Duration) -> io::Result<(bool, u32)> {
         let timeout = rustix::event::Timespec {
             tv_sec: timeout.as_secs() as i64,

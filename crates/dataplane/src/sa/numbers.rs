@@ -32,6 +32,10 @@ impl Sa {
     /// Takes the numbers for one packet: sequence number and IV. Neither is ever given again, and
     /// the sequence stops at its end for good (RFC 4303 §3.3.3: no sender lets it cycle). Not for
     /// workers.
+    ///
+    /// # Errors
+    ///
+    /// [`SealRefusal`] when the last sequence number was sent or no IV can be had. Nothing is taken then.
     pub fn take_numbers(&self) -> Result<(u64, u64), SealRefusal> {
         self.share();
         self.take_run(1, false)?.next().ok_or(SealRefusal::SequenceExhausted)

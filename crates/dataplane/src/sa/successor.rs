@@ -6,6 +6,11 @@ use super::{Sa, SaConfig, SaError};
 
 impl Sa {
     /// A replacement with other settings that goes on with this one's numbers, window and counters.
+    ///
+    /// # Errors
+    ///
+    /// [`SaError::Immutable`] if SPI, key, salt, sequence mode or replay window are others; else as of
+    /// [`Sa::new`].
     pub fn with_changes(&self, change: impl FnOnce(&mut SaConfig)) -> Result<Sa, SaError> {
         let mut config = self.settings();
         change(&mut config);

@@ -95,6 +95,10 @@ pub struct Attributes<'a> {
 impl<'a> Attributes<'a> {
     /// Fills the table from `bytes`; `check` sees every attribute whose type is in range, in order,
     /// and may stop the parse.
+    ///
+    /// # Errors
+    ///
+    /// The first that `check` returns.
     pub fn parse<E>(
         bytes: &'a [u8],
         max: u16,

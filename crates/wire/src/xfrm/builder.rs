@@ -5,8 +5,7 @@ use zerocopy::{Immutable, IntoBytes};
 use super::attribute::{ATTRIBUTE_HEADER_LEN, AttributeHeader};
 use super::netlink::{Header, align};
 
-/// One message under construction. [`Builder::finish`] writes its length, [`Builder::abandon`]
-/// takes it back; one of the two ends every message.
+/// One message under construction. [`Builder::finish`] writes its length, and so ends every message.
 #[derive(Debug)]
 #[must_use = "a message without its length is not one"]
 pub struct Builder<'a> {
@@ -73,11 +72,6 @@ impl<'a> Builder<'a> {
         self.out[self.start..self.start + 4].copy_from_slice(&len.to_ne_bytes());
     }
 
-    /// Takes the message back out of the vector.
-    pub fn abandon(self) {
-        self.out.truncate(self.start);
-    }
-
     fn pad(&mut self) {
         // Relative to the message: netlink pads within a message, and messages start aligned.
         let len = align(self.message_len());
@@ -113,7 +107,5 @@ mod tests {
         let message = Builder::new(&mut out, Header::default());
         let message = message.attribute_parts(1, &[&[0; 70_000]]);
         assert_eq!(message.message_len(), 16);
-        message.abandon();
-        assert!(out.is_empty());
     }
 }
