@@ -345,6 +345,7 @@ mod tests {
                     preferred_source: None,
                     mtu: None,
                     protocol: 4,
+                    object: None,
                 }
             },
         )
@@ -389,6 +390,7 @@ mod tests {
             preferred_source: None,
             mtu: None,
             protocol: 4,
+            object: None,
         }
     }
 

@@ -65,6 +65,7 @@ fn route(number: u32, gateway: u32) -> Route {
         preferred_source: None,
         mtu: None,
         protocol: 4,
+        object: None,
     }
 }
 

@@ -182,6 +182,8 @@ pub struct Route {
     pub mtu: Option<u32>,
     /// Who installed it (rtnetlink(7), RTPROT_…).
     pub protocol: u8,
+    /// The next-hop object that its ways out are from.
+    pub object: Option<u32>,
 }
 
 impl Route {
@@ -203,6 +205,7 @@ impl Route {
         self.kind == other.kind
             && self.preferred_source == other.preferred_source
             && self.protocol == other.protocol
+            && self.object == other.object
             && self.same_hops(other)
     }
 

@@ -348,6 +348,29 @@ fn routes_that_only_the_kernel_can_follow_are_kept_apart() {
         feed.follow_until("through the object", |k| via(k, "10.76.1.1") == Some(ip("10.9.0.5")));
         pair.near_batch("nexthop replace id 1 via 10.9.0.6 dev v0\n");
         feed.follow_until("the object changed", |k| via(k, "10.76.1.1") == Some(ip("10.9.0.6")));
+        // Whatever the kernel does with routes when their object goes, it does in silence.
+        pair.near_batch(
+            "nexthop add id 2 via 10.9.0.7 dev v0\n\
+             nexthop add id 3 group 1/2\n\
+             route add 10.78.0.0/16 nhid 3\n\
+             route add 10.76.0.0/16 via 10.9.0.8 metric 9\n",
+        );
+        feed.follow_until("a group", |k| via(k, "10.78.1.1") == Some(ip("10.9.0.6")));
+        pair.near("nexthop del id 1");
+        let changes = feed.follow_until("the object gone", |k| {
+            via(k, "10.76.1.1") == Some(ip("10.9.0.8"))
+                && via(k, "10.78.1.1") == Some(ip("10.9.0.7"))
+        });
+        let prefix = dataplane::prefix::Prefix::new(ip("10.76.0.0"), 16).unwrap();
+        assert!(changes.contains(&Change::Route(Table::Main, prefix)));
+        pair.near("nexthop del id 3");
+        feed.follow_until("the group gone", |k| route_to(k, "10.78.1.1").is_none());
+        // Nobody's object is worth no reading.
+        let dumps = feed.counters().dumps;
+        pair.near("nexthop replace id 2 via 10.9.0.9 dev v0");
+        pair.near("nexthop del id 2");
+        feed.follow_to_the_present();
+        assert_eq!((feed.counters().dumps, feed.counters().garbled), (dumps, 0));
     });
 }
 
@@ -394,6 +417,24 @@ fn link_command() -> impl Strategy<Value = String> {
     prop_oneof![2 => link, 1 => address]
 }
 
+/// One random command about next-hop objects, groups of them, and routes by them.
+fn object_command() -> impl Strategy<Value = String> {
+    let object = (prop_oneof![Just("add"), Just("replace")], 1..5_u8, 0..3_u8, 1..3_u8);
+    let object = object.prop_map(|(verb, id, link, host)| match id {
+        1 => format!("nexthop {verb} id 1 via fd00:{link}::{} dev d{link}\n", host + 1),
+        _ => format!("nexthop {verb} id {id} via 10.20{link}.0.{} dev d{link}\n", host + 1),
+    });
+    let group = (prop_oneof![Just("add"), Just("replace")], 2..5_u8, 2..5_u8)
+        .prop_map(|(verb, a, b)| format!("nexthop {verb} id 5 group {a}/{b}\n"));
+    let end = (1..6_u8).prop_map(|id| format!("nexthop del id {id}\n"));
+    let verb = prop_oneof![Just("add"), Just("append"), Just("replace"), Just("del")];
+    let route = (verb, 0..2_u8, 1..3_u8, 1..6_u8).prop_map(|(verb, net, metric, id)| match id {
+        1 => format!("-6 route {verb} fd01:{net}::/32 metric {metric} nhid 1\n"),
+        _ => format!("route {verb} 10.5{net}.0.0/16 metric {metric} nhid {id}\n"),
+    });
+    prop_oneof![3 => object, 1 => group, 2 => end, 3 => route, 1 => route_command()]
+}
+
 /// Follows random commands, and compares with a fresh reading at the end.
 fn follow(command: impl Strategy<Value = String> + Send) {
     Pair::new().inside(|pair| {
@@ -430,6 +471,11 @@ fn follow(command: impl Strategy<Value = String> + Send) {
 #[test]
 fn any_sequence_of_route_commands_is_followed() {
     follow(route_command());
+}
+
+#[test]
+fn any_sequence_of_commands_about_next_hop_objects_is_followed() {
+    follow(prop_oneof![8 => object_command(), 1 => link_command()]);
 }
 
 #[test]
