@@ -333,7 +333,7 @@ mod tests {
         (prefix, way, 0..5usize, 0..2u32).prop_map(
             |((a, b, len), (ifindex, via, dead), at, metric)| {
                 let gateway = (via != 0).then(|| IpAddr::from([192, 0, 2, via]));
-                let hop = KernelHop { gateway, ifindex, weight: 1, dead };
+                let hop = KernelHop { gateway, ifindex, weight: 1, dead, link_down: false };
                 let kind =
                     if via == 2 && metric == 1 { RouteKind::Blackhole } else { RouteKind::Unicast };
                 KernelRoute {
@@ -386,7 +386,13 @@ mod tests {
             prefix: Prefix::new([10, 0, 0, 0].into(), 8).unwrap(),
             metric: 0,
             kind: RouteKind::Unicast,
-            hops: vec![KernelHop { gateway: None, ifindex, weight: 1, dead: false }],
+            hops: vec![KernelHop {
+                gateway: None,
+                ifindex,
+                weight: 1,
+                dead: false,
+                link_down: false,
+            }],
             preferred_source: None,
             mtu: None,
             protocol: 4,

@@ -249,8 +249,7 @@ fn route(message: &RouteMessage) -> Option<Route> {
         }
     }
     let prefix = Prefix::new(destination, header.destination_prefix_length)?;
-    let dead = header.flags.contains(RouteFlags::Dead);
-    let hops = parts.hops(dead);
+    let hops = parts.hops(header.flags);
     Some(Route {
         table: Table::from_number(table)?,
         prefix,
@@ -299,14 +298,22 @@ impl Parts {
             ifindex: hop.interface_index,
             weight: u16::from(hop.hops) + 1,
             dead: hop.flags.contains(RouteNextHopFlags::Dead),
+            link_down: hop.flags.contains(RouteNextHopFlags::Linkdown),
         }
     }
 
-    fn hops(&self, dead: bool) -> Vec<NextHop> {
+    /// All of them; those of a single one are the route's flags.
+    fn hops(&self, flags: RouteFlags) -> Vec<NextHop> {
         if !self.multipath.is_empty() {
             return self.multipath.clone();
         }
-        let hop = |ifindex| NextHop { gateway: self.gateway, ifindex, weight: 1, dead };
+        let hop = |ifindex| NextHop {
+            gateway: self.gateway,
+            ifindex,
+            weight: 1,
+            dead: flags.contains(RouteFlags::Dead),
+            link_down: flags.contains(RouteFlags::Linkdown),
+        };
         self.ifindex.map(hop).into_iter().collect()
     }
 }

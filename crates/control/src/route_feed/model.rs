@@ -154,6 +154,9 @@ pub struct NextHop {
     pub weight: u16,
     /// The kernel says that it cannot be used now (RTNH_F_DEAD).
     pub dead: bool,
+    /// Its interface has no carrier (RTNH_F_LINKDOWN); the kernel counts it as dead, too, only where
+    /// `ignore_routes_with_linkdown` is set.
+    pub link_down: bool,
 }
 
 impl NextHop {
@@ -194,10 +197,12 @@ impl Route {
     }
 
     /// The first hop that works: what the gateway uses when a route has several. Flows are not
-    /// spread over hops, so that a tunnel stays on one path.
+    /// spread over hops, so that a tunnel stays on one path. One without carrier is taken only when no
+    /// other is left: the kernel would still send by it a share of the flows.
     #[must_use]
     pub fn first_hop(&self) -> Option<&NextHop> {
-        self.hops.iter().find(|hop| !hop.dead)
+        let mut alive = self.hops.iter().filter(|hop| !hop.dead);
+        alive.clone().find(|hop| !hop.link_down).or_else(|| alive.next())
     }
 
     /// The same route as the kernel sees it, whatever the health of its hops.

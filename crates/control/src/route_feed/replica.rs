@@ -357,7 +357,7 @@ mod tests {
                 prefix: Prefix::new(IpAddr::from([10, 9, 0, 0]), 16).unwrap(),
                 metric: 0,
                 kind: RouteKind::Unicast,
-                hops: vec![NextHop { gateway, ifindex, weight: 1, dead: false }],
+                hops: vec![NextHop { gateway, ifindex, weight: 1, dead: false, link_down: false }],
                 preferred_source: None,
                 mtu: None,
                 protocol: 4,

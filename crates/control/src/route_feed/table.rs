@@ -366,6 +366,7 @@ mod tests {
             ifindex: 2,
             weight: 1,
             dead: false,
+            link_down: false,
         };
         Route {
             table: Table::Main,
@@ -510,7 +511,7 @@ mod tests {
                 };
                 let gateway = Some(IpAddr::from([9, 9, 9, way]));
                 let kind = if way == 0 { RouteKind::Blackhole } else { RouteKind::Unicast };
-                let hop = NextHop { gateway, ifindex: 2, weight: 1, dead };
+                let hop = NextHop { gateway, ifindex: 2, weight: 1, dead, link_down: false };
                 Route {
                     table: Table::ALL[table],
                     prefix: Prefix::new(address, length).unwrap(),

@@ -142,7 +142,7 @@ impl RouteFeed {
 fn picture(kernel: &Kernel) -> BTreeSet<String> {
     let mut routes: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for route in kernel.routes() {
-        let way = |hop: &NextHop| (hop.gateway, hop.ifindex, hop.weight, hop.dead);
+        let way = |hop: &NextHop| (hop.gateway, hop.ifindex, hop.weight, hop.dead, hop.link_down);
         let hops: Vec<_> = route.hops.iter().map(way).collect();
         let told = (route.metric, route.kind, hops, route.preferred_source, route.mtu);
         let told = format!("{told:?}");
@@ -258,9 +258,15 @@ fn what_the_kernel_changes_in_silence_is_noticed() {
         pair.near("link set v0 up");
         feed.follow_until("the hop alive", |k| via(k, "10.51.1.1") == Some(ip("10.9.0.2")));
         pair.far("link set v0 down");
-        feed.follow_until("no carrier", |k| !k.link_named("v0").unwrap().carrier);
+        feed.follow_until("no carrier, and the other hop", |k| {
+            !k.link_named("v0").unwrap().carrier && via(k, "10.51.1.1") == Some(ip("10.3.0.2"))
+        });
+        pair.near("link set e0 down");
+        feed.follow_until("no hop has a carrier", |k| via(k, "10.51.1.1") == Some(ip("10.9.0.2")));
         pair.far("link set v0 up");
-        feed.follow_until("carrier", |k| k.link_named("v0").unwrap().carrier);
+        feed.follow_until("carrier", |k| {
+            k.link_named("v0").unwrap().carrier && via(k, "10.51.1.1") == Some(ip("10.9.0.2"))
+        });
         pair.near("link del v0");
         feed.follow_to_the_present();
         assert!(feed.kernel().link_named("v0").is_none());
