@@ -220,10 +220,12 @@ fn address(message: &AddressMessage) -> Option<Address> {
             _ => {}
         }
     }
+    let address = local.or(any)?;
     Some(Address {
         ifindex: message.header.index,
-        address: local.or(any)?,
+        address,
         prefix_length: message.header.prefix_len,
+        peer: any.filter(|peer| *peer != address && address.is_ipv4()),
     })
 }
 

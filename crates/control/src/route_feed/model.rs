@@ -46,6 +46,10 @@ pub struct Address {
     pub address: IpAddr,
     /// The length of its network's prefix in bits.
     pub prefix_length: u8,
+    /// The far end, where an IPv4 address has one (`ip address add … peer …`): a link may have the same
+    /// address towards several. An IPv6 address is there once, and its far end changes without a word
+    /// about the one before.
+    pub peer: Option<IpAddr>,
 }
 
 /// The kernel's routing tables; the first three in the order in which the kernel asks them for whatever has

@@ -209,7 +209,7 @@ fn changes_are_followed() {
         feed.follow_until("none", |k| route_to(k, "10.50.1.1").is_none());
 
         pair.near("address add 10.8.0.1/16 dev v0");
-        let own = Address { ifindex: v0, address: ip("10.8.0.1"), prefix_length: 16 };
+        let own = Address { ifindex: v0, address: ip("10.8.0.1"), prefix_length: 16, peer: None };
         let changes = feed.follow_until("an address", |k| k.addresses().any(|&a| a == own));
         assert!(changes.contains(&Change::Address(own)));
         pair.near("route add 10.51.0.0/16 via 10.9.0.2 src 10.8.0.1");
@@ -218,6 +218,22 @@ fn changes_are_followed() {
         feed.follow_until("its address gone", |k| {
             !k.addresses().any(|&a| a == own) && route_to(k, "10.51.1.1").is_none()
         });
+
+        // One address towards two far ends, and one whose far end changes.
+        let count = |k: &Kernel, own| k.addresses().filter(|a| a.address == ip(own)).count();
+        for peer in ["10.7.0.2", "10.7.0.3"] {
+            pair.near(&format!("address add 10.7.0.1 peer {peer} dev v0"));
+        }
+        feed.follow_until("both", |k| count(k, "10.7.0.1") == 2);
+        pair.near("address del 10.7.0.1 peer 10.7.0.2 dev v0");
+        feed.follow_until("the other is left", |k| count(k, "10.7.0.1") == 1);
+        pair.near("address del 10.7.0.1 peer 10.7.0.3 dev v0");
+        feed.follow_until("none is left", |k| count(k, "10.7.0.1") == 0);
+        pair.near("address add fd07::1 peer fd07::2 dev v0 nodad");
+        pair.near("address change fd07::1 peer fd07::3 dev v0 nodad");
+        feed.follow_to_the_present();
+        pair.near("address del fd07::1 peer fd07::3 dev v0");
+        feed.follow_until("no address", |k| count(k, "fd07::1") == 0);
 
         pair.near("link set v0 mtu 1400");
         let changes = feed.follow_until("an MTU", |k| k.link(v0).unwrap().mtu == 1400);
