@@ -26,7 +26,9 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use netlink_packet_core::{NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer};
+use netlink_packet_core::{
+    NLM_F_DUMP_INTR, NLM_F_MULTIPART, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer,
+};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use thiserror::Error;
 
@@ -221,7 +223,10 @@ impl Intake<'_> {
         changes: &mut Vec<Change>,
     ) -> Result<(), FeedError> {
         let sequence = message.sequence_number();
-        let dump = self.dump.filter(|&(_, asked)| asked == sequence);
+        // News that another program caused has that program's sequence number, which may be the same. It
+        // is never a part of a list, as all of a dump is but a refusal, and refusals are told to nobody else.
+        let ours = message.flags() & NLM_F_MULTIPART != 0 || message.message_type() == NLMSG_ERROR;
+        let dump = self.dump.filter(|&(_, asked)| ours && asked == sequence);
         if dump.is_some() && message.flags() & NLM_F_DUMP_INTR != 0 {
             self.replica.interrupted();
         }

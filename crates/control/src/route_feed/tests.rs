@@ -8,6 +8,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REQUEST, NLMSG_NOOP};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as RunnerConfig, TestRunner};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -286,6 +287,30 @@ fn what_the_kernel_changes_in_silence_is_noticed() {
         pair.near("link del v0");
         feed.follow_to_the_present();
         assert!(feed.kernel().link_named("v0").is_none());
+    });
+}
+
+#[test]
+fn what_another_program_does_is_no_part_of_a_dump() {
+    Pair::new().inside(|pair| {
+        // More than the kernel lists at once: the rest is made when this has been read.
+        let neighbour = |i| {
+            let (net, host) = (i / 250, i % 250);
+            format!("neighbour add 10.5.{net}.{host} lladdr 02:00:00:00:00:09 dev v0\n")
+        };
+        pair.near_batch(&(0..1000).map(neighbour).collect::<String>());
+        let mut feed = RouteFeed::open().unwrap();
+        let asked = decode::request_dump(&mut feed.socket, Kind::Neighbours).unwrap();
+        feed.dump = Some((Kind::Neighbours, asked));
+        feed.replica.begin(Kind::Neighbours);
+        // That program counts its requests, as the feed does: "ip route add blackhole 10.60.0.0/16".
+        let mut other = NetlinkSocket::open(NETLINK_ROUTE, 0).unwrap();
+        let mut route = vec![2, 16, 0, 0, 254, 4, 0, 6, 0, 0, 0, 0, 8, 0, 1, 0];
+        route.extend([10, 60, 0, 0]);
+        while other.send(NLMSG_NOOP, 0, &[]).unwrap() + 1 < asked {}
+        assert_eq!(other.send(24, NLM_F_REQUEST | NLM_F_CREATE, &route).unwrap(), asked);
+        feed.follow_until("the route", |k| route_to(k, "10.60.1.1").is_some());
+        feed.follow_to_the_present();
     });
 }
 
