@@ -168,6 +168,14 @@ impl Kernel {
         self.routes.best(table, prefix)
     }
 
+    /// The routes that make single addresses this host's, or broadcasts, in the tables where the kernel
+    /// looks for them: local, and those of VRF devices.
+    pub fn host_routes(&self) -> impl Iterator<Item = &Route> {
+        let vrfs = self.links.values().filter_map(|link| Table::from_number(link.vrf_table?));
+        let tables = std::iter::once(Table::Local).chain(vrfs);
+        tables.flat_map(move |table| self.routes.best_of(table)).filter(|route| route.is_of_host())
+    }
+
     /// The prefixes whose selected route is perhaps another after [`Change::Route`]: itself, and those of
     /// tables that are asked later which it covers, or did.
     #[must_use]

@@ -209,6 +209,13 @@ impl Route {
         alive.clone().find(|hop| !hop.link_down).or_else(|| alive.next())
     }
 
+    /// Whether it is for a single address that is this host's, or the broadcast of one of its networks.
+    #[must_use]
+    pub fn is_of_host(&self) -> bool {
+        let single = self.prefix.len() == self.prefix.family().bits();
+        single && matches!(self.kind, RouteKind::Local | RouteKind::Broadcast)
+    }
+
     /// The same route as the kernel sees it, whatever the health of its hops.
     pub(super) fn same_route(&self, other: &Self) -> bool {
         self.kind == other.kind
