@@ -162,6 +162,35 @@ fn addresses_come_and_go() {
     }
 }
 
+#[test]
+fn the_kernels_local_table_says_what_is_the_hosts() {
+    let mut site = Site::new();
+    site.outside.ip("route add 203.0.113.0/24 via 10.0.0.254").expect("a route");
+    site.outside.ip("route add 2001:db8:f::/64 via fd00:10::254").expect("a route");
+    for address in ["203.0.113.5", "2001:db8:f::5"] {
+        let ping = || site.outside.run("ping", &["-c", "1", "-W", "1", address]).is_ok();
+        assert!(!ping(), "{address} is nobody's");
+        site.ip(&format!("route add local {address} dev lo"));
+        site.gateway.wait("the kernel answers at an address by route", |_| ping());
+        site.ip(&format!("route del local {address} dev lo"));
+        site.gateway.wait("an address that is gone is to be forwarded", |_| {
+            let before = site.gateway.verdict("no_route");
+            ping() || site.gateway.verdict("no_route") > before
+        });
+    }
+    // Broadcasts come when their link is up, long after the address.
+    let broadcast = "IP(src='16.0.0.1', dst='203.0.113.255')/UDP()";
+    site.ip("link set blue0 down");
+    site.ip("address add 203.0.113.1/24 dev blue0");
+    site.becomes("red0", broadcast, "no_route");
+    let passed = site.steered("red0", "pass_local");
+    site.ip("link set blue0 up");
+    site.gateway.wait("a broadcast is the kernel's", |gateway| {
+        let _ = site.peer.ask(&format!("send('red0', {broadcast})"));
+        steered(&gateway.show("ports"), "red0", "pass_local") > passed
+    });
+}
+
 /// A stream to a neighbour that the kernel does not know (any more): the first packets are lost
 /// under their name, and from the first one that arrives on, all do.
 fn only_the_first_are_lost(site: &mut Site, packet: &str, lost_some: bool, forget: impl Fn(&Site)) {

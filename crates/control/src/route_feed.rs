@@ -10,7 +10,7 @@
 //! rules, so that a table which only they lead to, such as strongSwan's 220, is asked for no packet; routes
 //! bound to a type of service or a source prefix; multicast forwarding. Of several routes for one prefix the
 //! lowest metric is chosen, and of several next hops the first that works. Next-hop objects are followed
-//! through the expansion that the kernel adds to each route by default.
+//! through the expansion that the kernel adds to each route by default, and by the news of objects in use.
 //!
 //! This module changes nothing in the kernel except that [`RouteFeed::solicit`] makes it resolve a
 //! neighbour.
@@ -26,7 +26,9 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use netlink_packet_core::{NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer};
+use netlink_packet_core::{
+    NLM_F_DUMP_INTR, NLM_F_MULTIPART, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer,
+};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use thiserror::Error;
 
@@ -39,8 +41,9 @@ use decode::Decoded;
 use replica::Replica;
 
 /// The multicast groups (linux/rtnetlink.h, RTNLGRP_…): link 1, neighbour 3, IPv4 address 5 and
-/// route 7, IPv6 address 9 and route 11. Group *n* is bit *n*-1.
-const GROUPS: u32 = 1 << 0 | 1 << 2 | 1 << 4 | 1 << 6 | 1 << 8 | 1 << 10;
+/// route 7, IPv6 address 9 and route 11, next-hop object 32 (from Linux 5.3; unknown before, and no
+/// error). Group *n* is bit *n*-1.
+const GROUPS: u32 = 1 << 0 | 1 << 2 | 1 << 4 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 31;
 /// Datagrams read in one call of `poll`: about 10 ms of decoding at most, so that under a flood of
 /// route changes the control thread still serves its other duties.
 const DATAGRAMS_PER_POLL: usize = 256;
@@ -223,7 +226,10 @@ impl Intake<'_> {
         changes: &mut Vec<Change>,
     ) -> Result<(), FeedError> {
         let sequence = message.sequence_number();
-        let dump = self.dump.filter(|&(_, asked)| asked == sequence);
+        // News that another program caused has that program's sequence number, which may be the same. It
+        // is never a part of a list, as all of a dump is but a refusal, and refusals are told to nobody else.
+        let ours = message.flags() & NLM_F_MULTIPART != 0 || message.message_type() == NLMSG_ERROR;
+        let dump = self.dump.filter(|&(_, asked)| ours && asked == sequence);
         if dump.is_some() && message.flags() & NLM_F_DUMP_INTR != 0 {
             self.replica.interrupted();
         }

@@ -8,7 +8,7 @@
 //!
 //! A route stays in its VRF: one that leaves by a port or a tunnel of another is one to nowhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use dataplane::fib::{Fib, NextHop, Route};
@@ -33,6 +33,8 @@ pub struct Network {
     leads: Leads,
     /// The links that are groups' devices, as the routes were translated with them.
     devices: BTreeMap<u32, String>,
+    /// The routes that make addresses this host's, or broadcasts, as the steering programs know them.
+    own: HashMap<(Table, Prefix), RouteKind>,
 }
 
 /// What of a view is different, or must be built anew.
@@ -40,7 +42,7 @@ pub struct Network {
 pub struct Stale {
     /// Ports: addresses, MTU or state of a link.
     pub ports: bool,
-    /// Addresses of this host.
+    /// Addresses of this host, or broadcasts of its networks.
     pub local: bool,
     /// Routes.
     pub routes: bool,
@@ -49,7 +51,7 @@ pub struct Stale {
 impl Network {
     /// The ports are these interfaces, and the groups' devices come after them.
     pub fn new(ifindexes: Vec<u32>, groups: Groups, leads: Leads) -> Network {
-        Network { ifindexes, groups, leads, devices: BTreeMap::new() }
+        Network { ifindexes, groups, leads, devices: BTreeMap::new(), own: HashMap::new() }
     }
 
     /// Those of a configuration.
@@ -110,7 +112,9 @@ impl Network {
                 Change::Neighbour(ifindex, address) => {
                     different |= self.follow(kernel, view, ifindex, address);
                 }
-                Change::Route(..) => {}
+                Change::Route(table, prefix) => {
+                    stale.local |= self.is_about_host(kernel, table, prefix);
+                }
             }
         }
         // Whether a route's interface works the kernel says with the route; what it is, is its link's.
@@ -118,6 +122,8 @@ impl Network {
             let devices = self.groups.devices_among(kernel.links());
             let vrfs = self.leads.resolve(&self.ifindexes, &self.groups, kernel);
             stale.routes = devices != self.devices || vrfs != view.vrfs;
+            // The routes of a VRF's table to this host count while its device is there.
+            stale.local |= vrfs != view.vrfs;
             (self.devices, view.vrfs) = (devices, vrfs);
         }
         self.refresh(kernel, view, stale);
@@ -140,7 +146,17 @@ impl Network {
         (different || stale != Stale::default(), stale)
     }
 
-    fn refresh(&self, kernel: &Kernel, view: &mut View, stale: Stale) {
+    /// Whether a route's change is one of what is this host's. It is by none of the tables main and
+    /// default, where the kernel does not look for it.
+    fn is_about_host(&self, kernel: &Kernel, table: Table, prefix: Prefix) -> bool {
+        if let Table::Main | Table::Default = table {
+            return false;
+        }
+        let now = kernel.route_in(table, prefix).filter(|route| route.is_of_host());
+        now.map(|route| route.kind) != self.own.get(&(table, prefix)).copied()
+    }
+
+    fn refresh(&mut self, kernel: &Kernel, view: &mut View, stale: Stale) {
         if stale.ports {
             view.ports = self.ifindexes.iter().map(|ifindex| port_info(kernel, *ifindex)).collect();
         }
@@ -148,6 +164,12 @@ impl Network {
             let mut local = Locals::new();
             for address in kernel.addresses() {
                 local.insert(address.address);
+            }
+            let routes = kernel.host_routes();
+            self.own = routes.map(|route| ((route.table, route.prefix), route.kind)).collect();
+            let addresses = self.own.iter().filter(|(_, kind)| **kind == RouteKind::Local);
+            for ((_, prefix), _) in addresses {
+                local.insert(prefix.address());
             }
             view.local = local;
         }
@@ -333,7 +355,7 @@ mod tests {
         (prefix, way, 0..5usize, 0..2u32).prop_map(
             |((a, b, len), (ifindex, via, dead), at, metric)| {
                 let gateway = (via != 0).then(|| IpAddr::from([192, 0, 2, via]));
-                let hop = KernelHop { gateway, ifindex, weight: 1, dead };
+                let hop = KernelHop { gateway, ifindex, weight: 1, dead, link_down: false };
                 let kind =
                     if via == 2 && metric == 1 { RouteKind::Blackhole } else { RouteKind::Unicast };
                 KernelRoute {
@@ -346,6 +368,7 @@ mod tests {
                     preferred_source: None,
                     mtu: None,
                     protocol: 4,
+                    object: None,
                 }
             },
         )
@@ -386,10 +409,17 @@ mod tests {
             prefix: Prefix::new([10, 0, 0, 0].into(), 8).unwrap(),
             metric: 0,
             kind: RouteKind::Unicast,
-            hops: vec![KernelHop { gateway: None, ifindex, weight: 1, dead: false }],
+            hops: vec![KernelHop {
+                gateway: None,
+                ifindex,
+                weight: 1,
+                dead: false,
+                link_down: false,
+            }],
             preferred_source: None,
             mtu: None,
             protocol: 4,
+            object: None,
         }
     }
 
@@ -448,6 +478,35 @@ mod tests {
         let news = apply(&mut kernel, Event::LinkGone(5));
         network.apply(&kernel, &mut view, &news);
         assert_eq!((leads(&view, 0).0, leads(&view, 5).0), (UNKNOWN, UNKNOWN));
+    }
+
+    #[test]
+    fn addresses_follow_the_routes_to_this_host() {
+        let (mut kernel, mut network, mut view) = (Kernel::default(), network(), View::default());
+        network.fill(&kernel, &mut view);
+        let mut changed = |event| {
+            let mut news = Vec::new();
+            let _ = kernel.apply(event, &mut news);
+            let (_, stale) = network.apply(&kernel, &mut view, &news);
+            (stale.local, view.local.contains(&[10, 0, 0, 0].into()))
+        };
+        let to = |table, kind, len| {
+            let prefix = Prefix::new([10, 0, 0, 0].into(), len).unwrap();
+            KernelRoute { kind, prefix, hops: vec![], ..by(1, table) }
+        };
+        let own = to(Table::Local, RouteKind::Local, 32);
+        let comes = |route: &KernelRoute| Event::Route(route.clone(), Placement::Replace);
+        assert_eq!(changed(comes(&own)), (true, true));
+        assert_eq!(changed(comes(&own)), (false, true), "nothing new");
+        let broadcast = to(Table::Local, RouteKind::Broadcast, 32);
+        assert_eq!(changed(comes(&broadcast)), (true, false), "the steering programs' alone");
+        assert_eq!(changed(Event::RouteGone(broadcast)), (true, false));
+        // What is no address, what is no VRF's, and what is.
+        assert_eq!(changed(comes(&to(Table::Local, RouteKind::Local, 24))), (false, false));
+        assert_eq!(changed(comes(&to(Table::Main, RouteKind::Local, 32))), (false, false));
+        assert!(!changed(comes(&to(Table::Other(10), RouteKind::Local, 32))).1);
+        assert_eq!(changed(vrf(10)), (true, true));
+        assert_eq!(changed(Event::LinkGone(5)), (true, false));
     }
 
     proptest! {

@@ -7,7 +7,7 @@ use wire::ethernet::MacAddr;
 use xsk::{AttachMode, AttachWish, Steer, XdpPort, XskError};
 
 use crate::config::{Config, Mode};
-use crate::route_feed::{Kernel, RouteKind};
+use crate::route_feed::Kernel;
 
 /// One interface with its program.
 pub struct PortProgram {
@@ -144,14 +144,11 @@ impl Ports {
     }
 }
 
-/// The host's addresses and the broadcast addresses of its networks.
+/// The host's addresses, what local routes make such, and the broadcast addresses of its networks.
 fn local_addresses(kernel: &Kernel) -> Vec<IpAddr> {
-    let broadcast = kernel
-        .routes()
-        .filter(|route| route.kind == RouteKind::Broadcast)
-        .map(|route| route.prefix.address());
+    let routed = kernel.host_routes().map(|route| route.prefix.address());
     let mut addresses: Vec<IpAddr> =
-        kernel.addresses().map(|address| address.address).chain(broadcast).collect();
+        kernel.addresses().map(|address| address.address).chain(routed).collect();
     addresses.sort();
     addresses.dedup();
     addresses

@@ -61,10 +61,11 @@ fn route(number: u32, gateway: u32) -> Route {
         prefix: Prefix::new(address, 24).unwrap_or(Prefix::host(address)),
         metric: 0,
         kind: RouteKind::Unicast,
-        hops: vec![NextHop { gateway, ifindex: 1, weight: 1, dead: false }],
+        hops: vec![NextHop { gateway, ifindex: 1, weight: 1, dead: false, link_down: false }],
         preferred_source: None,
         mtu: None,
         protocol: 4,
+        object: None,
     }
 }
 

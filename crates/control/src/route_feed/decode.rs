@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use dataplane::prefix::{Family, Prefix};
 use netlink_packet_core::{
     Emitable, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkBuffer,
-    ParseableParametrized,
+    NlasIterator, ParseableParametrized,
 };
 use netlink_packet_route::address::AddressMessage;
 use netlink_packet_route::link::{
@@ -35,6 +35,14 @@ use super::model::{Address, Link, Neighbour, NeighbourState, NextHop, Route, Rou
 use super::table::Placement;
 use crate::netlink::NetlinkSocket;
 
+/// News of next-hop objects, RTM_…NEXTHOP (linux/rtnetlink.h), which the codec does not know.
+const NEW_OBJECT: u16 = 104;
+const DELETED_OBJECT: u16 = 105;
+/// Bytes of `struct nhmsg` in front of the attributes, and the attribute that is the object's number
+/// (linux/nexthop.h, NHA_ID).
+const OBJECT_HEADER_BYTES: usize = 8;
+const OBJECT_ID: u16 = 1;
+
 /// What one message means.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decoded {
@@ -49,6 +57,10 @@ pub(super) enum Decoded {
 /// Reads one message.
 pub(super) fn decode(message: &NetlinkBuffer<&[u8]>, dump: bool) -> Decoded {
     let kind = message.message_type();
+    if let NEW_OBJECT | DELETED_OBJECT = kind {
+        let news = if kind == NEW_OBJECT { Event::Object } else { Event::ObjectGone };
+        return object(message.payload()).map_or(Decoded::Garbled, |id| Decoded::Event(news(id)));
+    }
     let Ok(parsed) = RouteNetlinkMessage::parse_with_param(message.payload(), kind) else {
         return Decoded::Garbled;
     };
@@ -69,6 +81,13 @@ pub(super) fn decode(message: &NetlinkBuffer<&[u8]>, dump: bool) -> Decoded {
         _ => None,
     };
     event.map_or(Decoded::Irrelevant, Decoded::Event)
+}
+
+/// The number of the next-hop object that a message is about.
+fn object(payload: &[u8]) -> Option<u32> {
+    let attributes = NlasIterator::new(payload.get(OBJECT_HEADER_BYTES..)?);
+    let id = attributes.flatten().find(|attribute| attribute.kind() == OBJECT_ID)?;
+    id.value().first_chunk().map(|id| u32::from_ne_bytes(*id))
 }
 
 /// Asks for all things of a kind; the sequence number of the answers.
@@ -201,10 +220,12 @@ fn address(message: &AddressMessage) -> Option<Address> {
             _ => {}
         }
     }
+    let address = local.or(any)?;
     Some(Address {
         ifindex: message.header.index,
-        address: local.or(any)?,
+        address,
         prefix_length: message.header.prefix_len,
+        peer: any.filter(|peer| *peer != address && address.is_ipv4()),
     })
 }
 
@@ -230,8 +251,7 @@ fn route(message: &RouteMessage) -> Option<Route> {
         }
     }
     let prefix = Prefix::new(destination, header.destination_prefix_length)?;
-    let dead = header.flags.contains(RouteFlags::Dead);
-    let hops = parts.hops(dead);
+    let hops = parts.hops(header.flags);
     Some(Route {
         table: Table::from_number(table)?,
         prefix,
@@ -241,6 +261,7 @@ fn route(message: &RouteMessage) -> Option<Route> {
         preferred_source: source,
         mtu,
         protocol: header.protocol.into(),
+        object: parts.object,
     })
 }
 
@@ -251,7 +272,7 @@ struct Parts {
     ifindex: Option<u32>,
     multipath: Vec<NextHop>,
     encapsulated: bool,
-    object: bool,
+    object: Option<u32>,
 }
 
 impl Parts {
@@ -265,7 +286,7 @@ impl Parts {
                 self.multipath = hops.iter().map(|hop| self.hop(hop)).collect();
             }
             RouteAttribute::EncapType(_) | RouteAttribute::Encap(_) => self.encapsulated = true,
-            RouteAttribute::NhId(_) => self.object = true,
+            RouteAttribute::NhId(id) => self.object = Some(*id),
             _ => {}
         }
     }
@@ -279,14 +300,22 @@ impl Parts {
             ifindex: hop.interface_index,
             weight: u16::from(hop.hops) + 1,
             dead: hop.flags.contains(RouteNextHopFlags::Dead),
+            link_down: hop.flags.contains(RouteNextHopFlags::Linkdown),
         }
     }
 
-    fn hops(&self, dead: bool) -> Vec<NextHop> {
+    /// All of them; those of a single one are the route's flags.
+    fn hops(&self, flags: RouteFlags) -> Vec<NextHop> {
         if !self.multipath.is_empty() {
             return self.multipath.clone();
         }
-        let hop = |ifindex| NextHop { gateway: self.gateway, ifindex, weight: 1, dead };
+        let hop = |ifindex| NextHop {
+            gateway: self.gateway,
+            ifindex,
+            weight: 1,
+            dead: flags.contains(RouteFlags::Dead),
+            link_down: flags.contains(RouteFlags::Linkdown),
+        };
         self.ifindex.map(hop).into_iter().collect()
     }
 }
@@ -294,7 +323,7 @@ impl Parts {
 fn route_kind(kind: RouteType, parts: &Parts, hops: &[NextHop]) -> Option<RouteKind> {
     Some(match kind {
         RouteType::Unicast if parts.encapsulated => RouteKind::KernelOnly("tunnel encapsulation"),
-        RouteType::Unicast if hops.is_empty() && parts.object => {
+        RouteType::Unicast if hops.is_empty() && parts.object.is_some() => {
             RouteKind::KernelOnly("next-hop object (sysctl net.ipv4.nexthop_compat_mode is 0)")
         }
         RouteType::Unicast if hops.is_empty() => RouteKind::KernelOnly("no interface"),
@@ -479,6 +508,25 @@ mod tests {
         assert!(matches!(kind(vec![RouteAttribute::NhId(1)]), RouteKind::KernelOnly(_)));
         assert_eq!(kind(vec![oif(), RouteAttribute::NhId(1)]), RouteKind::Unicast);
         assert!(matches!(kind(vec![]), RouteKind::KernelOnly(_)));
+    }
+
+    #[test]
+    fn next_hop_objects_are_known_by_their_numbers() {
+        let told = |kind: u16, body: &[u8]| {
+            let mut bytes = vec![0; 16 + body.len()];
+            bytes[16..].copy_from_slice(body);
+            let mut header = NetlinkBuffer::new(&mut bytes[..]);
+            header.set_length(16 + body.len() as u32);
+            header.set_message_type(kind);
+            decode(&NetlinkBuffer::new(&bytes[..]), false)
+        };
+        // Through 10.9.0.2 (NHA_GATEWAY), then the number.
+        let mut body = vec![2, 0, 0, 0, 0, 0, 0, 0, 8, 0, 6, 0, 10, 9, 0, 2, 8, 0, 1, 0];
+        body.extend(700_u32.to_ne_bytes());
+        assert_eq!(told(104, &body), Decoded::Event(Event::Object(700)));
+        assert_eq!(told(105, &body), Decoded::Event(Event::ObjectGone(700)));
+        assert_eq!(told(105, &body[..16]), Decoded::Garbled);
+        assert_eq!(told(105, &body[..7]), Decoded::Garbled);
     }
 
     #[test]

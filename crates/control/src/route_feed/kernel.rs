@@ -44,6 +44,10 @@ pub enum Event {
     Route(Route, Placement),
     /// A route, or some of its hops, is gone.
     RouteGone(Route),
+    /// A next-hop object is new or different.
+    Object(u32),
+    /// A next-hop object is gone.
+    ObjectGone(u32),
     /// A neighbour is new or different.
     Neighbour(Neighbour),
     /// A neighbour is gone.
@@ -55,7 +59,9 @@ impl Event {
         match self {
             Self::Link(_) | Self::LinkGone(_) => Kind::Links,
             Self::Address(_) | Self::AddressGone(_) => Kind::Addresses,
-            Self::Route(..) | Self::RouteGone(_) => Kind::Routes,
+            Self::Route(..) | Self::RouteGone(_) | Self::Object(_) | Self::ObjectGone(_) => {
+                Kind::Routes
+            }
             Self::Neighbour(_) | Self::NeighbourGone(..) => Kind::Neighbours,
         }
     }
@@ -162,6 +168,14 @@ impl Kernel {
         self.routes.best(table, prefix)
     }
 
+    /// The routes that make single addresses this host's, or broadcasts, in the tables where the kernel
+    /// looks for them: local, and those of VRF devices.
+    pub fn host_routes(&self) -> impl Iterator<Item = &Route> {
+        let vrfs = self.links.values().filter_map(|link| Table::from_number(link.vrf_table?));
+        let tables = std::iter::once(Table::Local).chain(vrfs);
+        tables.flat_map(move |table| self.routes.best_of(table)).filter(|route| route.is_of_host())
+    }
+
     /// The prefixes whose selected route is perhaps another after [`Change::Route`]: itself, and those of
     /// tables that are asked later which it covers, or did.
     #[must_use]
@@ -180,7 +194,9 @@ impl Kernel {
     /// read again: because the event does not fit, or because the kernel is known to change routes
     /// without telling. IPv4 routes go silently with their interface (fib_sync_down_dev), their
     /// hops come back to life silently (fib_sync_up), and routes that name a removed address as
-    /// source go silently with it.
+    /// source go silently with it. IPv4 routes by a next-hop object also do (__remove_nexthop_fib),
+    /// right after the news of its end; and those by a group of objects silently lose the hops that
+    /// the group loses (remove_nexthop_from_groups).
     #[must_use]
     pub fn apply(&mut self, event: Event, changes: &mut Vec<Change>) -> bool {
         match event {
@@ -206,6 +222,12 @@ impl Kernel {
             Event::RouteGone(route) => {
                 let key = (route.table, route.prefix);
                 route_effect(self.routes.remove(&route), key, changes)
+            }
+            Event::Object(object) => self.routes.uses(object),
+            Event::ObjectGone(object) => {
+                let routes = self.routes.forget_object(object).into_iter();
+                changes.extend(routes.map(|(table, prefix)| Change::Route(table, prefix)));
+                false
             }
             Event::Neighbour(neighbour) => {
                 let key = (neighbour.ifindex, neighbour.address);

@@ -46,6 +46,10 @@ pub struct Address {
     pub address: IpAddr,
     /// The length of its network's prefix in bits.
     pub prefix_length: u8,
+    /// The far end, where an IPv4 address has one (`ip address add … peer …`): a link may have the same
+    /// address towards several. An IPv6 address is there once, and its far end changes without a word
+    /// about the one before.
+    pub peer: Option<IpAddr>,
 }
 
 /// The kernel's routing tables; the first three in the order in which the kernel asks them for whatever has
@@ -155,6 +159,9 @@ pub struct NextHop {
     pub weight: u16,
     /// The kernel says that it cannot be used now (RTNH_F_DEAD).
     pub dead: bool,
+    /// Its interface has no carrier (RTNH_F_LINKDOWN); the kernel counts it as dead, too, only where
+    /// `ignore_routes_with_linkdown` is set.
+    pub link_down: bool,
 }
 
 impl NextHop {
@@ -183,6 +190,8 @@ pub struct Route {
     pub mtu: Option<u32>,
     /// Who installed it (rtnetlink(7), RTPROT_…).
     pub protocol: u8,
+    /// The next-hop object that its ways out are from.
+    pub object: Option<u32>,
 }
 
 impl Route {
@@ -193,10 +202,19 @@ impl Route {
     }
 
     /// The first hop that works: what the gateway uses when a route has several. Flows are not
-    /// spread over hops, so that a tunnel stays on one path.
+    /// spread over hops, so that a tunnel stays on one path. One without carrier is taken only when no
+    /// other is left: the kernel would still send by it a share of the flows.
     #[must_use]
     pub fn first_hop(&self) -> Option<&NextHop> {
-        self.hops.iter().find(|hop| !hop.dead)
+        let mut alive = self.hops.iter().filter(|hop| !hop.dead);
+        alive.clone().find(|hop| !hop.link_down).or_else(|| alive.next())
+    }
+
+    /// Whether it is for a single address that is this host's, or the broadcast of one of its networks.
+    #[must_use]
+    pub fn is_of_host(&self) -> bool {
+        let single = self.prefix.len() == self.prefix.family().bits();
+        single && matches!(self.kind, RouteKind::Local | RouteKind::Broadcast)
     }
 
     /// The same route as the kernel sees it, whatever the health of its hops.
@@ -204,6 +222,7 @@ impl Route {
         self.kind == other.kind
             && self.preferred_source == other.preferred_source
             && self.protocol == other.protocol
+            && self.object == other.object
             && self.same_hops(other)
     }
 

@@ -11,7 +11,8 @@
 //!    of a prefix, the dump is repeated.
 //! 2. When events were lost (the socket's buffer overran), everything is read again, but not before
 //!    the socket has been seen empty: until then the kernel goes on losing events in silence.
-//! 3. When an event leaves the routes in doubt, the routes are read again.
+//! 3. When an event leaves the routes in doubt, the routes are read again. The end of a next-hop object
+//!    is told before its routes go, and a reading may still find them: it is repeated.
 //! 4. A dump that the kernel calls interrupted may lack entries and is repeated, a few times: under
 //!    steady change it would be interrupted for ever, and the events fill most of the gaps.
 //!
@@ -56,6 +57,7 @@ struct Reading {
 
 impl Reading {
     fn event(&mut self, event: &Event) {
+        self.interrupted |= matches!(event, Event::ObjectGone(_));
         if !self.started {
             return;
         }
@@ -118,10 +120,10 @@ impl Replica {
             reading.event(&event);
         }
         let reading_routes = self.reading.as_ref().is_some_and(|r| r.kind == Kind::Routes);
-        let link_or_address = event.kind() != Kind::Routes;
+        let silent = event.route_key().is_none();
         // A misfit route event during a read of the routes is settled by that read. The silent
-        // changes that follow a link or an address are not: they may be behind the dump already.
-        if self.kernel.apply(event, changes) && (!reading_routes || link_or_address) {
+        // changes that follow another are not: they may be behind the dump already.
+        if self.kernel.apply(event, changes) && (!reading_routes || silent) {
             self.want(Kind::Routes);
         }
     }
@@ -355,10 +357,11 @@ mod tests {
                 prefix: Prefix::new(IpAddr::from([10, 9, 0, 0]), 16).unwrap(),
                 metric: 0,
                 kind: RouteKind::Unicast,
-                hops: vec![NextHop { gateway, ifindex, weight: 1, dead: false }],
+                hops: vec![NextHop { gateway, ifindex, weight: 1, dead: false, link_down: false }],
                 preferred_source: None,
                 mtu: None,
                 protocol: 4,
+                object: None,
             }
         };
         let order =

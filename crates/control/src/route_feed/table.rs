@@ -12,7 +12,7 @@
 //! Routes bound to a type of service or a source prefix never get here (see `decode.rs`), and
 //! policy-routing rules are not followed: a packet that needs them must be left to the kernel.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use dataplane::prefix::{Family, Prefix};
@@ -49,6 +49,8 @@ pub(super) struct RouteTable {
     routes: BTreeMap<(Table, Prefix), Vec<Route>>,
     /// How many prefixes of each length there are.
     lengths: BTreeMap<(Table, Family, u8), usize>,
+    /// How many routes there are by each next-hop object.
+    objects: HashMap<u32, usize>,
 }
 
 impl RouteTable {
@@ -59,11 +61,14 @@ impl RouteTable {
         }
         let start = list.partition_point(|r| r.metric < route.metric);
         let end = list.partition_point(|r| r.metric <= route.metric);
-        if route.prefix.address().is_ipv4() {
+        count_out(&mut self.objects, list);
+        let effect = if route.prefix.address().is_ipv4() {
             insert_v4(list, start..end, route, placement)
         } else {
             insert_v6(list, start..end, route, placement)
-        }
+        };
+        count_in(&mut self.objects, list);
+        effect
     }
 
     pub(super) fn remove(&mut self, route: &Route) -> Effect {
@@ -71,11 +76,13 @@ impl RouteTable {
         let Some(list) = self.routes.get_mut(&key) else {
             return Effect::Doubtful;
         };
+        count_out(&mut self.objects, list);
         let effect = if route.prefix.address().is_ipv4() {
             remove_v4(list, route)
         } else {
             remove_v6(list, route)
         };
+        count_in(&mut self.objects, list);
         if list.is_empty() {
             self.forget(key);
         }
@@ -84,14 +91,40 @@ impl RouteTable {
 
     /// Forgets the routes of one table for one prefix.
     pub(super) fn forget(&mut self, key: (Table, Prefix)) {
-        if self.routes.remove(&key).is_some()
-            && let Some(count) = self.lengths.get_mut(&length_of(key))
-        {
+        let Some(list) = self.routes.remove(&key) else { return };
+        count_out(&mut self.objects, &list);
+        if let Some(count) = self.lengths.get_mut(&length_of(key)) {
             *count -= 1;
             if *count == 0 {
                 self.lengths.remove(&length_of(key));
             }
         }
+    }
+
+    /// Whether there is a route by a next-hop object.
+    pub(super) fn uses(&self, object: u32) -> bool {
+        self.objects.contains_key(&object)
+    }
+
+    /// Forgets the IPv4 routes by a next-hop object; whose they were. Of those of IPv6 the kernel tells.
+    pub(super) fn forget_object(&mut self, object: u32) -> Vec<(Table, Prefix)> {
+        if !self.uses(object) {
+            return Vec::new();
+        }
+        let by_it = |route: &Route| route.object == Some(object);
+        let held = self
+            .routes
+            .iter_mut()
+            .filter(|(key, list)| key.1.family() == Family::V4 && list.iter().any(by_it));
+        let mut touched = Vec::new();
+        for (key, list) in held {
+            count_out(&mut self.objects, list);
+            list.retain(|route| !by_it(route));
+            count_in(&mut self.objects, list);
+            touched.push((*key, list.is_empty()));
+        }
+        touched.iter().filter(|(_, empty)| *empty).for_each(|(key, _)| self.forget(*key));
+        touched.into_iter().map(|(key, _)| key).collect()
     }
 
     /// The tables and prefixes whose routes differ from another's.
@@ -227,6 +260,25 @@ fn length_of((table, prefix): (Table, Prefix)) -> (Table, Family, u8) {
     (table, prefix.family(), prefix.len())
 }
 
+/// Counts the next-hop objects of routes.
+fn count_in(objects: &mut HashMap<u32, usize>, routes: &[Route]) {
+    for object in routes.iter().filter_map(|route| route.object) {
+        *objects.entry(object).or_default() += 1;
+    }
+}
+
+/// Counts them out again.
+fn count_out(objects: &mut HashMap<u32, usize>, routes: &[Route]) {
+    for object in routes.iter().filter_map(|route| route.object) {
+        if let Some(count) = objects.get_mut(&object) {
+            *count -= 1;
+            if *count == 0 {
+                objects.remove(&object);
+            }
+        }
+    }
+}
+
 type Group = std::ops::Range<usize>;
 
 fn insert_v4(list: &mut Vec<Route>, group: Group, route: Route, placement: Placement) -> Effect {
@@ -314,6 +366,7 @@ mod tests {
             ifindex: 2,
             weight: 1,
             dead: false,
+            link_down: false,
         };
         Route {
             table: Table::Main,
@@ -324,6 +377,7 @@ mod tests {
             preferred_source: None,
             mtu: None,
             protocol: 4,
+            object: None,
         }
     }
 
@@ -354,6 +408,27 @@ mod tests {
         assert_eq!(table.insert(c, Placement::Replace), Effect::Doubtful, "two candidates");
         assert_eq!(gateways(&table, "10.1.1.1"), ["4.4.4.4"]);
         assert_eq!((table.len(), table.selected().len()), (2, 1));
+    }
+
+    #[test]
+    fn ipv4_routes_go_with_their_next_hop_object() {
+        let by = |text, object, via| Route { object: Some(object), ..route(text, 5, &[via]) };
+        let (one, other) = (by("10.0.0.0/8", 7, "1.1.1.1"), by("10.0.0.0/8", 8, "1.1.1.1"));
+        let six = by("2001:db8::/32", 7, "fe80::1");
+        let mut table = RouteTable::default();
+        for route in [&one, &other, &by("10.1.0.0/16", 7, "1.1.1.1"), &six] {
+            assert_eq!(table.insert(route.clone(), Placement::Append), Effect::Changed);
+        }
+        let gone = table.forget_object(7);
+        assert_eq!(
+            gone,
+            ["10.0.0.0/8", "10.1.0.0/16"].map(|at| (Table::Main, by(at, 7, "1.1.1.1").prefix))
+        );
+        let left: Vec<_> = table.all().cloned().collect();
+        assert_eq!(left, [other.clone(), six.clone()]);
+        assert!(table.uses(7) && table.uses(8) && table.forget_object(7).is_empty());
+        assert_eq!((table.remove(&six), table.remove(&other)), (Effect::Changed, Effect::Changed));
+        assert_eq!(table, RouteTable::default(), "counts and all");
     }
 
     #[test]
@@ -436,7 +511,7 @@ mod tests {
                 };
                 let gateway = Some(IpAddr::from([9, 9, 9, way]));
                 let kind = if way == 0 { RouteKind::Blackhole } else { RouteKind::Unicast };
-                let hop = NextHop { gateway, ifindex: 2, weight: 1, dead };
+                let hop = NextHop { gateway, ifindex: 2, weight: 1, dead, link_down: false };
                 Route {
                     table: Table::WITHOUT_VRF[table],
                     prefix: Prefix::new(address, length).unwrap(),
@@ -446,6 +521,7 @@ mod tests {
                     preferred_source: None,
                     mtu: None,
                     protocol: 4,
+                    object: None,
                 }
             },
         )

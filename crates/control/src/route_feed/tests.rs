@@ -8,6 +8,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REQUEST, NLMSG_NOOP};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as RunnerConfig, TestRunner};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -142,7 +143,7 @@ impl RouteFeed {
 fn picture(kernel: &Kernel) -> BTreeSet<String> {
     let mut routes: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for route in kernel.routes() {
-        let way = |hop: &NextHop| (hop.gateway, hop.ifindex, hop.weight, hop.dead);
+        let way = |hop: &NextHop| (hop.gateway, hop.ifindex, hop.weight, hop.dead, hop.link_down);
         let hops: Vec<_> = route.hops.iter().map(way).collect();
         let told = (route.metric, route.kind, hops, route.preferred_source, route.mtu);
         let told = format!("{told:?}");
@@ -209,7 +210,7 @@ fn changes_are_followed() {
         feed.follow_until("none", |k| route_to(k, "10.50.1.1").is_none());
 
         pair.near("address add 10.8.0.1/16 dev v0");
-        let own = Address { ifindex: v0, address: ip("10.8.0.1"), prefix_length: 16 };
+        let own = Address { ifindex: v0, address: ip("10.8.0.1"), prefix_length: 16, peer: None };
         let changes = feed.follow_until("an address", |k| k.addresses().any(|&a| a == own));
         assert!(changes.contains(&Change::Address(own)));
         pair.near("route add 10.51.0.0/16 via 10.9.0.2 src 10.8.0.1");
@@ -218,6 +219,22 @@ fn changes_are_followed() {
         feed.follow_until("its address gone", |k| {
             !k.addresses().any(|&a| a == own) && route_to(k, "10.51.1.1").is_none()
         });
+
+        // One address towards two far ends, and one whose far end changes.
+        let count = |k: &Kernel, own| k.addresses().filter(|a| a.address == ip(own)).count();
+        for peer in ["10.7.0.2", "10.7.0.3"] {
+            pair.near(&format!("address add 10.7.0.1 peer {peer} dev v0"));
+        }
+        feed.follow_until("both", |k| count(k, "10.7.0.1") == 2);
+        pair.near("address del 10.7.0.1 peer 10.7.0.2 dev v0");
+        feed.follow_until("the other is left", |k| count(k, "10.7.0.1") == 1);
+        pair.near("address del 10.7.0.1 peer 10.7.0.3 dev v0");
+        feed.follow_until("none is left", |k| count(k, "10.7.0.1") == 0);
+        pair.near("address add fd07::1 peer fd07::2 dev v0 nodad");
+        pair.near("address change fd07::1 peer fd07::3 dev v0 nodad");
+        feed.follow_to_the_present();
+        pair.near("address del fd07::1 peer fd07::3 dev v0");
+        feed.follow_until("no address", |k| count(k, "fd07::1") == 0);
 
         pair.near("link set v0 mtu 1400");
         let changes = feed.follow_until("an MTU", |k| k.link(v0).unwrap().mtu == 1400);
@@ -258,12 +275,42 @@ fn what_the_kernel_changes_in_silence_is_noticed() {
         pair.near("link set v0 up");
         feed.follow_until("the hop alive", |k| via(k, "10.51.1.1") == Some(ip("10.9.0.2")));
         pair.far("link set v0 down");
-        feed.follow_until("no carrier", |k| !k.link_named("v0").unwrap().carrier);
+        feed.follow_until("no carrier, and the other hop", |k| {
+            !k.link_named("v0").unwrap().carrier && via(k, "10.51.1.1") == Some(ip("10.3.0.2"))
+        });
+        pair.near("link set e0 down");
+        feed.follow_until("no hop has a carrier", |k| via(k, "10.51.1.1") == Some(ip("10.9.0.2")));
         pair.far("link set v0 up");
-        feed.follow_until("carrier", |k| k.link_named("v0").unwrap().carrier);
+        feed.follow_until("carrier", |k| {
+            k.link_named("v0").unwrap().carrier && via(k, "10.51.1.1") == Some(ip("10.9.0.2"))
+        });
         pair.near("link del v0");
         feed.follow_to_the_present();
         assert!(feed.kernel().link_named("v0").is_none());
+    });
+}
+
+#[test]
+fn what_another_program_does_is_no_part_of_a_dump() {
+    Pair::new().inside(|pair| {
+        // More than the kernel lists at once: the rest is made when this has been read.
+        let neighbour = |i| {
+            let (net, host) = (i / 250, i % 250);
+            format!("neighbour add 10.5.{net}.{host} lladdr 02:00:00:00:00:09 dev v0\n")
+        };
+        pair.near_batch(&(0..1000).map(neighbour).collect::<String>());
+        let mut feed = RouteFeed::open().unwrap();
+        let asked = decode::request_dump(&mut feed.socket, Kind::Neighbours).unwrap();
+        feed.dump = Some((Kind::Neighbours, asked));
+        feed.replica.begin(Kind::Neighbours);
+        // That program counts its requests, as the feed does: "ip route add blackhole 10.60.0.0/16".
+        let mut other = NetlinkSocket::open(NETLINK_ROUTE, 0).unwrap();
+        let mut route = vec![2, 16, 0, 0, 254, 4, 0, 6, 0, 0, 0, 0, 8, 0, 1, 0];
+        route.extend([10, 60, 0, 0]);
+        while other.send(NLMSG_NOOP, 0, &[]).unwrap() + 1 < asked {}
+        assert_eq!(other.send(24, NLM_F_REQUEST | NLM_F_CREATE, &route).unwrap(), asked);
+        feed.follow_until("the route", |k| route_to(k, "10.60.1.1").is_some());
+        feed.follow_to_the_present();
     });
 }
 
@@ -348,6 +395,29 @@ fn routes_that_only_the_kernel_can_follow_are_kept_apart() {
         feed.follow_until("through the object", |k| via(k, "10.76.1.1") == Some(ip("10.9.0.5")));
         pair.near_batch("nexthop replace id 1 via 10.9.0.6 dev v0\n");
         feed.follow_until("the object changed", |k| via(k, "10.76.1.1") == Some(ip("10.9.0.6")));
+        // Whatever the kernel does with routes when their object goes, it does in silence.
+        pair.near_batch(
+            "nexthop add id 2 via 10.9.0.7 dev v0\n\
+             nexthop add id 3 group 1/2\n\
+             route add 10.78.0.0/16 nhid 3\n\
+             route add 10.76.0.0/16 via 10.9.0.8 metric 9\n",
+        );
+        feed.follow_until("a group", |k| via(k, "10.78.1.1") == Some(ip("10.9.0.6")));
+        pair.near("nexthop del id 1");
+        let changes = feed.follow_until("the object gone", |k| {
+            via(k, "10.76.1.1") == Some(ip("10.9.0.8"))
+                && via(k, "10.78.1.1") == Some(ip("10.9.0.7"))
+        });
+        let prefix = dataplane::prefix::Prefix::new(ip("10.76.0.0"), 16).unwrap();
+        assert!(changes.contains(&Change::Route(Table::Main, prefix)));
+        pair.near("nexthop del id 3");
+        feed.follow_until("the group gone", |k| route_to(k, "10.78.1.1").is_none());
+        // Nobody's object is worth no reading.
+        let dumps = feed.counters().dumps;
+        pair.near("nexthop replace id 2 via 10.9.0.9 dev v0");
+        pair.near("nexthop del id 2");
+        feed.follow_to_the_present();
+        assert_eq!((feed.counters().dumps, feed.counters().garbled), (dumps, 0));
     });
 }
 
@@ -394,6 +464,24 @@ fn link_command() -> impl Strategy<Value = String> {
     prop_oneof![2 => link, 1 => address]
 }
 
+/// One random command about next-hop objects, groups of them, and routes by them.
+fn object_command() -> impl Strategy<Value = String> {
+    let object = (prop_oneof![Just("add"), Just("replace")], 1..5_u8, 0..3_u8, 1..3_u8);
+    let object = object.prop_map(|(verb, id, link, host)| match id {
+        1 => format!("nexthop {verb} id 1 via fd00:{link}::{} dev d{link}\n", host + 1),
+        _ => format!("nexthop {verb} id {id} via 10.20{link}.0.{} dev d{link}\n", host + 1),
+    });
+    let group = (prop_oneof![Just("add"), Just("replace")], 2..5_u8, 2..5_u8)
+        .prop_map(|(verb, a, b)| format!("nexthop {verb} id 5 group {a}/{b}\n"));
+    let end = (1..6_u8).prop_map(|id| format!("nexthop del id {id}\n"));
+    let verb = prop_oneof![Just("add"), Just("append"), Just("replace"), Just("del")];
+    let route = (verb, 0..2_u8, 1..3_u8, 1..6_u8).prop_map(|(verb, net, metric, id)| match id {
+        1 => format!("-6 route {verb} fd01:{net}::/32 metric {metric} nhid 1\n"),
+        _ => format!("route {verb} 10.5{net}.0.0/16 metric {metric} nhid {id}\n"),
+    });
+    prop_oneof![3 => object, 1 => group, 2 => end, 3 => route, 1 => route_command()]
+}
+
 /// Follows random commands, and compares with a fresh reading at the end.
 fn follow(command: impl Strategy<Value = String> + Send) {
     Pair::new().inside(|pair| {
@@ -430,6 +518,11 @@ fn follow(command: impl Strategy<Value = String> + Send) {
 #[test]
 fn any_sequence_of_route_commands_is_followed() {
     follow(route_command());
+}
+
+#[test]
+fn any_sequence_of_commands_about_next_hop_objects_is_followed() {
+    follow(prop_oneof![8 => object_command(), 1 => link_command()]);
 }
 
 #[test]
