@@ -383,3 +383,29 @@ fn the_hosts_own_traffic_stays_with_the_kernel() {
     assert_eq!(since(&before, &site.fates()), Default::default(), "no worker saw any of it");
     site.expect("red0", CLEAR, "no_sa");
 }
+
+/// A DHCP server sends its offer to the address that it offers, which is nobody's yet.
+#[test]
+fn a_port_without_an_address_hears_its_dhcp_server() {
+    let mut site = Site::new();
+    let client = "bytes.fromhex(WIRES['blue0'].gateway.replace(':', ''))";
+    let answer = format!(
+        "IP(src='198.51.100.2', dst='198.51.100.77')/UDP(sport=67, dport=68)\
+         /(bytes([2, 1, 6, 0]) + bytes(24) + {client} + bytes(202))"
+    );
+    site.becomes("red0", CLEAR, "forwarded");
+    let before = site.fates();
+    site.peer.ask(&format!("send('blue0', {answer})"));
+    site.gateway.wait("it is to be forwarded", |_| site.fates() != before);
+    assert_eq!(site.steered("blue0", "pass_dhcp"), 0, "the port has an address");
+    site.ip("-4 address flush dev blue0");
+    site.gateway.wait("an answer is the kernel's", |gateway| {
+        let _ = site.peer.ask(&format!("send('blue0', {answer})"));
+        steered(&gateway.show("ports"), "blue0", "pass_dhcp") > 0
+    });
+    site.ip("address add 198.51.100.77/24 dev blue0");
+    site.gateway.wait("it has an address again", |gateway| {
+        let _ = site.peer.ask(&format!("send('blue0', {answer})"));
+        steered(&gateway.show("ports"), "blue0", "pass_local") > 0
+    });
+}

@@ -115,9 +115,12 @@ impl Ports {
         }
     }
 
-    /// Tells every program which addresses are the host's own.
+    /// Tells every program which addresses are the host's own, and whether its port has one.
     pub fn follow_addresses(&mut self, kernel: &Kernel) -> Result<(), XskError> {
         let addresses = local_addresses(kernel);
+        for port in &mut self.programs {
+            port.steer.set_awaits_dhcp(awaits_dhcp(kernel, port.ifindex));
+        }
         self.programs.iter_mut().try_for_each(|port| port.steer.set_local_addresses(&addresses))
     }
 
@@ -142,6 +145,13 @@ impl Ports {
             }
         }
     }
+}
+
+/// Whether an interface may be about to get an address by DHCP: it has none of IPv4. One that it gave itself
+/// meanwhile (RFC 3927, 169.254.0.0/16) is none.
+fn awaits_dhcp(kernel: &Kernel, ifindex: u32) -> bool {
+    let is_one = |address| matches!(address, IpAddr::V4(one) if !one.is_link_local());
+    !kernel.addresses().any(|one| one.ifindex == ifindex && is_one(one.address))
 }
 
 /// The host's addresses and the broadcast addresses of its networks.
