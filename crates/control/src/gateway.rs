@@ -58,13 +58,13 @@ use self::facts::Rates;
 use self::forwarding::Forwarding;
 use self::guard::Guard;
 use self::lasting::{Lasting, Recalled, claim_epochs};
-use self::launch::{Launch, listen, time_start};
+use self::launch::{Launch, fit_machine, listen, time_start};
 use self::network::Network;
 use self::ports::Ports;
 use self::tables::Tables;
 use self::workers::{Workers, WorkersError};
 use crate::api;
-use crate::config::{Config, ConfigError, Machine};
+use crate::config::{Config, ConfigError};
 use crate::instance::{Instance, InstanceError};
 use crate::route_feed::{FeedError, RouteFeed};
 use crate::signal::StopSignals;
@@ -165,8 +165,7 @@ impl Gateway {
     pub fn start(config: Config) -> Result<Gateway, GatewayError> {
         let began = Instant::now();
         // 1. See that it can work here, changing nothing.
-        let machine = Machine::probe()?;
-        config.check(&machine)?;
+        let machine = fit_machine(&config)?;
         let sizes = config.sizes(&machine)?;
         let engine = Engine::select(config.engine.name())?;
         // 2. Take the name, and with it the epoch and what an earlier run left protected.

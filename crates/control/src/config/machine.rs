@@ -35,6 +35,8 @@ pub struct Machine {
     pub memlock_bytes: Option<u64>,
     /// Free huge pages of 2 MiB; `None` when unknown.
     pub hugepages_free: Option<u64>,
+    /// All huge pages of 2 MiB, free or not.
+    pub hugepages_total: u64,
 }
 
 /// One interface.

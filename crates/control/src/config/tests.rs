@@ -203,6 +203,7 @@ fn machine() -> Machine {
         af_xdp: Some(true),
         memlock_bytes: Some(65_536),
         hugepages_free: Some(0),
+        hugepages_total: 32,
     }
 }
 
