@@ -56,7 +56,9 @@ use self::attention::Attention;
 use self::backstop::Backstop;
 use self::facts::Rates;
 use self::forwarding::Forwarding;
+use self::group_devices::GroupDevices;
 use self::guard::Guard;
+use self::host::Host;
 use self::lasting::{Lasting, Recalled, claim_epochs};
 use self::launch::{Launch, fit_machine, listen, time_start};
 use self::network::Network;
@@ -296,17 +298,18 @@ impl Gateway {
     }
 
     /// Gives the machine back: the kernel forwards again, nothing is left behind.
+    ///
+    /// # Errors
+    /// The first thing that could not be given back; everything else has been.
     pub fn stop(mut self) -> Result<(), GatewayError> {
         self.forwarding.ports.detach();
-        if let Some(host) = self.forwarding.host.take() {
-            host.end().map_err(system("give the host's traffic back to the kernel"))?;
-        }
-        if let Some(groups) = self.forwarding.groups.take() {
-            groups.end().map_err(system("remove the devices of groups of tunnels"))?;
-        }
+        let host = self.forwarding.host.take().map_or(Ok(()), Host::end);
+        let groups = self.forwarding.groups.take().map_or(Ok(()), GroupDevices::end);
         self.workers.stop();
-        self.forwarding.end().map_err(system("remove the guard's file and the journal"))?;
-        Ok(())
+        let rest = self.forwarding.end();
+        host.map_err(system("give the host's traffic back to the kernel"))
+            .and(groups.map_err(system("remove the devices of groups of tunnels")))
+            .and(rest.map_err(system("remove the guard's file and the journal")))
     }
 
     /// Lifetimes, once a second, which is what they are counted in. It looks at every SA that has a

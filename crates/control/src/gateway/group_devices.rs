@@ -93,12 +93,19 @@ impl GroupDevices {
     }
 
     /// Gives everything back.
+    ///
+    /// # Errors
+    /// The first refusal. Everything else is given back all the same.
     pub fn end(mut self) -> io::Result<()> {
+        let mut ended = Ok(());
         for (table, prefix) in self.held {
-            self.writer.delete_route(table, &our_route(prefix, Way::Blackhole))?;
+            ended = ended.and(self.writer.delete_route(table, &our_route(prefix, Way::Blackhole)));
         }
-        self.writer.flush()?;
-        self.devices.iter().try_for_each(|device| self.writer.delete_link(device.index))
+        ended = ended.and(self.writer.flush());
+        for device in &self.devices {
+            ended = ended.and(self.writer.delete_link(device.index));
+        }
+        ended
     }
 }
 

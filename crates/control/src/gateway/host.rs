@@ -185,18 +185,23 @@ impl Host {
     }
 
     /// Gives everything back.
+    ///
+    /// # Errors
+    /// The first refusal. Everything else is given back all the same.
     pub fn end(mut self) -> io::Result<()> {
+        let mut ended = Ok(());
         for rule in rules_in_order(&self.rules).into_iter().rev() {
-            self.writer.delete_rule(&rule)?;
+            ended = ended.and(self.writer.delete_rule(&rule));
         }
         let table = self.config.table;
         for prefix in std::mem::take(&mut self.routes).into_keys() {
-            self.remove_route(prefix)?;
+            ended = ended.and(self.remove_route(prefix));
         }
-        self.writer.delete_route(table, &multicast())?;
-        self.writer.flush()?;
-        self.shield.end()?;
-        self.writer.delete_link(self.index)
+        ended
+            .and(self.writer.delete_route(table, &multicast()))
+            .and(self.writer.flush())
+            .and(self.shield.end())
+            .and(self.writer.delete_link(self.index))
     }
 
     /// Takes over the routes and rules of an earlier run, which hold what it protected.
@@ -287,8 +292,9 @@ impl Host {
 
     fn remove_route(&mut self, prefix: Prefix) -> io::Result<()> {
         let table = self.config.table;
-        self.writer.delete_route(table, &our_route(prefix, Way::Device(self.index, None)))?;
-        self.writer.delete_route(table, &our_route(prefix, Way::Blackhole))
+        let device = our_route(prefix, Way::Device(self.index, None));
+        let held = our_route(prefix, Way::Blackhole);
+        self.writer.delete_route(table, &device).and(self.writer.delete_route(table, &held))
     }
 
     fn write_rules(&mut self) -> io::Result<()> {
@@ -329,13 +335,11 @@ impl Host {
 
 /// A device that may have been made, and is not needed.
 pub fn remove_device(device: &str) {
-    let removed = Writer::open().and_then(|mut writer| {
-        let index = writer.index_of(device)?;
-        writer.delete_link(index)
+    let removed = Writer::open().and_then(|mut writer| match writer.index_of(device) {
+        Ok(index) => writer.delete_link(index),
+        Err(error) => rtnetlink::unless_gone(Err(error)),
     });
-    if let Err(error) = removed
-        && error.raw_os_error() != Some(rustix::io::Errno::NODEV.raw_os_error())
-    {
+    if let Err(error) = removed {
         warn!(%error, device, "the host's device was not removed");
     }
 }

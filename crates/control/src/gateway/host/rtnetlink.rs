@@ -42,10 +42,10 @@ impl Writer {
         self.flush()
     }
 
-    /// Removes a link.
+    /// Removes a link, if it is there.
     pub fn delete_link(&mut self, index: u32) -> io::Result<()> {
-        self.put(codec::RTM_DELLINK, 0, &codec::link_header(index, 0), &[])?;
-        self.flush()
+        let put = self.put(codec::RTM_DELLINK, 0, &codec::link_header(index, 0), &[]);
+        put.and(unless_gone(self.flush()))
     }
 
     /// Adds a route, or gives the one of its prefix and metric another way.
@@ -85,9 +85,9 @@ impl Writer {
         head: &[u8],
         attributes: &[Attribute],
     ) -> io::Result<()> {
-        if self.batch.len() + 256 > BATCH_BYTES {
-            self.flush()?;
-        }
+        // What is refused of the others is no reason to leave this one out.
+        let room = self.batch.len() + 256 <= BATCH_BYTES;
+        let others = if room { Ok(()) } else { self.flush() };
         let start = self.batch.len();
         self.batch.extend([0; 16]);
         self.batch.extend(head);
@@ -102,7 +102,7 @@ impl Writer {
         header[..4].copy_from_slice(&len.to_ne_bytes());
         header[4..6].copy_from_slice(&kind.to_ne_bytes());
         header[6..].copy_from_slice(&(flags | NLM_F_REQUEST).to_ne_bytes());
-        Ok(())
+        others
     }
 
     /// Sends what was put.
@@ -180,6 +180,14 @@ impl Writer {
         })?;
         absent_is_empty(refused)
     }
+}
+
+/// A link that is to be removed and is not there will do.
+pub fn unless_gone(result: io::Result<()>) -> io::Result<()> {
+    result.or_else(|error| match error.raw_os_error() {
+        Some(code) if code == Errno::NODEV.raw_os_error() => Ok(()),
+        _ => Err(error),
+    })
 }
 
 fn absent_is_empty(error: Option<io::Error>) -> io::Result<()> {
