@@ -400,6 +400,18 @@ fn a_stop_gives_everything_back_although_a_device_is_gone() {
 }
 
 #[test]
+fn the_device_takes_no_longer_packets_than_frames_hold() {
+    let watched = Watched::new();
+    let Watched { west: End { namespace, gateway }, watcher } = &watched;
+    assert_eq!(gateway.show("status")["host"]["mtu_bytes"], 1418);
+    for end in [watcher, namespace] {
+        end.ip("link set black0 mtu 9000").expect("a larger MTU");
+    }
+    gateway.wait("a larger MTU", |gateway| gateway.show("status")["host"]["mtu_bytes"] == 1771);
+    assert!(gateway.log().contains("larger than frames hold"), "{}", gateway.log());
+}
+
+#[test]
 fn routes_follow_policies_and_addresses() {
     let watched = Watched::new();
     let gateway = &watched.west.gateway;

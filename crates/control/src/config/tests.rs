@@ -283,6 +283,24 @@ fn missing_rights_are_named() {
 }
 
 #[test]
+fn devices_have_mtus_that_frames_hold_sealed() {
+    let host = |mtu: u32, size: u32| format!("frame_size = {size}\nhost.mtu = {mtu}\n{GOOD}");
+    let group = |mtu: u32| format!("{GOOD}\n[[group]]\ndevice = \"hub\"\nmtu = {mtu}");
+    for fits in [host(1280, 2048), host(1771, 2048), host(3819, 4096), group(1771)] {
+        Config::parse(&fits).unwrap();
+    }
+    for (text, words) in [
+        (host(1772, 2048), ["[host]", "1280 to 1771", "frame_size"]),
+        (host(9000, 4096), ["9000", "1280 to 3819", "4096"]),
+        (host(1279, 2048), ["[host]", "1280 to 1771", "1279"]),
+        (group(1772), ["[[group]] of device \"hub\"", "1771", "frame_size"]),
+    ] {
+        let sentence = Config::parse(&text).expect_err("refused").to_string();
+        assert!(words.iter().all(|word| sentence.contains(word)), "{sentence}");
+    }
+}
+
+#[test]
 fn a_kernel_or_memory_that_cannot_is_refused() {
     assert_unfit(GOOD, |m| m.af_xdp = Some(false), &["no AF_XDP", "CONFIG_XDP_SOCKETS"]);
     let text = format!("hugepages = true\n{GOOD}");

@@ -110,10 +110,9 @@ impl Launch<'_> {
     }
 
     fn open_devices(&self, ports: &Ports, opened: &mut Devices) -> Result<(), GatewayError> {
-        let Config { host, name, .. } = self.config;
         let interfaces: Vec<u32> = ports.ifindexes().collect();
-        if host.enable {
-            let host = Host::open(host, name, &interfaces, self.kernel);
+        if self.config.host.enable {
+            let host = Host::open(self.config, &interfaces, self.kernel);
             opened.host = Some(host.map_err(system("set up the host's device"))?);
         }
         opened.groups = GroupDevices::open(self.config, &interfaces, self.kernel)

@@ -26,12 +26,16 @@ pub struct PortProgram {
     /// Receive queues served.
     pub queues: u32,
     mac: MacAddr,
+    /// Its MTU is larger than frames hold, as has been told.
+    outgrown: bool,
 }
 
 /// All ports, in the order in which workers hold them.
 #[derive(Default)]
 pub struct Ports {
     programs: Vec<PortProgram>,
+    /// The largest MTU that frames hold.
+    mtu_max: u32,
     /// What the programs know of [`Ports::follow_esp_ports`].
     esp_ports: PortSet,
 }
@@ -52,10 +56,11 @@ impl Ports {
                 zero_copy: true,
                 queues: 0,
                 mac: link.and_then(|link| link.mac).unwrap_or(MacAddr::ZERO),
+                outgrown: false,
             })
         };
         let programs = config.ports.iter().map(load).collect::<Result<_, XskError>>()?;
-        Ok(Ports { programs, esp_ports: PortSet::default() })
+        Ok(Ports { programs, mtu_max: config.port_mtu_max(), esp_ports: PortSet::default() })
     }
 
     /// Each port's program.
@@ -134,15 +139,29 @@ impl Ports {
         self.esp_ports = ports.clone();
     }
 
-    /// Tells every program its interface's Ethernet address, if that changed.
+    /// Tells every program its interface's Ethernet address, if that changed, and people what they should
+    /// know of an interface.
     pub fn follow_links(&mut self, kernel: &Kernel) {
         for port in &mut self.programs {
-            if let Some(mac) = kernel.link(port.ifindex).and_then(|link| link.mac)
-                && mac != port.mac
-            {
+            let Some(link) = kernel.link(port.ifindex) else { continue };
+            if let Some(mac) = link.mac.filter(|mac| *mac != port.mac) {
                 port.mac = mac;
                 port.steer.set_ethernet_address(mac.0);
             }
+            let outgrown = link.mtu > self.mtu_max;
+            if outgrown && !port.outgrown {
+                let (port, interface, mtu, limit) =
+                    (&port.name, &link.name, link.mtu, self.mtu_max);
+                tracing::warn!(
+                    port,
+                    interface,
+                    mtu,
+                    limit,
+                    "the interface's MTU is larger than frames hold, and longer packets are lost (drop_oversize): \
+                     lower it, or raise frame_size in the configuration and run `peregrine upgrade`"
+                );
+            }
+            port.outgrown = outgrown;
         }
     }
 }
