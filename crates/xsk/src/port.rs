@@ -156,7 +156,7 @@ port_counters! {
     tx_invalid: Loss,
     /// Packets lost on sending: the interface was down, had no carrier or refused them.
     tx_dropped: Loss,
-    /// System calls made to get packets sent.
+    /// System calls made to get packets sent, or a driver to take frames for packets to come.
     kicks: Event,
 }
 
