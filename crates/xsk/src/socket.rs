@@ -54,10 +54,22 @@ pub(crate) struct Socket {
     zero_copy: bool,
     /// Frames that the fill ring lacks: what was received and not yet replaced.
     deficit: usize,
+    way: Way,
     /// The fill ring has frames that its flag was not read after, in order.
     unseen: bool,
     /// Empty calls of `receive` until the driver is woken again.
     calls_left: u32,
+}
+
+/// What became of the packets that the kernel was told of last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// They leave, or will.
+    Open,
+    /// The interface is down: what is in the ring leaves with the first packet sent when it is up again.
+    Down,
+    /// The interface is gone, and with it the socket's binding; another one of its name is not the same.
+    Gone,
 }
 
 /// Which of a queue's sockets one is.
@@ -119,6 +131,7 @@ impl Socket {
             role,
             zero_copy,
             deficit,
+            way: Way::Open,
             unseen: false,
             calls_left: 0,
         };
@@ -223,6 +236,9 @@ impl Socket {
         counters: &mut PortCounters,
     ) -> usize {
         self.reap(pool);
+        if self.way == Way::Gone {
+            return lose(frames, pool, counters);
+        }
         let count = frames.len().min(self.rings.tx.free());
         for frame in frames.drain(..count) {
             if frame.is_empty() {
@@ -235,13 +251,21 @@ impl Socket {
             // There is room: this side is the only producer.
             let _ = self.rings.tx.push(frame);
         }
-        counters.tx_ring_full += frames.len() as u64;
         self.rings.tx.publish();
+        if self.way == Way::Down {
+            // Nobody empties the ring, and nobody shall wait for it.
+            return count + lose(frames, pool, counters);
+        }
+        counters.tx_ring_full += frames.len() as u64;
         count
     }
 
-    /// Kicks until the kernel has taken everything, or takes no more; returns what is left.
+    /// Kicks until the kernel has taken everything, or takes no more; returns what is left. Nothing is left to
+    /// wait for while the interface is down or gone.
     pub(crate) fn flush(&mut self, pool: &mut Pool, counters: &mut PortCounters) -> usize {
+        if self.way == Way::Gone {
+            return 0;
+        }
         let mut idle = 0;
         let mut pending = self.rings.tx.pending();
         while pending > 0 && idle < IDLE_KICKS_MAX && self.rings.tx.needs_wakeup() {
@@ -251,9 +275,21 @@ impl Socket {
                 Ok(()) | Err(Some(libc::EAGAIN | libc::ENOBUFS)) => {}
                 // The kernel took the packet off the ring and the device refused it.
                 Err(Some(libc::EBUSY)) => counters.tx_dropped += 1,
-                // The interface is down or gone: the packets wait in the ring.
+                Err(Some(libc::ENETDOWN)) => {
+                    self.way = Way::Down;
+                    self.reap(pool);
+                    return 0;
+                }
+                Err(Some(libc::ENXIO | libc::ENODEV)) => {
+                    // Their frames are lost to the pool, like those that wait for packets to come.
+                    self.way = Way::Gone;
+                    counters.tx_dropped += pending as u64;
+                    self.reap(pool);
+                    return 0;
+                }
                 Err(_) => break,
             }
+            self.way = Way::Open;
             self.reap(pool);
             let left = self.rings.tx.pending();
             idle = if left < pending { 0 } else { idle + 1 };
@@ -317,6 +353,18 @@ impl Socket {
             .map(|kernel| kernel.rx_dropped)
             .sum()
     }
+}
+
+/// Gives up packets that no interface takes.
+fn lose(frames: &mut Vec<Frame>, pool: &mut Pool, counters: &mut PortCounters) -> usize {
+    let count = frames.len();
+    counters.tx_packets += count as u64;
+    counters.tx_dropped += count as u64;
+    for frame in frames.drain(..) {
+        counters.tx_bytes += frame.len() as u64;
+        pool.give(frame);
+    }
+    count
 }
 
 /// What a socket is to be bound to.

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use dataplane::encapsulation::PortSet;
+use tracing::{error, warn};
 use wire::ethernet::MacAddr;
 use xsk::{AttachMode, AttachWish, Steer, XdpPort, XskError};
 
@@ -28,6 +29,45 @@ pub struct PortProgram {
     mac: MacAddr,
     /// Its MTU is larger than frames hold, as has been told.
     outgrown: bool,
+    /// What became of its interface.
+    fate: Fate,
+}
+
+/// What becomes of a port's interface.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// It is there.
+    There,
+    /// It was removed. Sockets and program went with it.
+    Gone,
+    /// Another one of its name came, which is not served.
+    Followed,
+}
+
+impl PortProgram {
+    /// Tells people that the interface is gone, and that another one came in its place. An interface that
+    /// comes back from another network namespace may have its index again, but not its sockets.
+    fn follow_fate(&mut self, kernel: &Kernel) {
+        let Self { name, interface, .. } = self;
+        if self.fate == Fate::There && kernel.link(self.ifindex).is_none() {
+            self.fate = Fate::Gone;
+            error!(
+                port = name,
+                interface,
+                "the interface is gone, and the port is dead: make it anew, then run `peregrine upgrade`, \
+                 or take the port out of the configuration"
+            );
+        }
+        if self.fate == Fate::Gone && kernel.link_named(interface).is_some() {
+            self.fate = Fate::Followed;
+            error!(
+                port = name,
+                interface,
+                "there is an interface of this name again, which the port does not serve: run \
+                 `peregrine upgrade`, which takes it up while tunnels go on"
+            );
+        }
+    }
 }
 
 /// All ports, in the order in which workers hold them.
@@ -57,6 +97,7 @@ impl Ports {
                 queues: 0,
                 mac: link.and_then(|link| link.mac).unwrap_or(MacAddr::ZERO),
                 outgrown: false,
+                fate: Fate::There,
             })
         };
         let programs = config.ports.iter().map(load).collect::<Result<_, XskError>>()?;
@@ -102,7 +143,7 @@ impl Ports {
                 AttachMode::Generic(refusal) => {
                     if let Some(refusal) = refusal {
                         let interface = &program.interface;
-                        tracing::warn!(interface, %refusal, "the driver has no XDP: generic mode");
+                        warn!(interface, %refusal, "the driver has no XDP: generic mode");
                     }
                     "generic"
                 }
@@ -115,7 +156,7 @@ impl Ports {
     pub fn detach(&mut self) {
         for program in &mut self.programs {
             if let Err(error) = program.steer.detach() {
-                tracing::warn!(interface = program.interface, %error, "a program was not taken off");
+                warn!(interface = program.interface, %error, "a program was not taken off");
             }
         }
     }
@@ -143,6 +184,7 @@ impl Ports {
     /// know of an interface.
     pub fn follow_links(&mut self, kernel: &Kernel) {
         for port in &mut self.programs {
+            port.follow_fate(kernel);
             let Some(link) = kernel.link(port.ifindex) else { continue };
             if let Some(mac) = link.mac.filter(|mac| *mac != port.mac) {
                 port.mac = mac;
@@ -152,7 +194,7 @@ impl Ports {
             if outgrown && !port.outgrown {
                 let (port, interface, mtu, limit) =
                     (&port.name, &link.name, link.mtu, self.mtu_max);
-                tracing::warn!(
+                warn!(
                     port,
                     interface,
                     mtu,
