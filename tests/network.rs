@@ -9,7 +9,8 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use gateway::Cores;
+use gateway::{Cores, Gateway};
+use lab::topology::{Namespace, Veth};
 use peer::{CLEAR, CLEAR6, Site, since, steered};
 use serde_json::json;
 
@@ -382,6 +383,19 @@ fn the_hosts_own_traffic_stays_with_the_kernel() {
     }
     assert_eq!(since(&before, &site.fates()), Default::default(), "no worker saw any of it");
     site.expect("red0", CLEAR, "no_sa");
+}
+
+/// What an interface below a port merges the port's program never sees as it came.
+#[test]
+fn a_port_on_top_of_another_interface_is_told_of_merged_packets() {
+    let [here, there] = ["nh", "nt"].map(|name| Namespace::new(name).expect("a namespace"));
+    Veth::new((&here, "black0"), (&there, "black0"), 1).expect("a veth pair");
+    here.ip("link add link black0 name black5 type vlan id 5").expect("a VLAN");
+    here.ip("link set black5 up").expect("it is up");
+    let stacked = Gateway::start(&here, &["black5"], Cores::Any(0));
+    assert!(stacked.log().contains("gro off"), "{}", stacked.log());
+    let plain = Gateway::start(&there, &["black0:generic"], Cores::Any(0));
+    assert!(!plain.log().contains("gro off"), "{}", plain.log());
 }
 
 /// A DHCP server sends its offer to the address that it offers, which is nobody's yet.

@@ -8,7 +8,7 @@ use wire::ethernet::MacAddr;
 use xsk::{AttachMode, AttachWish, Steer, XdpPort, XskError};
 
 use crate::config::{Config, Mode};
-use crate::route_feed::{Kernel, RouteKind};
+use crate::route_feed::{Kernel, Link, RouteKind};
 
 /// One interface with its program.
 pub struct PortProgram {
@@ -27,6 +27,8 @@ pub struct PortProgram {
     /// Receive queues served.
     pub queues: u32,
     mac: MacAddr,
+    /// It gets its packets from other interfaces of this host.
+    stacked: bool,
     /// Its MTU is larger than frames hold, as has been told.
     outgrown: bool,
     /// What became of its interface.
@@ -96,6 +98,7 @@ impl Ports {
                 zero_copy: true,
                 queues: 0,
                 mac: link.and_then(|link| link.mac).unwrap_or(MacAddr::ZERO),
+                stacked: link.is_some_and(is_stacked),
                 outgrown: false,
                 fate: Fate::There,
             })
@@ -148,6 +151,14 @@ impl Ports {
                     "generic"
                 }
             };
+            if program.stacked && program.mode == "generic" {
+                let interface = &program.interface;
+                warn!(
+                    interface,
+                    "the interfaces below a port in generic mode must not merge packets, which would be \
+                     lost as too long: ethtool -K LOWER gro off"
+                );
+            }
         }
         Ok(())
     }
@@ -206,6 +217,13 @@ impl Ports {
             port.outgrown = outgrown;
         }
     }
+}
+
+/// Whether an interface has others below it, which merge packets (GRO) before a program in generic mode sees
+/// them. `parent` does not tell: for a veth it is the far end.
+fn is_stacked(link: &Link) -> bool {
+    let kinds = ["vlan", "bond", "team", "bridge", "macvlan", "macvtap", "ipvlan", "ipvtap"];
+    link.kind.as_deref().is_some_and(|kind| kinds.contains(&kind))
 }
 
 /// Whether an interface may be about to get an address by DHCP: it has none of IPv4. One that it gave itself
