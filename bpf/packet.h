@@ -28,6 +28,9 @@
 #define PROTOCOL_IS_FRAGMENT 0x100
 #define PROTOCOL_UNREADABLE 0x101
 
+#define DHCP_REPLY 2
+#define DHCP_ETHERNET 1
+
 #define VLAN_TAGS_MAX 2
 // More extension headers than any sender has reason for; a ninth one makes the packet unreadable.
 #define EXTENSIONS_MAX 8
@@ -80,6 +83,16 @@ struct udp {
 	__u16 length;
 	__u16 checksum;
 };
+
+// The fixed part of a DHCP message up to the client's address: RFC 2131 section 2.
+struct dhcp {
+	struct udp udp;
+	__u8 op;
+	__u8 hardware_type;
+	__u8 hardware_length;
+	__u8 skipped[25];
+	__u8 client[6];
+} __attribute__((packed));
 
 // A packet being read: `offset` bytes are behind us.
 struct cursor {
@@ -158,6 +171,23 @@ INLINE __u32 skip_ipv6(struct cursor *at, const struct ipv6 *ip)
 		at->offset += (extension->length + 1) * 8;
 	}
 	return PROTOCOL_UNREADABLE;
+}
+
+// Whether a whole IPv4 packet, the cursor at its header, is what a DHCP server (port 67) tells the
+// client (port 68) with this Ethernet address (six bytes in memory order, then two 0).
+INLINE int is_dhcp_answer(struct cursor *at, const struct ipv4 *ip, __u64 to)
+{
+	const struct dhcp *dhcp;
+	__u64 client = 0;
+
+	if (skip_ipv4(at, ip) != PROTOCOL_UDP)
+		return 0;
+	dhcp = peek(at, sizeof(*dhcp));
+	if (!dhcp || net16(dhcp->udp.source) != 67 || net16(dhcp->udp.destination) != 68)
+		return 0;
+	__builtin_memcpy(&client, dhcp->client, 6);
+	return dhcp->op == DHCP_REPLY && dhcp->hardware_type == DHCP_ETHERNET &&
+	       dhcp->hardware_length == 6 && client == to;
 }
 
 #endif

@@ -6,6 +6,7 @@
 //   to a local IP address: ESP, and ESP in UDP on known ports  → worker
 //                          everything else                     → kernel: IKE, SSH, BGP, ping
 //   to IPv6 link-local, to multicast, to the IPv4 broadcast    → kernel: ND, routing protocols
+//   a DHCP answer to this port, while it has no address        → kernel: its DHCP client
 //   to any other IP address, well-formed or not                → worker, which forwards it,
 //                                                                seals it, or names why not
 //
@@ -39,6 +40,7 @@ enum verdict {
 	PASS_FRAGMENT,     // a fragment to a local address
 	PASS_ESP_RESERVED, // ESP to a local address with an SPI below 256, or without one
 	PASS_CONTROL,      // IPv6 link-local, multicast, IPv4 broadcast
+	PASS_DHCP,         // a DHCP answer to the port itself, which has no IPv4 address yet
 	DROP_OVERSIZE,     // for a worker, but in more than one buffer: longer than a chunk
 	DROP_NO_SOCKET,    // for a worker, but its socket is gone
 	VERDICTS,
@@ -47,6 +49,7 @@ enum verdict {
 // Set before loading or, by single aligned stores, while running.
 volatile __u64 own_address; // the port's Ethernet address, its bytes in memory order, then two 0
 volatile __u64 esp_ports[1024]; // a bit for each UDP port on which ESP arrives
+volatile __u8 awaits_dhcp; // the port has no IPv4 address
 volatile __u8 spread; // packets to be forwarded go to any socket of their queue, not to the first
 volatile __u8 lanes[QUEUES_MAX]; // sockets of each receive queue; none counts as one
 
@@ -146,6 +149,9 @@ INLINE enum verdict judge_ipv4(struct cursor *at)
 	// 224.0.0.0/4 (RFC 5771) and 255.255.255.255 (RFC 919): a DHCP answer, OSPF, VRRP.
 	if (net32(destination) >> 28 == 0xe || destination == 0xffffffff)
 		return PASS_CONTROL;
+	// RFC 2131 section 4.1: sent to an address that the client does not have yet.
+	if (awaits_dhcp && is_dhcp_answer(at, ip, own_address))
+		return PASS_DHCP;
 	return TO_WORKER_TRANSIT;
 }
 

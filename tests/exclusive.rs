@@ -154,3 +154,30 @@ fn an_interface_that_is_deleted_takes_no_gateway_with_it() {
     assert_eq!(running_pid(&site.gateway), pid, "{}", site.gateway.log());
     assert_eq!(site.gateway.stop(), Some(0), "{}", site.gateway.log());
 }
+
+/// The port stays dead until the gateway is told to look again, and says so.
+#[test]
+fn an_interface_that_is_made_anew_is_taken_up_by_an_upgrade() {
+    let mut site = Site::new();
+    site.becomes("red0", CLEAR, "forwarded");
+    let says = |site: &Site, words: &str| {
+        site.gateway.wait(words, |gateway| gateway.log().contains(words));
+    };
+    site.ip("link del blue0");
+    says(&site, "the interface is gone, and the port is dead");
+    // Its far end has another name: only the gateway's own end matters here.
+    site.ip("link add blue0 type veth peer name blue9");
+    says(&site, "there is an interface of this name again");
+    site.ip("link set blue9 up");
+    site.ip("link set blue0 up");
+    site.ip("address add 198.51.100.1/24 dev blue0");
+    site.ip("route add 49.0.0.0/8 dev blue0");
+    let to_blue = CLEAR.replace("48.", "49.");
+    site.becomes("red0", &to_blue, "route_not_a_port");
+
+    let out = site.gateway.upgrade(&[]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    site.becomes("red0", &to_blue, "neighbour_unresolved");
+    site.becomes("red0", CLEAR, "forwarded");
+    assert_eq!(site.gateway.stop(), Some(0), "{}", site.gateway.log());
+}

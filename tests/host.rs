@@ -8,6 +8,7 @@ mod daemon;
 mod gateway;
 mod speaker;
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -290,12 +291,17 @@ struct Watched {
 
 impl Watched {
     fn new() -> Watched {
+        Watched::with("")
+    }
+
+    /// With more lines for the configuration.
+    fn with(more: &str) -> Watched {
         let watcher = Namespace::new("hx").expect("a namespace");
         let namespace = west(&watcher);
         watcher.ip_batch(&lines(EAST)).expect("addresses");
         // Without a journal: between the restart and the next installation nothing is known.
-        let gateway =
-            Gateway::start_with(&namespace, &["black0"], Cores::Any(0), "control.journal = false");
+        let text = format!("control.journal = false\n{more}");
+        let gateway = Gateway::start_with(&namespace, &["black0"], Cores::Any(0), &text);
         Watched { west: End { namespace, gateway }, watcher }
     }
 
@@ -373,6 +379,36 @@ fn nothing_leaves_in_clear_while_a_gateway_is_dead() {
     assert_eq!(watched.west.gateway.stop(), Some(0), "{}", watched.west.gateway.log());
     assert_eq!(watched.left(), "");
     assert!(watched.clear().len() >= 8, "a stopped gateway protects nothing");
+}
+
+#[test]
+fn a_stop_gives_everything_back_although_a_device_is_gone() {
+    let more = "[[group]]\ndevice = \"grp0\"\n[[group]]\ndevice = \"grp1\"";
+    let mut watched = Watched::with(more);
+    watched.protect();
+    let Watched { west: End { namespace, gateway }, .. } = &mut watched;
+    let run = Path::new("/run/peregrine").join(&gateway.name);
+    assert!(run.join("guard").exists());
+    for device in [&format!("pgn-{}", gateway.name), "grp0"] {
+        namespace.ip(&format!("link delete {device}")).expect("the device goes");
+    }
+    assert_eq!(gateway.stop(), Some(0), "{}", gateway.log());
+    assert!(!run.exists(), "{run:?} is gone");
+    let links = namespace.ip("-br link").expect("ip link");
+    assert!(!links.contains("grp1"), "{links}");
+    assert_eq!(watched.left(), "");
+}
+
+#[test]
+fn the_device_takes_no_longer_packets_than_frames_hold() {
+    let watched = Watched::new();
+    let Watched { west: End { namespace, gateway }, watcher } = &watched;
+    assert_eq!(gateway.show("status")["host"]["mtu_bytes"], 1418);
+    for end in [watcher, namespace] {
+        end.ip("link set black0 mtu 9000").expect("a larger MTU");
+    }
+    gateway.wait("a larger MTU", |gateway| gateway.show("status")["host"]["mtu_bytes"] == 1771);
+    assert!(gateway.log().contains("larger than frames hold"), "{}", gateway.log());
 }
 
 #[test]

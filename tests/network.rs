@@ -9,7 +9,8 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use gateway::Cores;
+use gateway::{Cores, Gateway};
+use lab::topology::{Namespace, Veth};
 use peer::{CLEAR, CLEAR6, Site, since, steered};
 use serde_json::json;
 
@@ -411,4 +412,43 @@ fn the_hosts_own_traffic_stays_with_the_kernel() {
     }
     assert_eq!(since(&before, &site.fates()), Default::default(), "no worker saw any of it");
     site.expect("red0", CLEAR, "no_sa");
+}
+
+/// What an interface below a port merges the port's program never sees as it came.
+#[test]
+fn a_port_on_top_of_another_interface_is_told_of_merged_packets() {
+    let [here, there] = ["nh", "nt"].map(|name| Namespace::new(name).expect("a namespace"));
+    Veth::new((&here, "black0"), (&there, "black0"), 1).expect("a veth pair");
+    here.ip("link add link black0 name black5 type vlan id 5").expect("a VLAN");
+    here.ip("link set black5 up").expect("it is up");
+    let stacked = Gateway::start(&here, &["black5"], Cores::Any(0));
+    assert!(stacked.log().contains("gro off"), "{}", stacked.log());
+    let plain = Gateway::start(&there, &["black0:generic"], Cores::Any(0));
+    assert!(!plain.log().contains("gro off"), "{}", plain.log());
+}
+
+/// A DHCP server sends its offer to the address that it offers, which is nobody's yet.
+#[test]
+fn a_port_without_an_address_hears_its_dhcp_server() {
+    let mut site = Site::new();
+    let client = "bytes.fromhex(WIRES['blue0'].gateway.replace(':', ''))";
+    let answer = format!(
+        "IP(src='198.51.100.2', dst='198.51.100.77')/UDP(sport=67, dport=68)\
+         /(bytes([2, 1, 6, 0]) + bytes(24) + {client} + bytes(202))"
+    );
+    site.becomes("red0", CLEAR, "forwarded");
+    let before = site.fates();
+    site.peer.ask(&format!("send('blue0', {answer})"));
+    site.gateway.wait("it is to be forwarded", |_| site.fates() != before);
+    assert_eq!(site.steered("blue0", "pass_dhcp"), 0, "the port has an address");
+    site.ip("-4 address flush dev blue0");
+    site.gateway.wait("an answer is the kernel's", |gateway| {
+        let _ = site.peer.ask(&format!("send('blue0', {answer})"));
+        steered(&gateway.show("ports"), "blue0", "pass_dhcp") > 0
+    });
+    site.ip("address add 198.51.100.77/24 dev blue0");
+    site.gateway.wait("it has an address again", |gateway| {
+        let _ = site.peer.ask(&format!("send('blue0', {answer})"));
+        steered(&gateway.show("ports"), "blue0", "pass_local") > 0
+    });
 }

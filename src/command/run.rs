@@ -46,7 +46,8 @@ pub struct Run {
     /// Check the configuration against this machine, and stop
     #[arg(long, requires = "config")]
     check: bool,
-    /// With --check: whether a journal of this format can be taken up
+    /// With --check, of the gateway that asks: whether its place and its journal, of this format, can be
+    /// taken
     #[arg(long, requires = "check", hide = true, value_name = "NUMBER")]
     journal_format: Option<u32>,
 }
@@ -71,7 +72,13 @@ impl Run {
                 ))
                 .into());
             }
-            let machine = control::config::Machine::probe().map_err(unfit)?;
+            let mut machine = control::config::Machine::probe().map_err(unfit)?;
+            if self.journal_format.is_some()
+                && let Some(gateway) = rustix::process::getppid()
+            {
+                // Its place is to be taken, and its packet memory is free then.
+                machine = machine.without_process(gateway.as_raw_nonzero().get() as u32);
+            }
             config.check(&machine).map_err(unfit)?;
             println!("{}: fit for this machine", path.display());
             return Ok(ExitCode::SUCCESS);

@@ -64,6 +64,9 @@ const FRAMES_IN_FLIGHT: u64 = 4096;
 /// The least slack that still works: two batches of 256 frames.
 const FRAMES_IN_FLIGHT_MIN: u64 = 512;
 
+/// The smallest MTU of a TUN device: what IPv6 asks of every link (RFC 8200 §5).
+pub(crate) const DEVICE_MTU_MIN: u32 = 1280;
+
 /// The whole configuration of one gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -255,7 +258,8 @@ impl Config {
         let taken: Vec<&str> = ports.chain([host.as_str()]).collect();
         group::validate(&self.groups, &taken)?;
         self.validate_vrfs()?;
-        self.validate_memory()
+        self.validate_memory()?;
+        self.validate_device_mtus()
     }
 
     /// Packet memory and rings on a machine. Queue *n* of an interface belongs to worker *n* modulo
@@ -366,6 +370,19 @@ impl Config {
             }
             if by_label.insert(label, ()).is_some() {
                 return Err(ConfigError::DuplicatePort { name: label.to_owned() });
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_device_mtus(&self) -> Result<(), ConfigError> {
+        let host = ("[host]".to_owned(), self.host.mtu);
+        let group =
+            |group: &GroupConfig| (format!("[[group]] of device {:?}", group.device), group.mtu);
+        let (frame_size, limit) = (self.frame_size, self.device_mtu_max());
+        for (place, mtu) in std::iter::once(host).chain(self.groups.iter().map(group)) {
+            if let Some(mtu) = mtu.filter(|mtu| !(DEVICE_MTU_MIN..=limit).contains(mtu)) {
+                return Err(ConfigError::DeviceMtu { place, mtu, frame_size, limit });
             }
         }
         Ok(())

@@ -57,15 +57,17 @@ use self::attention::Attention;
 use self::backstop::Backstop;
 use self::facts::Rates;
 use self::forwarding::Forwarding;
+use self::group_devices::GroupDevices;
 use self::guard::Guard;
+use self::host::Host;
 use self::lasting::{Lasting, Recalled, claim_epochs};
-use self::launch::{Launch, listen, time_start};
+use self::launch::{Launch, fit_machine, listen, time_start};
 use self::network::Network;
 use self::ports::Ports;
 use self::tables::Tables;
 use self::workers::{Workers, WorkersError};
 use crate::api;
-use crate::config::{Config, ConfigError, Machine};
+use crate::config::{Config, ConfigError};
 use crate::instance::{Instance, InstanceError};
 use crate::route_feed::{FeedError, RouteFeed};
 use crate::signal::StopSignals;
@@ -170,8 +172,7 @@ impl Gateway {
     pub fn start(config: Config) -> Result<Gateway, GatewayError> {
         let began = Instant::now();
         // 1. See that it can work here, changing nothing.
-        let machine = Machine::probe()?;
-        config.check(&machine)?;
+        let machine = fit_machine(&config)?;
         let sizes = config.sizes(&machine)?;
         let engine = Engine::select(config.engine.name())?;
         // 2. Take the name, and with it the epoch and what an earlier run left protected.
@@ -305,19 +306,16 @@ impl Gateway {
     ///
     /// # Errors
     ///
-    /// [`GatewayError::System`]: what could not be given back or removed; what comes after it was not
-    /// tried.
+    /// [`GatewayError::System`]: the first thing that could not be given back or removed; everything else has been.
     pub fn stop(mut self) -> Result<(), GatewayError> {
         self.forwarding.ports.detach();
-        if let Some(host) = self.forwarding.host.take() {
-            host.end().map_err(system("give the host's traffic back to the kernel"))?;
-        }
-        if let Some(groups) = self.forwarding.groups.take() {
-            groups.end().map_err(system("remove the devices of groups of tunnels"))?;
-        }
+        let host = self.forwarding.host.take().map_or(Ok(()), Host::end);
+        let groups = self.forwarding.groups.take().map_or(Ok(()), GroupDevices::end);
         self.workers.stop();
-        self.forwarding.end().map_err(system("remove the guard's file and the journal"))?;
-        Ok(())
+        let rest = self.forwarding.end();
+        host.map_err(system("give the host's traffic back to the kernel"))
+            .and(groups.map_err(system("remove the devices of groups of tunnels")))
+            .and(rest.map_err(system("remove the guard's file and the journal")))
     }
 
     /// Lifetimes, once a second, which is what they are counted in. It looks at every SA that has a

@@ -100,7 +100,8 @@ macro_rules! port_counters {
         /// Two equations hold. Packets that the XDP program redirected to this port's sockets =
         /// `rx_packets + rx_ring_full + rx_no_frame + rx_oversize` + those still in the RX ring.
         /// Packets that [`Port::send`] took = `tx_packets + tx_invalid`, of which `tx_packets -
-        /// tx_dropped` reached the interface, or still wait (the result of [`Port::flush`]).
+        /// tx_dropped` reached the interface, or still wait (the result of [`Port::flush`], or for an
+        /// interface that is down).
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct PortCounters {
             $($(#[doc = $doc])+ pub $name: u64,)+
@@ -149,7 +150,7 @@ port_counters! {
     tx_invalid: Loss,
     /// Packets lost on sending: the interface was down, had no carrier or refused them.
     tx_dropped: Loss,
-    /// System calls made to get packets sent.
+    /// System calls made to get packets sent, or a driver to take frames for packets to come.
     kicks: Event,
 }
 

@@ -103,9 +103,16 @@ impl FillRing {
         self.ring.free() as usize
     }
 
-    /// Whether the driver sleeps until it is told of new frames.
+    /// Whether the driver sleeps until it is told of new frames. It may fall asleep while they are published,
+    /// unseen by this: ask again.
     pub fn needs_wakeup(&self) -> bool {
         self.ring.shared.needs_wakeup()
+    }
+
+    /// Says for the driver whether it sleeps.
+    #[cfg(test)]
+    pub(crate) fn set_needs_wakeup(&self, on: bool) {
+        self.ring.shared.set_needs_wakeup(on);
     }
 }
 

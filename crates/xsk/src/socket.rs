@@ -9,6 +9,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,10 @@ const SEND_BUDGET_PACKETS: u32 = 256;
 /// (208 KiB) is about 100 long packets, fewer than one kick sends.
 const SEND_BUFFER_BYTES: i32 = 4 << 20;
 
+/// Empty calls of [`Socket::receive`] per wake-up of a driver that has frames to take and goes on saying that
+/// it sleeps, as one with longer rings than ours does: a system call takes as long as some ten such calls.
+const CALLS_PER_WAKE: u32 = 16;
+
 /// Kicks without progress after which [`Socket::flush`] leaves the packets for the next time: the
 /// interface is down, or its peer does not take packets. Never wait in a worker.
 const IDLE_KICKS_MAX: u32 = 4;
@@ -49,6 +54,22 @@ pub(crate) struct Socket {
     zero_copy: bool,
     /// Frames that the fill ring lacks: what was received and not yet replaced.
     deficit: usize,
+    way: Way,
+    /// The fill ring has frames that its flag was not read after, in order.
+    unseen: bool,
+    /// Empty calls of `receive` until the driver is woken again.
+    calls_left: u32,
+}
+
+/// What became of the packets that the kernel was told of last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// They leave, or will.
+    Open,
+    /// The interface is down: what is in the ring leaves with the first packet sent when it is up again.
+    Down,
+    /// The interface is gone, and with it the socket's binding; another one of its name is not the same.
+    Gone,
 }
 
 /// Which of a queue's sockets one is.
@@ -101,9 +122,20 @@ impl Socket {
         let fd = Arc::new(fd);
         live.push(Live { fd: Arc::downgrade(&fd), interface: index, queue, role });
         let deficit = if is_fed { 0 } else { options.ring_entries as usize };
-        let mut socket =
-            Socket { rings, fd, umem, interface: index, queue, role, zero_copy, deficit };
-        socket.refill(pool);
+        let mut socket = Socket {
+            rings,
+            fd,
+            umem,
+            interface: index,
+            queue,
+            role,
+            zero_copy,
+            deficit,
+            way: Way::Open,
+            unseen: false,
+            calls_left: 0,
+        };
+        socket.refill(pool, &mut PortCounters::default());
         Ok(socket)
     }
 
@@ -138,12 +170,15 @@ impl Socket {
             counters.rx_packets += moved.packets as u64;
             counters.rx_bytes += moved.bytes;
         }
-        self.refill(pool);
+        self.refill(pool, counters);
+        if moved.packets == 0 {
+            self.wake(counters);
+        }
         moved.packets
     }
 
     /// Gives the kernel a new frame for each one received.
-    fn refill(&mut self, pool: &mut Pool) {
+    fn refill(&mut self, pool: &mut Pool, counters: &mut PortCounters) {
         let Some((fill, _)) = &mut self.rings.feed else { return };
         if self.role == Role::Feeds {
             // What the others received only the ring itself can tell.
@@ -163,10 +198,35 @@ impl Socket {
         }
         self.deficit -= pushed;
         fill.publish();
+        self.unseen = true;
         if fill.needs_wakeup() {
-            // Only tells the driver to look; errors show in the counters as missing frames.
-            let _ = sys::kick_receive(self.as_fd());
+            self.kick_receive(counters);
         }
+    }
+
+    /// Wakes a driver that went to sleep while it was given frames: each side may miss what the other one
+    /// has just written. Only where nothing was received, so that packets do not pay for the fence.
+    fn wake(&mut self, counters: &mut PortCounters) {
+        let Some((fill, _)) = &self.rings.feed else { return };
+        if std::mem::take(&mut self.unseen) {
+            fence(Ordering::SeqCst);
+            self.calls_left = 0;
+        }
+        if !fill.needs_wakeup() {
+            return;
+        }
+        if self.calls_left > 0 {
+            self.calls_left -= 1;
+            return;
+        }
+        self.calls_left = CALLS_PER_WAKE - 1;
+        self.kick_receive(counters);
+    }
+
+    /// Only tells the driver to look; errors show in the counters as missing frames.
+    fn kick_receive(&self, counters: &mut PortCounters) {
+        counters.kicks += 1;
+        let _ = sys::kick_receive(self.as_fd());
     }
 
     pub(crate) fn send(
@@ -176,6 +236,9 @@ impl Socket {
         counters: &mut PortCounters,
     ) -> usize {
         self.reap(pool);
+        if self.way == Way::Gone {
+            return lose(frames, pool, counters);
+        }
         let count = frames.len().min(self.rings.tx.free());
         for frame in frames.drain(..count) {
             if frame.is_empty() {
@@ -188,13 +251,21 @@ impl Socket {
             // There is room: this side is the only producer.
             let _ = self.rings.tx.push(frame);
         }
-        counters.tx_ring_full += frames.len() as u64;
         self.rings.tx.publish();
+        if self.way == Way::Down {
+            // Nobody empties the ring, and nobody shall wait for it.
+            return count + lose(frames, pool, counters);
+        }
+        counters.tx_ring_full += frames.len() as u64;
         count
     }
 
-    /// Kicks until the kernel has taken everything, or takes no more; returns what is left.
+    /// Kicks until the kernel has taken everything, or takes no more; returns what is left. Nothing is left to
+    /// wait for while the interface is down or gone.
     pub(crate) fn flush(&mut self, pool: &mut Pool, counters: &mut PortCounters) -> usize {
+        if self.way == Way::Gone {
+            return 0;
+        }
         let mut idle = 0;
         let mut pending = self.rings.tx.pending();
         while pending > 0 && idle < IDLE_KICKS_MAX && self.rings.tx.needs_wakeup() {
@@ -204,9 +275,21 @@ impl Socket {
                 Ok(()) | Err(Some(libc::EAGAIN | libc::ENOBUFS)) => {}
                 // The kernel took the packet off the ring and the device refused it.
                 Err(Some(libc::EBUSY)) => counters.tx_dropped += 1,
-                // The interface is down or gone: the packets wait in the ring.
+                Err(Some(libc::ENETDOWN)) => {
+                    self.way = Way::Down;
+                    self.reap(pool);
+                    return 0;
+                }
+                Err(Some(libc::ENXIO | libc::ENODEV)) => {
+                    // Their frames are lost to the pool, like those that wait for packets to come.
+                    self.way = Way::Gone;
+                    counters.tx_dropped += pending as u64;
+                    self.reap(pool);
+                    return 0;
+                }
                 Err(_) => break,
             }
+            self.way = Way::Open;
             self.reap(pool);
             let left = self.rings.tx.pending();
             idle = if left < pending { 0 } else { idle + 1 };
@@ -270,6 +353,18 @@ impl Socket {
             .map(|kernel| kernel.rx_dropped)
             .sum()
     }
+}
+
+/// Gives up packets that no interface takes.
+fn lose(frames: &mut Vec<Frame>, pool: &mut Pool, counters: &mut PortCounters) -> usize {
+    let count = frames.len();
+    counters.tx_packets += count as u64;
+    counters.tx_dropped += count as u64;
+    for frame in frames.drain(..) {
+        counters.tx_bytes += frame.len() as u64;
+        pool.give(frame);
+    }
+    count
 }
 
 /// What a socket is to be bound to.
@@ -357,5 +452,34 @@ impl Target<'_> {
             }
             _ => self.error("register the packet memory", source),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_that_fell_asleep_over_a_full_ring_is_woken() {
+        let mut pool = Umem::new(64, 2048, false).unwrap().pool(0..64);
+        let options = XdpOptions { ring_entries: 32, copy: CopyMode::Copy };
+        let index = sys::interface_index("lo").unwrap();
+        let mut socket = Socket::open("lo", index, 0, Role::Alone, &mut pool, options).unwrap();
+        let mut counters = PortCounters::default();
+        let mut kicks = |socket: &mut Socket, calls| {
+            let before = counters.kicks;
+            for _ in 0..calls {
+                let received = socket.receive(&mut pool, &mut Vec::new(), 64, &mut counters);
+                assert_eq!(received, 0);
+            }
+            counters.kicks - before
+        };
+        assert_eq!(socket.deficit, 0, "the ring is full");
+        assert_eq!(kicks(&mut socket, 10), 0);
+        socket.rings.feed.as_ref().unwrap().0.set_needs_wakeup(true);
+        assert_eq!(kicks(&mut socket, 1), 1);
+        assert_eq!(kicks(&mut socket, 2 * CALLS_PER_WAKE), 2, "and again, at leisure");
+        socket.rings.feed.as_ref().unwrap().0.set_needs_wakeup(false);
+        assert_eq!(kicks(&mut socket, 2 * CALLS_PER_WAKE), 0);
     }
 }

@@ -26,7 +26,7 @@ mod skeleton {
 }
 
 /// Names and meanings of the program's counters, in the order of `enum verdict` in steer.bpf.c.
-const VERDICTS: [(&str, &str); 12] = [
+const VERDICTS: [(&str, &str); 13] = [
     ("to_worker_transit", "To a worker: to be forwarded."),
     ("to_worker_esp", "To a worker: ESP to a local address."),
     ("to_worker_natt", "To a worker: ESP in UDP to a local address."),
@@ -37,6 +37,7 @@ const VERDICTS: [(&str, &str); 12] = [
     ("pass_fragment", "To the kernel: a fragment to a local address."),
     ("pass_esp_reserved", "To the kernel: ESP with a reserved SPI, or cut short before it."),
     ("pass_control", "To the kernel: IPv6 link-local, multicast or IPv4 broadcast."),
+    ("pass_dhcp", "To the kernel: a DHCP answer to the port itself, which has no IPv4 address."),
     ("drop_oversize", "Dropped: for a worker, and longer than one receive buffer."),
     ("drop_no_socket", "Dropped: for a worker, whose socket is gone or not yet registered."),
 ];
@@ -171,6 +172,15 @@ impl Steer {
         *lanes = count.clamp(1, LANES_MAX) as u8;
         let key = queue * LANES_MAX + index;
         program::register(&self.skeleton.maps.xsks, self.interface.name(), key, socket)
+    }
+
+    /// Whether DHCP answers to the interface itself go to the kernel although what they are sent to is no
+    /// local address: a server sends them to the address that it offers. Not so at first. For as long as
+    /// the interface has no IPv4 address; the client's address in them is the interface's.
+    pub fn set_awaits_dhcp(&mut self, on: bool) {
+        if let Some(variables) = &mut self.skeleton.maps.bss_data {
+            variables.awaits_dhcp = on.into();
+        }
     }
 
     /// Whether packets to be forwarded are spread over a queue's sockets by their addresses. If not, as at

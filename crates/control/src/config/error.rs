@@ -15,6 +15,21 @@ pub enum ConfigError {
         /// What is right.
         reason: &'static str,
     },
+    /// Packets of a TUN device would not fit into frames.
+    #[error(
+        "{place}: mtu is 1280 to {limit}, which is what frames of {frame_size} bytes hold sealed, and not \
+         {mtu}; lower it, leave it out, or use a larger frame_size"
+    )]
+    DeviceMtu {
+        /// The section.
+        place: String,
+        /// The MTU.
+        mtu: u32,
+        /// The configured frame size.
+        frame_size: u32,
+        /// The largest MTU that fits.
+        limit: u32,
+    },
     /// A section `[[group]]` says something impossible.
     #[error("[[group]] of device {device:?}: {reason}")]
     Group {

@@ -11,8 +11,6 @@ use super::{ConfigError, VrfConfig};
 
 /// The most groups: each costs a device, and a port on every worker.
 const GROUPS_MAX: usize = 64;
-/// The smallest MTU: what IPv6 asks of every link (RFC 8200 §5).
-const MTU_MIN: u32 = 1280;
 
 /// Tunnels that share one device of the host's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,9 +79,6 @@ impl GroupConfig {
     }
 
     fn validate(&self) -> Result<(), String> {
-        if self.mtu.is_some_and(|mtu| !(MTU_MIN..=u16::MAX.into()).contains(&mtu)) {
-            return Err("mtu is 1280 to 65535".to_owned());
-        }
         if self.if_id == Some(0) {
             return Err("an if_id is not 0".to_owned());
         }

@@ -7,8 +7,6 @@ use super::{ConfigError, INTERFACE_BYTES_MAX};
 /// The most ports that stay on the kernel's sockets: each is a rule that the kernel walks past for
 /// every packet it sends.
 const IKE_PORTS_MAX: usize = 16;
-/// The smallest MTU: what IPv6 asks of every link (RFC 8200 §5).
-const MTU_MIN: u32 = 1280;
 /// Rules take four priorities in a row, all of them before the table of strongSwan (220).
 const PRIORITY_MAX: u32 = 32_000;
 
@@ -62,9 +60,6 @@ impl HostConfig {
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |reason| Err(ConfigError::Host { reason });
-        if self.mtu.is_some_and(|mtu| !(MTU_MIN..=u16::MAX.into()).contains(&mtu)) {
-            return refuse("mtu is 1280 to 65535");
-        }
         if self.table == 0 || (253..=255).contains(&self.table) {
             return refuse("table is a number of its own: not 0 and not 253 to 255, the kernel's");
         }

@@ -12,6 +12,9 @@ use super::{Config, ConfigError, PortConfig, VrfConfig};
 const FRAME_HEADROOM_BYTES: u32 = 256;
 /// Ethernet header and two VLAN tags: 14 + 2 × 4.
 const LINK_HEADER_BYTES: u32 = 22;
+/// What ESP adds behind a packet at most: padding, trailer and integrity check value.
+const ESP_TAIL_BYTES: u32 =
+    (wire::esp::ALIGNMENT - 1 + wire::esp::TRAILER_LEN + wire::esp::ICV_LEN) as u32;
 /// One huge page.
 const HUGEPAGE_BYTES: u64 = 2 << 20;
 /// The most interfaces that an error lists; a router with thousands should not fill the screen.
@@ -35,6 +38,8 @@ pub struct Machine {
     pub memlock_bytes: Option<u64>,
     /// Free huge pages of 2 MiB; `None` when unknown.
     pub hugepages_free: Option<u64>,
+    /// All huge pages of 2 MiB, free or not.
+    pub hugepages_total: u64,
 }
 
 /// One interface.
@@ -114,6 +119,19 @@ impl Config {
         self.check_memory(machine)
     }
 
+    /// The largest MTU of a port whose packets fit into frames.
+    #[must_use]
+    pub fn port_mtu_max(&self) -> u32 {
+        self.frame_size.saturating_sub(FRAME_HEADROOM_BYTES + LINK_HEADER_BYTES)
+    }
+
+    /// The largest MTU of a TUN device whose packets, which have no link header, fit into frames and can be
+    /// sealed there.
+    #[must_use]
+    pub fn device_mtu_max(&self) -> u32 {
+        self.frame_size.saturating_sub(FRAME_HEADROOM_BYTES + ESP_TAIL_BYTES)
+    }
+
     fn check_vrfs(&self, machine: &Machine) -> Result<(), ConfigError> {
         let devices = || machine.interfaces.iter().filter(|i| i.kind.as_deref() == Some("vrf"));
         for (place, led) in self.vrfs() {
@@ -150,7 +168,7 @@ impl Config {
                 present: list(machine.interfaces.iter().map(|i| i.name.as_str())),
             });
         };
-        let limit = self.frame_size - FRAME_HEADROOM_BYTES - LINK_HEADER_BYTES;
+        let limit = self.port_mtu_max();
         if interface.mtu > limit {
             return Err(ConfigError::MtuTooLarge {
                 port: label,

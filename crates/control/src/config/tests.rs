@@ -203,6 +203,7 @@ fn machine() -> Machine {
         af_xdp: Some(true),
         memlock_bytes: Some(65_536),
         hugepages_free: Some(0),
+        hugepages_total: 32,
     }
 }
 
@@ -279,6 +280,24 @@ fn missing_rights_are_named() {
     no_lock(&mut unlimited);
     unlimited.memlock_bytes = None;
     Config::parse(GOOD).unwrap().check(&unlimited).unwrap();
+}
+
+#[test]
+fn devices_have_mtus_that_frames_hold_sealed() {
+    let host = |mtu: u32, size: u32| format!("frame_size = {size}\nhost.mtu = {mtu}\n{GOOD}");
+    let group = |mtu: u32| format!("{GOOD}\n[[group]]\ndevice = \"hub\"\nmtu = {mtu}");
+    for fits in [host(1280, 2048), host(1771, 2048), host(3819, 4096), group(1771)] {
+        Config::parse(&fits).unwrap();
+    }
+    for (text, words) in [
+        (host(1772, 2048), ["[host]", "1280 to 1771", "frame_size"]),
+        (host(9000, 4096), ["9000", "1280 to 3819", "4096"]),
+        (host(1279, 2048), ["[host]", "1280 to 1771", "1279"]),
+        (group(1772), ["[[group]] of device \"hub\"", "1771", "frame_size"]),
+    ] {
+        let sentence = Config::parse(&text).expect_err("refused").to_string();
+        assert!(words.iter().all(|word| sentence.contains(word)), "{sentence}");
+    }
 }
 
 #[test]

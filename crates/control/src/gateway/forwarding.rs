@@ -90,10 +90,9 @@ impl Forwarding {
         }
     }
 
-    /// Ends the guard and the journal: the gateway stops cleanly.
+    /// Ends the guard and the journal, each whatever becomes of the other: the gateway stops cleanly.
     pub fn end(self) -> io::Result<()> {
-        self.tables.end()?;
-        self.journal.map_or(Ok(()), Journal::end)
+        self.tables.end().and(self.journal.map_or(Ok(()), Journal::end))
     }
 
     /// The view that was published last.

@@ -33,6 +33,7 @@ struct Device {
 pub struct GroupDevices {
     writer: Writer,
     devices: Vec<Device>,
+    mtu_max: u32,
     /// Tables and prefixes of our routes.
     held: Vec<(u32, Prefix)>,
 }
@@ -59,11 +60,12 @@ impl GroupDevices {
         if config.groups.is_empty() {
             return Ok(None);
         }
+        let mtu_max = config.device_mtu_max();
         let mut devices = Vec::new();
         for (group, table) in groups() {
             settle_device(&group.device)?;
             let index = writer.index_of(&group.device)?;
-            let mtu = mtu_of(group.mtu, ports, kernel);
+            let mtu = mtu_of(group.mtu, mtu_max, ports, kernel);
             writer.set_link(index, mtu)?;
             devices.push(Device { index, mtu, configured_mtu: group.mtu });
             let Some(table) = *table else { continue };
@@ -75,13 +77,13 @@ impl GroupDevices {
         }
         writer.flush()?;
         let held = held.drain().collect();
-        Ok(Some(GroupDevices { writer, devices, held }))
+        Ok(Some(GroupDevices { writer, devices, mtu_max, held }))
     }
 
     /// Follows the ports' interfaces. What the kernel refuses is told and not followed.
     pub fn follow_ports(&mut self, ports: &[u32], kernel: &Kernel) {
         for device in &mut self.devices {
-            let mtu = mtu_of(device.configured_mtu, ports, kernel);
+            let mtu = mtu_of(device.configured_mtu, self.mtu_max, ports, kernel);
             if mtu != device.mtu {
                 device.mtu = mtu;
                 if let Err(error) = self.writer.set_link(device.index, mtu) {
@@ -92,12 +94,19 @@ impl GroupDevices {
     }
 
     /// Gives everything back.
+    ///
+    /// # Errors
+    /// The first refusal. Everything else is given back all the same.
     pub fn end(mut self) -> io::Result<()> {
+        let mut ended = Ok(());
         for (table, prefix) in self.held {
-            self.writer.delete_route(table, &our_route(prefix, Way::Blackhole))?;
+            ended = ended.and(self.writer.delete_route(table, &our_route(prefix, Way::Blackhole)));
         }
-        self.writer.flush()?;
-        self.devices.iter().try_for_each(|device| self.writer.delete_link(device.index))
+        ended = ended.and(self.writer.flush());
+        for device in &self.devices {
+            ended = ended.and(self.writer.delete_link(device.index));
+        }
+        ended
     }
 }
 

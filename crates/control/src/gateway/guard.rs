@@ -168,19 +168,24 @@ impl Guard {
     }
 
     /// Ends the protection: the gateway stops cleanly.
+    ///
+    /// # Errors
+    /// The first refusal. Everything else is given up all the same, but the file stays if the kernel may still
+    /// hold something, so that the next run knows of it.
     pub fn end(mut self) -> io::Result<()> {
         let keys: Vec<HeldKey> = self.held.keys().cloned().collect();
+        let mut ended = Ok(());
         for key in keys {
             self.held.remove(&key);
             if let Some(held) = held_of(&key)
                 && let Some(selector) = forwarded(held)
                 && !is_forwarded_otherwise(&self.held, held)
             {
-                self.backstop.unblock(&selector)?;
+                ended = ended.and(self.backstop.unblock(&selector));
             }
         }
-        self.backstop.flush()?;
-        remove(&self.path)
+        ended = ended.and(self.backstop.flush());
+        ended.and_then(|()| remove(&self.path))
     }
 
     fn note(&mut self, mark: char, held: Held) {

@@ -30,7 +30,7 @@ use self::model::{Model, News};
 use self::shield::Shield;
 use super::rtnetlink::{Act, OUR_PROTOCOL, Of, Route, Rule, Way, Writer};
 use super::tables::{InstalledPolicy, Tables};
-use crate::config::HostConfig;
+use crate::config::{Config, DEVICE_MTU_MIN, HostConfig};
 use crate::route_feed::Kernel;
 use crate::xfrm::Change;
 
@@ -41,8 +41,6 @@ const METRIC: u32 = 32_000;
 pub(super) const METRIC_HELD: u32 = 64_000;
 /// What a tunnel adds at most: IPv6 and UDP headers.
 const OUTER_BYTES_MAX: u32 = 40 + 8;
-/// IPv6 does not work below (RFC 8200 §5).
-const MTU_MIN: u32 = 1280;
 
 /// Everything that leads the host's packets to the data plane.
 pub struct Host {
@@ -50,6 +48,7 @@ pub struct Host {
     device: String,
     index: u32,
     mtu: u32,
+    mtu_max: u32,
     writer: Writer,
     shield: Shield,
     model: Model,
@@ -83,23 +82,21 @@ impl Host {
     ///
     /// # Errors
     /// The kernel refuses something, or the table is in use.
-    pub fn open(
-        config: &HostConfig,
-        instance: &str,
-        ports: &[u32],
-        kernel: &Kernel,
-    ) -> io::Result<Host> {
-        let device = config.device_of(instance);
+    pub fn open(config: &Config, ports: &[u32], kernel: &Kernel) -> io::Result<Host> {
+        let mtu_max = config.device_mtu_max();
+        let Config { host: config, name, .. } = config;
+        let device = config.device_of(name);
         settle_device(&device)?;
         let mut writer = Writer::open()?;
         let index = writer.index_of(&device)?;
-        let mtu = mtu_of(config.mtu, ports, kernel);
+        let mtu = mtu_of(config.mtu, mtu_max, ports, kernel);
         writer.set_link(index, mtu)?;
         let mut host = Host {
             config: config.clone(),
             device,
             index,
             mtu,
+            mtu_max,
             writer,
             shield: Shield::open(ports.to_vec(), &config.ike_ports)?,
             model: Model::default(),
@@ -171,7 +168,7 @@ impl Host {
 
     /// Follows the ports' interfaces.
     pub fn follow_ports(&mut self, ports: &[u32], kernel: &Kernel) {
-        let mtu = mtu_of(self.config.mtu, ports, kernel);
+        let mtu = mtu_of(self.config.mtu, self.mtu_max, ports, kernel);
         if mtu != self.mtu {
             self.mtu = mtu;
             self.tell("set the device's MTU", |host| host.writer.set_link(host.index, mtu));
@@ -182,18 +179,23 @@ impl Host {
     }
 
     /// Gives everything back.
+    ///
+    /// # Errors
+    /// The first refusal. Everything else is given back all the same.
     pub fn end(mut self) -> io::Result<()> {
+        let mut ended = Ok(());
         for rule in rules_in_order(&self.rules).into_iter().rev() {
-            self.writer.delete_rule(&rule)?;
+            ended = ended.and(self.writer.delete_rule(&rule));
         }
         let table = self.config.table;
         for prefix in std::mem::take(&mut self.routes).into_keys() {
-            self.remove_route(prefix)?;
+            ended = ended.and(self.remove_route(prefix));
         }
-        self.writer.delete_route(table, &multicast())?;
-        self.writer.flush()?;
-        self.shield.end()?;
-        self.writer.delete_link(self.index)
+        ended
+            .and(self.writer.delete_route(table, &multicast()))
+            .and(self.writer.flush())
+            .and(self.shield.end())
+            .and(self.writer.delete_link(self.index))
     }
 
     /// Takes over the routes and rules of an earlier run, which hold what it protected.
@@ -284,8 +286,9 @@ impl Host {
 
     fn remove_route(&mut self, prefix: Prefix) -> io::Result<()> {
         let table = self.config.table;
-        self.writer.delete_route(table, &our_route(prefix, Way::Device(self.index, None)))?;
-        self.writer.delete_route(table, &our_route(prefix, Way::Blackhole))
+        let device = our_route(prefix, Way::Device(self.index, None));
+        let held = our_route(prefix, Way::Blackhole);
+        self.writer.delete_route(table, &device).and(self.writer.delete_route(table, &held))
     }
 
     fn write_rules(&mut self) -> io::Result<()> {
@@ -326,13 +329,11 @@ impl Host {
 
 /// A device that may have been made, and is not needed.
 pub fn remove_device(device: &str) {
-    let removed = Writer::open().and_then(|mut writer| {
-        let index = writer.index_of(device)?;
-        writer.delete_link(index)
+    let removed = Writer::open().and_then(|mut writer| match writer.index_of(device) {
+        Ok(index) => writer.delete_link(index),
+        Err(error) => rtnetlink::unless_gone(Err(error)),
     });
-    if let Err(error) = removed
-        && error.raw_os_error() != Some(rustix::io::Errno::NODEV.raw_os_error())
-    {
+    if let Err(error) = removed {
         warn!(%error, device, "the host's device was not removed");
     }
 }
@@ -367,12 +368,13 @@ fn in_use(table: u32) -> io::Error {
     io::Error::new(io::ErrorKind::AddrInUse, text)
 }
 
-/// What fits into a tunnel on the port with the smallest MTU.
-pub(super) fn mtu_of(configured: Option<u32>, ports: &[u32], kernel: &Kernel) -> u32 {
+/// What fits into a tunnel on the port with the smallest MTU; no more than `max`, which fits into a frame: a
+/// port's MTU may grow while the gateway runs.
+pub(super) fn mtu_of(configured: Option<u32>, max: u32, ports: &[u32], kernel: &Kernel) -> u32 {
     let smallest = ports.iter().filter_map(|port| Some(kernel.link(*port)?.mtu)).min();
     let room = smallest.unwrap_or(1500).saturating_sub(OUTER_BYTES_MAX) as usize;
     let fits = wire::esp::payload_len_max(room) as u32;
-    configured.unwrap_or(fits.max(MTU_MIN))
+    configured.unwrap_or(fits.max(DEVICE_MTU_MIN).min(max))
 }
 
 /// The kernel's settings of a device that has a side without a wire: it trusts what the data plane

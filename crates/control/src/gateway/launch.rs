@@ -1,7 +1,7 @@
 //! Workers, programs and the host's device, brought up together or not at all.
 
 use std::sync::mpsc::SyncSender;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dataplane::clock::Clock;
 use dataplane::event::Event;
@@ -13,10 +13,41 @@ use super::ports::Ports;
 use super::workers::Workers;
 use super::{GatewayError, system, upgrade};
 use crate::api;
-use crate::config::{Config, Sizes};
+use crate::config::{Config, ConfigError, Machine, Sizes};
 use crate::instance::Instance;
 use crate::route_feed::Kernel;
 use crate::xfrm::Clients;
+
+/// How long huge pages are waited for that are there and not free: the kernel frees the packet memory of a
+/// process that has ended from a work queue, once its sockets are gone (as long as those are waited for).
+const PAGES_WAIT: Duration = Duration::from_secs(5);
+/// Between two looks at them.
+const PAGES_PAUSE: Duration = Duration::from_millis(10);
+
+/// The machine as it is when the configuration fits it.
+pub fn fit_machine(config: &Config) -> Result<Machine, ConfigError> {
+    await_pages(config, Machine::probe, PAGES_WAIT)
+}
+
+fn await_pages(
+    config: &Config,
+    mut probe: impl FnMut() -> Result<Machine, ConfigError>,
+    longest: Duration,
+) -> Result<Machine, ConfigError> {
+    let begin = Instant::now();
+    loop {
+        let machine = probe()?;
+        match config.check(&machine) {
+            Ok(()) => return Ok(machine),
+            Err(ConfigError::Hugepages { needed, .. })
+                if machine.hugepages_total >= needed && begin.elapsed() < longest =>
+            {
+                std::thread::sleep(PAGES_PAUSE);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
 
 /// What workers are made of, and what is known when they start.
 pub struct Launch<'a> {
@@ -79,10 +110,9 @@ impl Launch<'_> {
     }
 
     fn open_devices(&self, ports: &Ports, opened: &mut Devices) -> Result<(), GatewayError> {
-        let Config { host, name, .. } = self.config;
         let interfaces: Vec<u32> = ports.ifindexes().collect();
-        if host.enable {
-            let host = Host::open(host, name, &interfaces, self.kernel);
+        if self.config.host.enable {
+            let host = Host::open(self.config, &interfaces, self.kernel);
             opened.host = Some(host.map_err(system("set up the host's device"))?);
         }
         opened.groups = GroupDevices::open(self.config, &interfaces, self.kernel)
@@ -114,4 +144,57 @@ pub fn time_start(restored: &mut api::Restored, began: Instant, clock: &Clock) -
     restored.ready_us = now.duration_since(began).as_micros() as u64;
     restored.outage_us = upgrade::outage_us(clock);
     now
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Interface;
+
+    /// A machine with so many huge pages free, of so many.
+    fn machine(free: u64, total: u64) -> Machine {
+        let interface = |name: &str| Interface {
+            name: name.to_owned(),
+            ifindex: 2,
+            mtu: 1500,
+            queues: 1,
+            kind: None,
+        };
+        Machine {
+            interfaces: vec![interface("red0"), interface("black0")],
+            cores: [0].into(),
+            cores_allowed: [0].into(),
+            hugepages_free: Some(free),
+            hugepages_total: total,
+            ..Machine::default()
+        }
+    }
+
+    #[test]
+    fn huge_pages_of_a_process_that_ended_are_waited_for() {
+        let text = "hugepages = true
+            cores = [0]
+            frames = 16384
+            [[port]]
+            interface = \"red0\"
+            [[port]]
+            interface = \"black0\"";
+        let config = Config::parse(text).unwrap();
+        let mut looks = 0;
+        let mut coming_back = || {
+            looks += 1;
+            Ok(machine(if looks < 3 { 0 } else { 32 }, 32))
+        };
+        assert!(await_pages(&config, &mut coming_back, PAGES_WAIT).is_ok());
+        assert_eq!(looks, 3);
+        let taken = await_pages(&config, || Ok(machine(0, 32)), PAGES_PAUSE);
+        assert!(matches!(taken, Err(ConfigError::Hugepages { needed: 32, free: 0 })), "{taken:?}");
+        let mut looks = 0;
+        let too_few = || {
+            looks += 1;
+            Ok(machine(31, 31))
+        };
+        assert!(await_pages(&config, too_few, PAGES_WAIT).is_err());
+        assert_eq!(looks, 1, "they do not come");
+    }
 }

@@ -42,10 +42,10 @@ impl Writer {
         self.flush()
     }
 
-    /// Removes a link.
+    /// Removes a link, if it is there.
     pub fn delete_link(&mut self, index: u32) -> io::Result<()> {
-        self.batch.put(codec::RTM_DELLINK, 0, &codec::link_header(index, 0), &[])?;
-        self.flush()
+        let put = self.batch.put(codec::RTM_DELLINK, 0, &codec::link_header(index, 0), &[]);
+        put.and(unless_gone(self.flush()))
     }
 
     /// Adds a route, or gives the one of its prefix and metric another way.
@@ -135,6 +135,14 @@ impl Writer {
 /// Whether it was refused to add what is there, or to remove what is not.
 fn is_done_already(errno: Errno) -> bool {
     [Errno::EXIST, Errno::SRCH, Errno::NOENT].contains(&errno)
+}
+
+/// A link that is to be removed and is not there will do.
+pub fn unless_gone(result: io::Result<()>) -> io::Result<()> {
+    result.or_else(|error| match error.raw_os_error() {
+        Some(code) if code == Errno::NODEV.raw_os_error() => Ok(()),
+        _ => Err(error),
+    })
 }
 
 fn absent_is_empty(error: Option<io::Error>) -> io::Result<()> {

@@ -92,6 +92,13 @@ impl<T: Copy> Shared<T> {
         flags.load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
+    #[cfg(test)]
+    pub(super) fn set_needs_wakeup(&self, on: bool) {
+        let value = if on { libc::XDP_RING_NEED_WAKEUP } else { 0 };
+        // SAFETY: as `producer`.
+        unsafe { self.flags.as_ref() }.store(value, Ordering::Relaxed);
+    }
+
     #[inline]
     pub(super) fn slot(&self, index: u32) -> NonNull<T> {
         // SAFETY: the mask keeps the slot inside the `entries` slots that `new` checked.

@@ -132,6 +132,15 @@ fn udp(port: u16, payload: &[u8]) -> Vec<u8> {
     datagram
 }
 
+/// What a DHCP server sends to `client`, as the payload of a packet.
+fn dhcp(client: [u8; 6]) -> Vec<u8> {
+    let mut message = [&[2, 1, 6, 0][..], &[7; 24], &client, &[0; 202]].concat();
+    message[16..20].copy_from_slice(&REMOTE_V4);
+    let mut datagram = udp(68, &message);
+    datagram[..2].copy_from_slice(&67u16.to_be_bytes());
+    datagram
+}
+
 const ESP: [u8; 24] = {
     let mut esp = [7; 24];
     esp[0] = 0xc0;
@@ -368,6 +377,38 @@ fn esp_and_transit_go_to_the_worker() {
 }
 
 #[test]
+fn a_dhcp_answer_to_a_port_without_an_address_is_the_kernels() {
+    let mut bench = Bench::new();
+    let offer = ipv4(REMOTE_V4, 17, &dhcp(OWN));
+    let at = |place: usize, value| v4(&with(offer.clone(), &[(place, value)]));
+    bench.expect("the port has an address", &v4(&offer), "to_worker_transit");
+    bench.steer.set_awaits_dhcp(true);
+    for (what, packet, verdict) in [
+        ("offer", v4(&offer), "pass_dhcp"),
+        ("behind options", v4(&with_options(offer.clone(), &[1; 40])), "pass_dhcp"),
+        ("in a VLAN", ethernet(OWN, &[0x8100, 0x0800], &offer), "pass_dhcp"),
+        ("to our address", v4(&ipv4(LOCAL_V4, 17, &dhcp(OWN))), "pass_local"),
+        ("to another MAC", ethernet(OTHER, &[0x0800], &offer), "pass_not_ours"),
+        ("to another client", v4(&ipv4(REMOTE_V4, 17, &dhcp(OTHER))), "to_worker_transit"),
+        ("to a relay", at(23, 67), "to_worker_transit"),
+        ("from a client", at(21, 68), "to_worker_transit"),
+        ("a request", at(28, 1), "to_worker_transit"),
+        ("over no Ethernet", at(29, 6), "to_worker_transit"),
+        ("of a longer address", at(30, 8), "to_worker_transit"),
+        ("first fragment", at(6, 0x20), "to_worker_transit"),
+        ("later fragment", at(7, 1), "to_worker_transit"),
+        ("TCP", at(9, 6), "to_worker_transit"),
+        ("bad version", at(0, 0x55), "to_worker_transit"),
+        ("cut short", v4(&offer[..61]), "to_worker_transit"),
+        ("to IPv6", v6(&ipv6(REMOTE_V6, &[], 17, &dhcp(OWN))), "to_worker_transit"),
+    ] {
+        bench.expect(what, &packet, verdict);
+    }
+    bench.steer.set_awaits_dhcp(false);
+    bench.expect("it has one now", &v4(&offer), "to_worker_transit");
+}
+
+#[test]
 fn ports_of_esp_in_udp_come_and_go() {
     let mut bench = Bench::new();
     let to = |port| v4(&ipv4(LOCAL_V4, 17, &udp(port, &ESP)));
@@ -447,7 +488,8 @@ fn a_packet_in_several_buffers_is_dropped_unless_it_is_the_hosts() {
     bench.expect("TCP to us", &v4(&ipv4(LOCAL_V4, 6, &jumbo)), "pass_local");
 }
 
-/// The stupid twin of steer.bpf.c: slices, options, no bounds in sight.
+/// The stupid twin of steer.bpf.c: slices, options, no bounds in sight. Where ESP in UDP is known a DHCP
+/// answer is awaited, too.
 fn twin(packet: &[u8], esp_in_udp: bool) -> &'static str {
     judge(packet, esp_in_udp).unwrap_or("to_worker_transit")
 }
@@ -473,10 +515,10 @@ fn judge(packet: &[u8], esp_in_udp: bool) -> Option<&'static str> {
         if destination[0] & 0xf0 == 224 || destination == [255; 4] {
             return Some("pass_control");
         }
-        if destination != LOCAL_V4 {
-            return None;
-        }
         let length = usize::from(ip[0] & 15) * 4;
+        if destination != LOCAL_V4 {
+            return (esp_in_udp && is_dhcp_for_us(ip, length)).then_some("pass_dhcp");
+        }
         if ip[0] >> 4 != 4 || length < 20 {
             return Some("pass_local");
         }
@@ -517,6 +559,12 @@ fn judge(packet: &[u8], esp_in_udp: bool) -> Option<&'static str> {
     })
 }
 
+fn is_dhcp_for_us(ip: &[u8], length: usize) -> bool {
+    let whole = ip[0] >> 4 == 4 && length >= 20 && ip[6] & 0x3f == 0 && ip[7] == 0 && ip[9] == 17;
+    let Some(message) = ip.get(length..length + 42).filter(|_| whole) else { return false };
+    message[..4] == [0, 67, 0, 68] && message[8..11] == [2, 1, 6] && message[36..] == OWN
+}
+
 fn skip_extensions(kind: u8, bytes: &[u8], left: u32) -> Result<(u8, &[u8]), &'static str> {
     match kind {
         44 => Err("pass_fragment"),
@@ -541,6 +589,7 @@ fn near_packets() -> impl Strategy<Value = Vec<u8>> {
         Just(udp(4500, &ESP)),
         Just(udp(4500, &IKE_BEHIND_MARKER)),
         Just(udp(4500, &[0xff])),
+        Just(dhcp(OWN)),
         prop::collection::vec(any::<u8>(), 0..40),
     ];
     let words = 0usize..11;
@@ -563,6 +612,7 @@ fn the_program_decides_as_its_twin() {
     let mut bench = Bench::new();
     for esp_in_udp in [false, true] {
         bench.steer.set_esp_port(4500, esp_in_udp);
+        bench.steer.set_awaits_dhcp(esp_in_udp);
         let mutation = (any::<prop::sample::Index>(), any::<u8>());
         let mutations = prop::collection::vec(mutation, 0..3);
         let cut = prop::option::of(any::<prop::sample::Index>());
@@ -588,11 +638,13 @@ fn the_program_decides_as_its_twin() {
 fn every_truncation_has_a_defined_fate() {
     let mut bench = Bench::new();
     bench.steer.set_esp_port(4500, true);
+    bench.steer.set_awaits_dhcp(true);
     let packets = [
         v4(&with_options(ipv4(LOCAL_V4, 50, &ESP), &[1; 12])),
         v4(&ipv4(LOCAL_V4, 17, &udp(4500, &ESP))),
         v4(&ipv4(LOCAL_V4, 17, &udp(4500, &[0xff]))),
         ethernet(OWN, &[0x88a8, 0x8100, 0x0800], &ipv4(REMOTE_V4, 6, &[0; 20])),
+        v4(&ipv4(REMOTE_V4, 17, &dhcp(OWN))),
         v6(&ipv6(LOCAL_V6, &[(0, 8), (60, 16)], 50, &ESP)),
         v6(&ipv6(LOCAL_V6, &[], 17, &udp(4500, &ESP))),
         v6(&ipv6(REMOTE_V6, &[(44, 8)], 6, &[0; 20])),

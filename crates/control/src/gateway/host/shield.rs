@@ -118,15 +118,16 @@ impl Shield {
         self.kernel.as_mut().map_or(Ok(()), KernelPolicies::flush)
     }
 
-    /// Removes everything.
+    /// Removes everything that the kernel lets go; its first refusal is told.
     pub fn end(&mut self) -> io::Result<()> {
+        let mut ended = Ok(());
         for (selector, place) in std::mem::take(&mut self.blocks) {
-            self.remove(&selector, place)?;
+            ended = ended.and(self.remove(&selector, place));
         }
         for selector in self.passes() {
-            self.remove(&selector, 0)?;
+            ended = ended.and(self.remove(&selector, 0));
         }
-        self.flush()
+        ended.and(self.flush())
     }
 
     fn let_pass(&mut self) -> io::Result<()> {
