@@ -24,6 +24,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use dataplane::prefix::{Family, Prefix};
+use rustix::io::Errno;
 use tracing::warn;
 
 use self::model::{Model, News};
@@ -331,7 +332,8 @@ impl Host {
 pub fn remove_device(device: &str) {
     let removed = Writer::open().and_then(|mut writer| match writer.index_of(device) {
         Ok(index) => writer.delete_link(index),
-        Err(error) => rtnetlink::unless_gone(Err(error)),
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => Ok(()),
+        Err(error) => Err(error),
     });
     if let Err(error) = removed {
         warn!(%error, device, "the host's device was not removed");

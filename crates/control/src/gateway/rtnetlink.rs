@@ -24,7 +24,7 @@ pub struct Writer {
 impl Writer {
     /// In this network namespace.
     pub fn open() -> io::Result<Writer> {
-        let mut batch = Batch::open(NETLINK_ROUTE, |_, errno| is_done_already(errno))?;
+        let mut batch = Batch::open(NETLINK_ROUTE, is_done_already)?;
         batch.socket().be_strict()?;
         Ok(Writer { batch })
     }
@@ -44,8 +44,8 @@ impl Writer {
 
     /// Removes a link, if it is there.
     pub fn delete_link(&mut self, index: u32) -> io::Result<()> {
-        let put = self.batch.put(codec::RTM_DELLINK, 0, &codec::link_header(index, 0), &[]);
-        put.and(unless_gone(self.flush()))
+        self.batch.put(codec::RTM_DELLINK, 0, &codec::link_header(index, 0), &[])?;
+        self.flush()
     }
 
     /// Adds a route, or gives the one of its prefix and metric another way.
@@ -132,17 +132,10 @@ impl Writer {
     }
 }
 
-/// Whether it was refused to add what is there, or to remove what is not.
-fn is_done_already(errno: Errno) -> bool {
-    [Errno::EXIST, Errno::SRCH, Errno::NOENT].contains(&errno)
-}
-
-/// A link that is to be removed and is not there will do.
-pub fn unless_gone(result: io::Result<()>) -> io::Result<()> {
-    result.or_else(|error| match error.raw_os_error() {
-        Some(code) if code == Errno::NODEV.raw_os_error() => Ok(()),
-        _ => Err(error),
-    })
+/// Whether it was refused to add what is there, or to remove what is not: of a link that is ENODEV.
+fn is_done_already(kind: u16, errno: Errno) -> bool {
+    let is_gone = kind == codec::RTM_DELLINK && errno == Errno::NODEV;
+    is_gone || [Errno::EXIST, Errno::SRCH, Errno::NOENT].contains(&errno)
 }
 
 fn absent_is_empty(error: Option<io::Error>) -> io::Result<()> {
