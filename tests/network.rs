@@ -419,7 +419,8 @@ fn the_hosts_own_traffic_stays_with_the_kernel() {
 fn a_port_on_top_of_another_interface_is_told_of_merged_packets() {
     let [here, there] = ["nh", "nt"].map(|name| Namespace::new(name).expect("a namespace"));
     Veth::new((&here, "black0"), (&there, "black0"), 1).expect("a veth pair");
-    here.ip("link add link black0 name black5 type vlan id 5").expect("a VLAN");
+    here.ip("link add black5 type bridge").expect("a bridge");
+    here.ip("link set black0 master black5").expect("black0 is below it");
     here.ip("link set black5 up").expect("it is up");
     let stacked = Gateway::start(&here, &["black5"], Cores::Any(0));
     assert!(stacked.log().contains("gro off"), "{}", stacked.log());

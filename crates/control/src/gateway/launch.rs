@@ -183,16 +183,16 @@ mod tests {
         let mut looks = 0;
         let mut coming_back = || {
             looks += 1;
-            Ok(machine(if looks < 3 { 0 } else { 32 }, 32))
+            Ok(machine(if looks < 3 { 0 } else { 16 }, 32))
         };
         assert!(await_pages(&config, &mut coming_back, PAGES_WAIT).is_ok());
         assert_eq!(looks, 3);
         let taken = await_pages(&config, || Ok(machine(0, 32)), PAGES_PAUSE);
-        assert!(matches!(taken, Err(ConfigError::Hugepages { needed: 32, free: 0 })), "{taken:?}");
+        assert!(matches!(taken, Err(ConfigError::Hugepages { needed: 16, free: 0 })), "{taken:?}");
         let mut looks = 0;
         let too_few = || {
             looks += 1;
-            Ok(machine(31, 31))
+            Ok(machine(15, 15))
         };
         assert!(await_pages(&config, too_few, PAGES_WAIT).is_err());
         assert_eq!(looks, 1, "they do not come");
