@@ -12,8 +12,8 @@
 //! have one `if_id`, told apart by their far ends (point-to-multipoint); then the routes say both who
 //! gets a packet and whose packets are welcome, and a policy is only needed to forbid.
 //!
-//! What never happens: that a packet which a route leads into a tunnel leaves in clear. Which routes
-//! lead where, and which slot takes all of a tunnel's packets, control decides.
+//! What never happens: that a packet which a route leads into a tunnel, or which the host sent to the tunnels'
+//! device, leaves in clear, whether there are tunnels or not. Which routes lead where, and which slot takes all of a tunnel's packets, control decides.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -193,7 +193,7 @@ impl Tunnels {
 /// Looks up the routes of all packets that no policy has decided on, if there are tunnels, and asks for the
 /// memory of the rows that they lead to.
 pub(crate) fn ask_all(slots: &mut [Slot<'_>], view: &View) {
-    if view.tunnels.is_empty() {
+    if !view.has_tunnels() {
         return;
     }
     if view.vrfs.in_use() {
@@ -336,7 +336,7 @@ fn ask_each(slots: &mut [Slot<'_>], view: &View) {
 /// memory of the slot in which its SA is.
 #[inline]
 pub(crate) fn find<'v>(slot: &mut Slot<'v>, view: &'v View) -> Result<(), Verdict> {
-    if view.tunnels.is_empty() {
+    if !view.has_tunnels() {
         return Ok(());
     }
     let code = slot.lead.code();

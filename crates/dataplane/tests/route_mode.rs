@@ -243,3 +243,25 @@ fn the_host_speaks_by_the_device_of_its_tunnels() {
     assert_eq!((verdict, egress), (Verdict::HostOpened, HOST));
     assert_eq!(up, answer.bytes());
 }
+
+#[test]
+fn before_there_is_a_tunnel_their_device_sends_nothing_in_clear() {
+    let own = ip("10.1.0.254");
+    let astray = Packet::udp(own, ip("203.0.113.9"), 1, 2, 30);
+    for has_policies in [false, true] {
+        let mut west = Gateway::at(Site::West, &PLAIN);
+        west.change(|view| {
+            view.tunnel_devices = HOST..HOST + 1;
+            view.local.insert(own);
+            let hop = NextHop { port: BLACK, gateway: Some(Site::East.outer(false)) };
+            view.fib.insert(prefix("0.0.0.0/0"), Route::Via(hop));
+            if !has_policies {
+                remove_policies(view);
+            }
+        });
+        assert!(west.view.tunnels.is_empty());
+        assert_eq!(west.drop(HOST, &astray.bytes()), Verdict::NoTunnel);
+        // Where it was sent by a host behind, it goes its way.
+        assert_eq!(west.forward(RED, &astray.frame(RED)).0, Verdict::Forwarded);
+    }
+}
