@@ -221,7 +221,7 @@ pub(crate) fn protect<'v>(
 ) -> Result<(), Verdict> {
     let bundle = match template.mode {
         Mode::Tunnel => bundle,
-        Mode::Transport => transport::slot(&view.transport, template, &slot.flow),
+        Mode::Transport => transport::slot(&view.transport, policy, template, &slot.flow),
     };
     let chosen = bundle.and_then(|slot| view.bundles.choose(slot, turn.worker));
     match chosen.filter(|(sa, _)| carries(sa, slot)) {

@@ -81,8 +81,8 @@ impl SlotKey {
 
     /// What packets find the slot by, in transport mode.
     fn ends(self) -> Option<Ends> {
-        let SlotKey { mode, source, destination, reqid, spi, .. } = self;
-        (mode == Mode::Transport).then_some(Ends { source, destination, reqid, spi })
+        let SlotKey { if_id, mode, source, destination, reqid, spi, .. } = self;
+        (mode == Mode::Transport).then_some(Ends { source, destination, if_id, reqid, spi })
     }
 }
 
