@@ -11,6 +11,7 @@ use dataplane::policy::{Action, Direction, Policy, PolicyConfig};
 use dataplane::prefix::{Family, Prefix};
 use dataplane::sa::{Sa, SaConfig};
 use dataplane::selector::Selector;
+use dataplane::spd::DefaultAction;
 use dataplane::tunnel::TunnelName;
 use dataplane::verdict::Verdict;
 use dataplane::view::View;
@@ -191,6 +192,12 @@ fn one_if_id_has_many_far_ends_which_routes_tell_apart() {
         view.spd.insert(Arc::new(Policy::new(PolicyConfig { selector, action, ..policy })));
     });
     assert_eq!(hub.drop(BLACK, &from(Site::East.host(false), 4)), Verdict::PolicyBlock);
+    // Nor where everything is forbidden that no policy lets in.
+    hub.change(|view| {
+        remove_policies(view);
+        view.spd.set_default(Direction::Forward, DefaultAction::Block);
+    });
+    assert_eq!(hub.drop(BLACK, &from(Site::East.host(false), 5)), Verdict::NoPolicy);
 }
 
 #[test]
