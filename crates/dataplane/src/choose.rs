@@ -225,7 +225,7 @@ pub(crate) fn protect<'v>(
     };
     let chosen = bundle.and_then(|slot| view.bundles.choose(slot, turn.worker));
     match chosen.filter(|(sa, _)| carries(sa, slot)) {
-        Some(_) if slot.stay.is_none() && turn.hold.must_follow(policy.index()) => {
+        Some(_) if slot.stay.is_none() && turn.hold.must_follow(slot, policy.index()) => {
             slot.stay = Some(Stay::begin(slot, policy.index(), turn.now_ns));
             return Err(Verdict::NoSa);
         }

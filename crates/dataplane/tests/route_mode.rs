@@ -200,6 +200,63 @@ fn one_if_id_has_many_far_ends_which_routes_tell_apart() {
     assert_eq!(hub.drop(BLACK, &from(Site::East.host(false), 5)), Verdict::NoPolicy);
 }
 
+/// A packet from the west's host to a far one.
+fn to(host: IpAddr) -> Vec<u8> {
+    Packet::udp(Site::West.host(false), host, 1, 2, 30).frame(RED)
+}
+
+/// Passes one packet on while others may wait: whether it was sealed.
+fn is_sealed(hub: &mut Gateway, frame: &[u8]) -> bool {
+    let before = hub.snapshot().of(Verdict::Sealed);
+    hub.inject(RED, frame);
+    hub.worker.turn();
+    hub.collect(BLACK).is_some() && hub.snapshot().of(Verdict::Sealed) == before + 1
+}
+
+#[test]
+fn who_waits_elsewhere_does_not_bring_the_policies_of_a_far_end_up() {
+    let mut hub = hub();
+    hub.change(|view| {
+        view.acquire_is_heard = true;
+        // One that blocks all, which no packet to a far end with an SA is asked about.
+        let selector = Selector::any(Family::V4);
+        let policy = ROUTED.policy(Direction::Out, Site::East);
+        let action = Action::Discard;
+        view.spd.insert(Arc::new(Policy::new(PolicyConfig { selector, action, ..policy })));
+        let selector = Selector::between(Site::West.inner(false), prefix("10.9.0.0/16")).unwrap();
+        let Action::Protect { template, .. } = policy.action else { unreachable!() };
+        let action = Action::Protect { template, bundle: Some(9) };
+        let waits = PolicyConfig { index: 100, selector, action, if_id: 0, ..policy };
+        view.spd.insert(Arc::new(Policy::new(waits)));
+    });
+    assert!(is_sealed(&mut hub, &to(Site::East.host(false))));
+    assert!(!is_sealed(&mut hub, &to(ip("10.9.0.1"))));
+    assert_eq!(hub.worker.waiting(), 1);
+    assert!(is_sealed(&mut hub, &to(Site::East.host(false))));
+}
+
+#[test]
+fn who_waits_for_a_far_end_keeps_back_only_its_own() {
+    let mut hub = hub();
+    let north = hub.view.bundles.get(1).cloned();
+    hub.change(|view| {
+        view.acquire_is_heard = true;
+        view.bundles.set(1, None);
+        let selector = Selector::any(Family::V4);
+        let policy = ROUTED.policy(Direction::Out, Site::East);
+        view.spd.insert(Arc::new(Policy::new(PolicyConfig { selector, ..policy })));
+    });
+    assert!(!is_sealed(&mut hub, &to(NORTH_HOST)));
+    assert!(is_sealed(&mut hub, &to(Site::East.host(false))), "the same policy, another tunnel");
+    hub.change(|view| {
+        view.bundles.set(1, north);
+    });
+    hub.inject(RED, &to(NORTH_HOST));
+    hub.worker.turn();
+    hub.turn_until_nothing_waits();
+    assert_eq!(hub.snapshot().of(Verdict::Sealed), 3);
+}
+
 #[test]
 fn a_far_end_without_an_sa_gets_nothing_and_others_do_not_get_its_packets() {
     let mut hub = hub();
