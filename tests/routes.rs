@@ -174,6 +174,21 @@ fn each_if_id_is_a_tunnel_that_routes_lead_into() {
 }
 
 #[test]
+fn before_there_is_a_tunnel_their_device_sends_nothing_in_clear() {
+    let (west, _west_host) = west();
+    let (east, _east_host) = far(&west, "black0", "192.0.2", 2);
+    west.ip("route add default via 192.0.2.2").expect("a route");
+    let near = Gateway::start_with(&west, &["red0", "black0"], Cores::Any(0), P2P);
+    // Whoever names the device has chosen the tunnels, whatever the routes say.
+    near.wait("no tunnel", |near| {
+        let _ = west.run("ping", &["-c", "1", "-W", "1", "-I", "tun0", "203.0.113.9"]);
+        near.verdict("no_tunnel") > 0
+    });
+    assert_eq!(near.verdict("forwarded"), 0, "nothing of it goes by the default route");
+    drop(east);
+}
+
+#[test]
 fn one_if_id_has_a_far_end_for_each_next_hop() {
     let (west, west_host) = west();
     let (east, east_host) = far(&west, "black0", "192.0.2", 2);

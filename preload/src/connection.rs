@@ -208,10 +208,12 @@ pub fn await_answer(fd: c_int) {
 
 /// Waits until the server has answered whatever it was sent. Keeps errno.
 ///
-/// The server takes the next frame only after it has queued the answers to the one before; and a
-/// Unix socket tells its sender when all was taken (`SIOCOUTQ`).
+/// The server takes several frames in a turn, at whose end it sends the answers. A `Sync` ends the turn, so when the
+/// second was taken, the turn of the first is over; and a Unix socket tells its sender when all was
+/// taken (`SIOCOUTQ`).
 pub fn synchronise(fd: c_int) {
     let saved = errno::get();
+    tell(fd, Frame::Sync);
     tell(fd, Frame::Sync);
     let deadline = Deadline::start();
     let mut turns = 0;

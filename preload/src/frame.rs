@@ -27,7 +27,7 @@ pub enum Frame {
         /// Its value.
         on: bool,
     },
-    /// Nothing. When the server has taken it, it has answered everything before it.
+    /// Nothing. When the server has taken another, it has answered everything before the first.
     Sync,
 }
 

@@ -17,10 +17,10 @@ pub enum Answer {
 const HEADER_LEN: usize = 16;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
-const NLM_F_DUMP: u16 = 0x300;
 
 /// Types whose success is answered with a message: GETSA, GETPOLICY, ALLOCSPI, GETAE, GETSADINFO,
-/// GETSPDINFO, GETDEFAULT (linux/xfrm.h). A failure is always answered.
+/// GETSPDINFO, GETDEFAULT (linux/xfrm.h). A failure is always answered. All that make lists are among them, so the
+/// flags of a list need no look: on other types they mean something else (`NLM_F_REPLACE`, `NLM_F_EXCL`).
 const ANSWERED: [u16; 7] = [0x12, 0x15, 0x16, 0x1f, 0x23, 0x25, 0x28];
 
 /// Looks at the netlink header of a datagram.
@@ -37,8 +37,7 @@ pub unsafe fn answer(parts: &[iovec]) -> Answer {
     let len = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
     let (kind, flags) = (word(4), word(6));
     let whole = len >= HEADER_LEN && len.next_multiple_of(4) >= total_len(parts);
-    let asks = flags & NLM_F_ACK != 0
-        || flags & NLM_F_REQUEST != 0 && (ANSWERED.contains(&kind) || flags & NLM_F_DUMP != 0);
+    let asks = flags & NLM_F_ACK != 0 || flags & NLM_F_REQUEST != 0 && ANSWERED.contains(&kind);
     if whole && len <= total_len(parts) && asks { Answer::Certain } else { Answer::Unknown }
 }
 
@@ -105,6 +104,15 @@ mod tests {
         assert_eq!(of(&message(40, 0x12, 1, 24), 0), Answer::Certain);
         assert_eq!(of(&message(40, 0x12, 0, 24), 0), Answer::Unknown);
         assert_eq!(of(&message(16, 0x15, 0x301, 0), 0), Answer::Certain);
+        assert_eq!(of(&message(16, 0x12, 0x301, 0), 0), Answer::Certain);
+    }
+
+    #[test]
+    fn a_change_is_no_list_whatever_its_flags() {
+        // NEWAE that replaces; NEWSA that makes, and must be the first.
+        assert_eq!(of(&message(64, 0x1e, 0x101, 48), 0), Answer::Unknown);
+        assert_eq!(of(&message(240, 0x10, 0x601, 224), 0), Answer::Unknown);
+        assert_eq!(of(&message(240, 0x10, 0x701, 224), 0), Answer::Unknown);
     }
 
     #[test]

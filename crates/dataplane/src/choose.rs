@@ -32,13 +32,13 @@ use crate::view::View;
 pub(crate) fn choose<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<'_>) {
     let side = view.spd.side(Direction::Out);
     let by_routes_alone = side.is_silent() && !batch.rejoined && turn.hold.len() == 0;
-    if by_routes_alone && view.tunnels.is_empty() {
+    if by_routes_alone && !view.has_tunnels() {
         return;
     }
     batch.seals = true;
     let is_cached = Flows::is_worth_it(&side);
     let by_policies_alone =
-        view.tunnels.is_empty() && !is_cached && !batch.rejoined && turn.hold.len() == 0;
+        !view.has_tunnels() && !is_cached && !batch.rejoined && turn.hold.len() == 0;
     let many = side.many().filter(|_| by_policies_alone);
     for slots in batch.slots.chunks_mut(BATCH_PACKETS) {
         if by_routes_alone && !view.vrfs.in_use() && tunnel::enter_all(slots, view, turn) {
@@ -59,7 +59,7 @@ pub(crate) fn choose<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<
             run.found = turn.flows.lookup(&side, flow, run.asked, run.presumed);
             if let Lookup::Policy(policy) = run.found {
                 policy.prefetch();
-                if !view.tunnels.is_empty() {
+                if view.has_tunnels() {
                     run.of(slots).for_each(|slot| slot.policy = Some(policy));
                 }
             }
@@ -128,7 +128,7 @@ fn decide<'v>(run: &Run<'v>, slots: &mut [Slot<'v>], verdict: Verdict) {
 /// The tunnels that routes lead into, of packets that no policy protects.
 #[inline]
 fn find_tunnels<'v>(run: &Run<'v>, slots: &mut [Slot<'v>], view: &'v View) {
-    if view.tunnels.is_empty() {
+    if !view.has_tunnels() {
         return;
     }
     let mut last = None;
@@ -221,11 +221,11 @@ pub(crate) fn protect<'v>(
 ) -> Result<(), Verdict> {
     let bundle = match template.mode {
         Mode::Tunnel => bundle,
-        Mode::Transport => transport::slot(&view.transport, template, &slot.flow),
+        Mode::Transport => transport::slot(&view.transport, policy, template, &slot.flow),
     };
     let chosen = bundle.and_then(|slot| view.bundles.choose(slot, turn.worker));
     match chosen.filter(|(sa, _)| carries(sa, slot)) {
-        Some(_) if slot.stay.is_none() && turn.hold.must_follow(policy.index()) => {
+        Some(_) if slot.stay.is_none() && turn.hold.must_follow(slot, policy.index()) => {
             slot.stay = Some(Stay::begin(slot, policy.index(), turn.now_ns));
             return Err(Verdict::NoSa);
         }

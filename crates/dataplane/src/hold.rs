@@ -14,6 +14,7 @@
 //! Each worker has a hold of its own. It asks nobody for SAs; `event.rs` does.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use wire::flow::Flow;
@@ -54,6 +55,8 @@ const ASK_AGAIN_NS: u64 = REPEAT_NS;
 pub(crate) struct Stay {
     /// The policy whose SA is missing.
     pub(crate) policy: u32,
+    /// The tunnel's row that the packet's route leads to, as one policy may be for many far ends.
+    row: Option<NonZeroU32>,
     /// The tunnel of route mode that the packet came through; 0 if none.
     pub(crate) if_id: u32,
     /// When it was missed first.
@@ -106,15 +109,16 @@ impl Hold {
     }
 
     /// Whether a packet of a policy must wait although its SA is there, because others of that policy
-    /// wait, and shall leave before it.
+    /// wait for the same tunnel, and shall leave before it.
     #[inline]
-    pub(crate) fn must_follow(&mut self, policy: u32) -> bool {
-        !self.packets.is_empty() && self.follows(policy)
+    pub(crate) fn must_follow(&mut self, slot: &Slot<'_>, policy: u32) -> bool {
+        !self.packets.is_empty() && self.follows(slot, policy)
     }
 
     #[cold]
-    fn follows(&mut self, policy: u32) -> bool {
-        let follows = self.packets.iter().any(|held| held.stay.policy == policy);
+    fn follows(&mut self, slot: &Slot<'_>, policy: u32) -> bool {
+        let wanted = (policy, row_of(slot));
+        let follows = self.packets.iter().any(|held| (held.stay.policy, held.stay.row) == wanted);
         self.hurried |= follows;
         follows
     }
@@ -199,13 +203,19 @@ impl Hold {
     }
 }
 
+/// The row that a packet's route leads to, from 1.
+fn row_of(slot: &Slot<'_>) -> Option<NonZeroU32> {
+    NonZeroU32::new(slot.tunnel?.row() + 1)
+}
+
 impl Stay {
     /// A packet begins to wait now, or goes on waiting for this policy.
     pub(crate) fn begin(slot: &Slot<'_>, policy: u32, now_ns: u64) -> Stay {
         match slot.stay {
-            Some(stay) => Stay { policy, brief: false, ..stay },
+            Some(stay) => Stay { policy, row: row_of(slot), brief: false, ..stay },
             None => Stay {
                 policy,
+                row: row_of(slot),
                 if_id: slot.came_by_tunnel(),
                 since_ns: now_ns,
                 opened: slot.inbound.is_some(),

@@ -271,9 +271,10 @@ fn inspect_run<'v>(run: &mut Run<'v>, slots: &mut [Slot<'v>], view: &'v View, tu
     };
     match policy {
         // A policy has room for one far end only. Where a tunnel's packets come from among those that
-        // their far ends tell apart, the routes say.
+        // their far ends tell apart, the routes say, unless what no policy lets in is to be blocked.
         Err(verdict @ (Verdict::NoPolicy | Verdict::PolicyMismatch))
-            if slot.inbound.is_some_and(|sa| sa.hot().if_id != 0) =>
+            if slot.inbound.is_some_and(|sa| sa.hot().if_id != 0)
+                && !matches!(run.found, Lookup::Default(DefaultAction::Block)) =>
         {
             run.unwelcome = Some(verdict);
             return;

@@ -193,6 +193,12 @@ impl Policy {
         self.index
     }
 
+    /// The tunnel of route mode that it is a policy of; 0 if of none.
+    #[inline]
+    pub(crate) fn if_id(&self) -> u32 {
+        self.hot.brief.if_id()
+    }
+
     /// Whether any bit of a port matters.
     #[inline]
     pub(crate) fn is_by_ports(&self) -> bool {
@@ -237,7 +243,7 @@ impl Policy {
         PolicyConfig {
             index: self.index,
             direction: self.hot.marks.direction(),
-            if_id: self.hot.brief.if_id(),
+            if_id: self.if_id(),
             selector: self.details.selector(&self.hot),
             priority: self.hot.priority,
             position: self.position,

@@ -17,7 +17,7 @@ use wire::ipv6_ext::Joint;
 use wire::{Overlay, checksum, ipv4, ipv6, protocol};
 use xsk::Frame;
 
-use crate::policy::Template;
+use crate::policy::{Policy, Template};
 use crate::table::Table;
 use crate::verdict::Verdict;
 
@@ -29,6 +29,8 @@ pub struct Ends {
     pub source: IpAddr,
     /// The packet's destination.
     pub destination: IpAddr,
+    /// The policy's `if_id`: with another, SAs are other tunnels'.
+    pub if_id: u32,
     /// The policy's reqid.
     pub reqid: u32,
     /// The SPI that the policy insists on; 0 for none.
@@ -38,12 +40,17 @@ pub struct Ends {
 /// The slots of [`View::bundles`](crate::view::View::bundles) that hold SAs in transport mode.
 pub type TransportSlots = Table<Ends, u32>;
 
-/// The slot for a packet, if an SA was ever there. An SA whose source is unspecified takes packets
-/// from any address.
+/// The slot for a packet of a policy with a template, if an SA was ever there. An SA whose source is
+/// unspecified takes packets from any address.
 #[inline]
-pub(crate) fn slot(slots: &TransportSlots, template: &Template, flow: &Flow) -> Option<u32> {
-    let (reqid, spi) = (template.reqid, template.spi);
-    let ends = Ends { source: flow.src, destination: flow.dst, reqid, spi };
+pub(crate) fn slot(
+    slots: &TransportSlots,
+    policy: &Policy,
+    template: &Template,
+    flow: &Flow,
+) -> Option<u32> {
+    let (if_id, reqid, spi) = (policy.if_id(), template.reqid, template.spi);
+    let ends = Ends { source: flow.src, destination: flow.dst, if_id, reqid, spi };
     slots.get(&ends).or_else(|| slots.get(&Ends { source: any(flow.src), ..ends })).copied()
 }
 

@@ -12,8 +12,8 @@
 //! have one `if_id`, told apart by their far ends (point-to-multipoint); then the routes say both who
 //! gets a packet and whose packets are welcome, and a policy is only needed to forbid.
 //!
-//! What never happens: that a packet which a route leads into a tunnel leaves in clear. Which routes
-//! lead where, and which slot takes all of a tunnel's packets, control decides.
+//! What never happens: that a packet which a route leads into a tunnel, or which the host sent to the tunnels'
+//! device, leaves in clear, whether there are tunnels or not. Which routes lead where, and which slot takes all of a tunnel's packets, control decides.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -26,7 +26,7 @@ use crate::choose::{carries, protect};
 use crate::cpu::prefetch;
 use crate::fib::{Fib, Lead, MANY};
 use crate::pages::Pages;
-use crate::policy::{Action, Direction, Template, next_id};
+use crate::policy::{Action, Direction, Kind, Template, next_id};
 use crate::prefix::Family;
 use crate::sa::Sa;
 use crate::spd::{DefaultAction, Lookup};
@@ -68,6 +68,11 @@ pub(crate) struct Entrance<'v> {
 }
 
 impl<'v> Entrance<'v> {
+    /// The number of the tunnel's row.
+    pub(crate) fn row(self) -> u32 {
+        self.number
+    }
+
     /// The SA that takes every packet, if there is one and nothing else is to be looked at.
     #[inline]
     pub(crate) fn simple(self) -> Option<&'v Sa> {
@@ -193,7 +198,7 @@ impl Tunnels {
 /// Looks up the routes of all packets that no policy has decided on, if there are tunnels, and asks for the
 /// memory of the rows that they lead to.
 pub(crate) fn ask_all(slots: &mut [Slot<'_>], view: &View) {
-    if view.tunnels.is_empty() {
+    if !view.has_tunnels() {
         return;
     }
     if view.vrfs.in_use() {
@@ -336,7 +341,7 @@ fn ask_each(slots: &mut [Slot<'_>], view: &View) {
 /// memory of the slot in which its SA is.
 #[inline]
 pub(crate) fn find<'v>(slot: &mut Slot<'v>, view: &'v View) -> Result<(), Verdict> {
-    if view.tunnels.is_empty() {
+    if !view.has_tunnels() {
         return Ok(());
     }
     let code = slot.lead.code();
@@ -363,7 +368,7 @@ pub(crate) fn enter<'v>(
     turn: &mut Turn<'_>,
 ) -> Result<(), Verdict> {
     // Packets that wait leave first, and what waits is known by its policy.
-    if turn.hold.len() != 0 {
+    if turn.hold.len() != 0 && is_by_policy(slot, number, view, turn) {
         return enter_by_policy(slot, number, into, view, turn);
     }
     if let Some((sa, whose)) = into.and_then(|into| view.bundles.choose(into, turn.worker))
@@ -379,6 +384,22 @@ pub(crate) fn enter<'v>(
         return Ok(());
     }
     enter_by_policy(slot, number, into, view, turn)
+}
+
+/// Whether policies are asked for a packet into a tunnel, SA or not, while others wait. Where the route chose among
+/// far ends only for one behind those that wait for the same policy: else what a policy says would count
+/// now and then, by who waits.
+#[cold]
+fn is_by_policy(slot: &Slot<'_>, number: u32, view: &View, turn: &mut Turn<'_>) -> bool {
+    let Some(name) = view.tunnels.names.get(number).filter(|name| name.remote.is_some()) else {
+        return true;
+    };
+    match view.spd.lookup_of(name.if_id, Direction::Out, &slot.flow) {
+        Lookup::Policy(policy) if policy.kind() == Kind::Protect => {
+            slot.stay.is_none() && turn.hold.must_follow(slot, policy.index())
+        }
+        _ => false,
+    }
 }
 
 /// The long way: the policies of the `if_id` are asked, as Linux's XFRM interfaces do for each packet.

@@ -79,6 +79,13 @@ impl View {
         self.host.is_some() || !self.tunnel_devices.is_empty()
     }
 
+    /// Whether a packet may have to go into a tunnel: its route leads into one, or the host sent it to the
+    /// tunnels' device.
+    #[inline]
+    pub(crate) fn has_tunnels(&self) -> bool {
+        !(self.tunnels.is_empty() && self.tunnel_devices.is_empty())
+    }
+
     /// Whether every packet in clear may come in, as no policy can say anything of it.
     #[inline]
     pub(crate) fn welcomes_clear(&self) -> bool {

@@ -246,7 +246,7 @@ fn transport_mode_has_udp_behind_its_own_header() {
             view.spd.insert(Arc::new(Policy::new(policy)));
             view.bundles.set(7, Some(sa));
             let SaConfig { source, destination, reqid, .. } = config;
-            view.transport.insert(Ends { source, destination, reqid, spi: 0 }, 7);
+            view.transport.insert(Ends { source, destination, if_id: 0, reqid, spi: 0 }, 7);
             let hop = NextHop { port: BLACK, gateway: Some(Site::East.outer(v6)) };
             view.fib.insert(Site::East.inner(v6), Route::Via(hop));
         });

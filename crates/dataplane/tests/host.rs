@@ -142,7 +142,7 @@ fn in_transport_mode(site: Site, v6: bool) -> (Gateway, SaConfig) {
     out.arm(&nonces()).unwrap();
     let SaConfig { source, destination, reqid, .. } = out.config();
     view.bundles.set(5, Some(out));
-    view.transport.insert(Ends { source, destination, reqid, spi: 0 }, 5);
+    view.transport.insert(Ends { source, destination, if_id: 0, reqid, spi: 0 }, 5);
     view.sad = Default::default();
     view.sad.insert(Arc::new(Sa::new(config(site)).unwrap()));
     for (direction, towards) in [(Direction::Out, site.peer()), (Direction::In, site)] {

@@ -11,6 +11,7 @@ use dataplane::policy::{Action, Direction, Policy, PolicyConfig};
 use dataplane::prefix::{Family, Prefix};
 use dataplane::sa::{Sa, SaConfig};
 use dataplane::selector::Selector;
+use dataplane::spd::DefaultAction;
 use dataplane::tunnel::TunnelName;
 use dataplane::verdict::Verdict;
 use dataplane::view::View;
@@ -191,6 +192,69 @@ fn one_if_id_has_many_far_ends_which_routes_tell_apart() {
         view.spd.insert(Arc::new(Policy::new(PolicyConfig { selector, action, ..policy })));
     });
     assert_eq!(hub.drop(BLACK, &from(Site::East.host(false), 4)), Verdict::PolicyBlock);
+    // Nor where everything is forbidden that no policy lets in.
+    hub.change(|view| {
+        remove_policies(view);
+        view.spd.set_default(Direction::Forward, DefaultAction::Block);
+    });
+    assert_eq!(hub.drop(BLACK, &from(Site::East.host(false), 5)), Verdict::NoPolicy);
+}
+
+/// A packet from the west's host to a far one.
+fn to(host: IpAddr) -> Vec<u8> {
+    Packet::udp(Site::West.host(false), host, 1, 2, 30).frame(RED)
+}
+
+/// Passes one packet on while others may wait: whether it was sealed.
+fn is_sealed(hub: &mut Gateway, frame: &[u8]) -> bool {
+    let before = hub.snapshot().of(Verdict::Sealed);
+    hub.inject(RED, frame);
+    hub.worker.turn();
+    hub.collect(BLACK).is_some() && hub.snapshot().of(Verdict::Sealed) == before + 1
+}
+
+#[test]
+fn who_waits_elsewhere_does_not_bring_the_policies_of_a_far_end_up() {
+    let mut hub = hub();
+    hub.change(|view| {
+        view.acquire_is_heard = true;
+        // One that blocks all, which no packet to a far end with an SA is asked about.
+        let selector = Selector::any(Family::V4);
+        let policy = ROUTED.policy(Direction::Out, Site::East);
+        let action = Action::Discard;
+        view.spd.insert(Arc::new(Policy::new(PolicyConfig { selector, action, ..policy })));
+        let selector = Selector::between(Site::West.inner(false), prefix("10.9.0.0/16")).unwrap();
+        let Action::Protect { template, .. } = policy.action else { unreachable!() };
+        let action = Action::Protect { template, bundle: Some(9) };
+        let waits = PolicyConfig { index: 100, selector, action, if_id: 0, ..policy };
+        view.spd.insert(Arc::new(Policy::new(waits)));
+    });
+    assert!(is_sealed(&mut hub, &to(Site::East.host(false))));
+    assert!(!is_sealed(&mut hub, &to(ip("10.9.0.1"))));
+    assert_eq!(hub.worker.waiting(), 1);
+    assert!(is_sealed(&mut hub, &to(Site::East.host(false))));
+}
+
+#[test]
+fn who_waits_for_a_far_end_keeps_back_only_its_own() {
+    let mut hub = hub();
+    let north = hub.view.bundles.get(1).cloned();
+    hub.change(|view| {
+        view.acquire_is_heard = true;
+        view.bundles.set(1, None);
+        let selector = Selector::any(Family::V4);
+        let policy = ROUTED.policy(Direction::Out, Site::East);
+        view.spd.insert(Arc::new(Policy::new(PolicyConfig { selector, ..policy })));
+    });
+    assert!(!is_sealed(&mut hub, &to(NORTH_HOST)));
+    assert!(is_sealed(&mut hub, &to(Site::East.host(false))), "the same policy, another tunnel");
+    hub.change(|view| {
+        view.bundles.set(1, north);
+    });
+    hub.inject(RED, &to(NORTH_HOST));
+    hub.worker.turn();
+    hub.turn_until_nothing_waits();
+    assert_eq!(hub.snapshot().of(Verdict::Sealed), 3);
 }
 
 #[test]
@@ -242,4 +306,26 @@ fn the_host_speaks_by_the_device_of_its_tunnels() {
     let (verdict, egress, up) = west.forward(BLACK, &sealed);
     assert_eq!((verdict, egress), (Verdict::HostOpened, HOST));
     assert_eq!(up, answer.bytes());
+}
+
+#[test]
+fn before_there_is_a_tunnel_their_device_sends_nothing_in_clear() {
+    let own = ip("10.1.0.254");
+    let astray = Packet::udp(own, ip("203.0.113.9"), 1, 2, 30);
+    for has_policies in [false, true] {
+        let mut west = Gateway::at(Site::West, &PLAIN);
+        west.change(|view| {
+            view.tunnel_devices = HOST..HOST + 1;
+            view.local.insert(own);
+            let hop = NextHop { port: BLACK, gateway: Some(Site::East.outer(false)) };
+            view.fib.insert(prefix("0.0.0.0/0"), Route::Via(hop));
+            if !has_policies {
+                remove_policies(view);
+            }
+        });
+        assert!(west.view.tunnels.is_empty());
+        assert_eq!(west.drop(HOST, &astray.bytes()), Verdict::NoTunnel);
+        // Where it was sent by a host behind, it goes its way.
+        assert_eq!(west.forward(RED, &astray.frame(RED)).0, Verdict::Forwarded);
+    }
 }

@@ -46,8 +46,8 @@ fn west(v6: bool, sas: &[SaConfig]) -> Gateway {
         let sa = Arc::new(Sa::new(config.clone()).unwrap());
         sa.arm(&space).unwrap();
         view.bundles.set(slot, Some(sa));
-        let SaConfig { source, destination, reqid, .. } = *config;
-        view.transport.insert(Ends { source, destination, reqid, spi: 0 }, slot);
+        let SaConfig { source, destination, if_id, reqid, .. } = *config;
+        view.transport.insert(Ends { source, destination, if_id, reqid, spi: 0 }, slot);
     }
     let far = Site::East.inner(v6);
     let hop = dataplane::fib::NextHop { port: BLACK, gateway: Some(Site::East.outer(v6)) };
@@ -159,6 +159,18 @@ fn the_packets_own_addresses_choose_the_sa() {
     }
     assert_eq!(west.drop(RED, &to(ip("10.2.0.8")).frame(RED)), Verdict::NoSa);
     assert_eq!(west.events.try_iter().count(), 1, "somebody is asked for it");
+}
+
+#[test]
+fn an_sa_of_a_tunnel_is_not_for_policies_of_none() {
+    let none = sa(false, Site::East);
+    let of_tunnel = SaConfig { spi: 0x77, if_id: 5, ..none.clone() };
+    let packet = Packet::towards(Site::East, false, 4).frame(RED);
+    let mut gateway = west(false, std::slice::from_ref(&of_tunnel));
+    assert_eq!(gateway.drop(RED, &packet), Verdict::NoSa);
+    let mut gateway = west(false, &[none.clone(), of_tunnel]);
+    let (_, _, sent) = gateway.forward(RED, &packet);
+    assert_eq!(unframe(BLACK, &sent)[20..24], none.spi.to_be_bytes());
 }
 
 #[test]

@@ -116,13 +116,21 @@ pub fn error(errno: i32) -> Vec<u8> {
     message(2, 0, &body)
 }
 
+const NOTHING: u16 = 1;
 const HANG_UP: u16 = 0x20;
 const HANG_UP_ONCE: u16 = 0x26;
 
+/// As the gateway does, in turns: what is there is read up to a frame that asks for nothing, and then answered.
 fn serve(connection: &OwnedFd, received: &Mutex<Vec<Received>>, script: &Script) {
     let mut port = 0;
     let mut buffer = [0; 65536];
-    while let Ok((_, len @ 1..)) = recv(connection, &mut buffer[..], RecvFlags::empty()) {
+    let mut answers = Vec::new();
+    loop {
+        let flags = if answers.is_empty() { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+        let len = recv(connection, &mut buffer[..], flags).map_or(0, |(_, len)| len);
+        if len == 0 && answers.is_empty() {
+            break;
+        }
         let mut rest = &buffer[..len];
         while rest.len() >= 16 {
             let size = u32::from_ne_bytes(rest[0..4].try_into().unwrap()) as usize;
@@ -138,15 +146,22 @@ fn serve(connection: &OwnedFd, received: &Mutex<Vec<Received>>, script: &Script)
                 return;
             }
             if kind < shim::BIND {
-                reply(connection, one, port, script);
+                reply(&mut answers, one, port, script);
             }
             rest = &rest[size.next_multiple_of(4).min(rest.len())..];
+        }
+        let ends_turn = len == 0 || buffer[4..6] == NOTHING.to_ne_bytes();
+        if !ends_turn {
+            continue;
+        }
+        for datagram in answers.drain(..) {
+            let _ = send(connection, &datagram, SendFlags::NOSIGNAL);
         }
     }
     let _ = rustix::net::shutdown(connection, rustix::net::Shutdown::Both);
 }
 
-fn reply(connection: &OwnedFd, request: &[u8], port: u32, script: &Script) {
+fn reply(queue: &mut Vec<Vec<u8>>, request: &[u8], port: u32, script: &Script) {
     let kind = u16::from_ne_bytes([request[4], request[5]]);
     let flags = u16::from_ne_bytes([request[6], request[7]]);
     let answers = match (script.get(&kind), flags) {
@@ -162,13 +177,13 @@ fn reply(connection: &OwnedFd, request: &[u8], port: u32, script: &Script) {
         if !event {
             stamp(&mut datagram, request, port);
         }
-        let _ = send(connection, &datagram, SendFlags::NOSIGNAL);
+        queue.push(datagram);
     }
     // A flush that is acknowledged comes after its event.
     if script.contains_key(&kind) && flags & 4 != 0 {
         let mut datagram = slowly(vec![error(0)]).remove(0);
         stamp(&mut datagram, request, port);
-        let _ = send(connection, &datagram, SendFlags::NOSIGNAL);
+        queue.push(datagram);
     }
 }
 

@@ -51,16 +51,15 @@ ip xfrm policy list index 0x10002
 ip xfrm policy flush
 # Types.
 ip xfrm policy add $SEL dir out ptype main $TMPL
-ip xfrm policy add $SEL dir out ptype sub $TMPL
 ip xfrm policy list
+ip xfrm policy list ptype main
 ip xfrm policy list ptype sub
-ip xfrm policy get $SEL dir out ptype sub
+ip xfrm policy get $SEL dir out ptype main
 ip xfrm policy count
 ip xfrm policy delete $SEL dir out ptype main
 ip xfrm policy list
+ip xfrm policy add $SEL dir out ptype main $TMPL
 ip xfrm policy flush ptype main
-ip xfrm policy list
-ip xfrm policy flush ptype sub
 ip xfrm policy list
 # Limits.
 ip xfrm policy add $SEL dir out limit time-soft 100 limit time-hard 200 limit byte-soft 300 limit byte-hard 400 limit packet-soft 500 limit packet-hard 600 limit time-use-soft 700 limit time-use-hard 800 $TMPL

@@ -24,7 +24,6 @@ ip xfrm policy flush
 ip xfrm policy list
 ip xfrm policy flush
 ip xfrm policy flush ptype main
-ip xfrm policy flush ptype sub
 # The list goes newest first, whatever the priority; an update makes a policy the newest.
 ip xfrm policy add src 10.1.0.0/16 dst 10.2.0.0/16 dir out priority 30
 ip xfrm policy add src 10.1.0.0/16 dst 10.3.0.0/16 dir out priority 10

@@ -1,5 +1,5 @@
 # Replies and dumps, message by message: types, flags, sequence numbers, lengths, attribute order.
-@set PLUS flag esn replay-window 128 mark 1 mask 3 output-mark 5 mask 6 if_id 4 tfcpad 7 extra-flag dont-encap-dscp
+@set PLUS flag esn replay-window 128 mark 1 mask 3 output-mark 5 mask 6 if_id 4 extra-flag dont-encap-dscp
 rawxfrm LEN 1200 0103 01000000 00000000
 rawxfrm LEN 1500 0103 02000000 00000000
 ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0xc100 reqid 1 mode tunnel aead 'rfc4106(gcm(aes))' 0x000102030405060708090a0b0c0d0e0f10111213 128

@@ -16,10 +16,9 @@ ip xfrm state add $ID spi 0x300b mode tunnel output-mark 0x20 $GCM
 ip xfrm state add $ID spi 0x300c mode tunnel output-mark 0x20 mask 0xff $GCM
 ip xfrm state add $ID spi 0x300d mode tunnel if_id 0x30 $GCM
 ip xfrm state add $ID spi 0x300e mode tunnel if_id 0 $GCM
-ip xfrm state add $ID spi 0x300f mode tunnel tfcpad 256 $GCM
 ip xfrm state add $ID spi 0x3010 mode tunnel seq 0x77 $GCM
 ip xfrm state add $ID spi 0x3011 mode tunnel coa 192.0.2.9 $GCM
-ip xfrm state add $ID spi 0x3012 mode tunnel mark 1 mask 3 if_id 4 output-mark 5 mask 6 tfcpad 7 extra-flag dont-encap-dscp replay-window 64 flag esn reqid 8 seq 9 $GCM
+ip xfrm state add $ID spi 0x3012 mode tunnel mark 1 mask 3 if_id 4 output-mark 5 mask 6 extra-flag dont-encap-dscp replay-window 64 flag esn reqid 8 seq 9 $GCM
 ip xfrm state add $ID spi 0x3013 mode tunnel extra-flag 0x4 $GCM
 ip xfrm state list
 ip -s xfrm state list

@@ -17,7 +17,7 @@ ip xfrm state update $ID spi 0x6000 mode tunnel reqid 1 sel src 10.0.0.0/8 dst 1
 ip xfrm state get $ID spi 0x6000
 ip xfrm state update $ID spi 0x6000 mode tunnel reqid 1 flag esn replay-window 64 $GCM
 ip xfrm state get $ID spi 0x6000
-ip xfrm state update $ID spi 0x6000 mode tunnel reqid 1 if_id 5 output-mark 6 extra-flag dont-encap-dscp tfcpad 9 $GCM
+ip xfrm state update $ID spi 0x6000 mode tunnel reqid 1 if_id 5 output-mark 6 extra-flag dont-encap-dscp $GCM
 ip xfrm state get $ID spi 0x6000
 ip xfrm state update $ID spi 0x6000 mode transport reqid 1 $GCM
 ip xfrm state get $ID spi 0x6000

@@ -44,7 +44,8 @@ impl Default for Candidates {
 }
 
 impl Candidates {
-    fn all(&self) -> &[Candidate] {
+    /// All of them, in order.
+    pub fn all(&self) -> &[Candidate] {
         match self {
             Candidates::One(one) => std::slice::from_ref(one),
             Candidates::Many(many) => many,

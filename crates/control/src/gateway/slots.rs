@@ -1,7 +1,8 @@
 //! The slots of `View::bundles`: which exist, which SAs fit each, and filling them.
 //!
 //! An SA is kept with its ends; that it fits the slots for its own SPI as well as those for any is seen
-//! when one is filled.
+//! when one is filled. It is kept a second time for slots that know its far end alone: those that routes
+//! name, and those of templates without a source, as long as there are such.
 //!
 //! Policies that want the same SA share a slot. A slot is filled with the best SAs that fit: one for
 //! all workers, and one for each worker that has its own. `candidates.rs` says what is best, and
@@ -23,10 +24,22 @@ use super::candidates::{Candidate, Candidates, SHARED};
 use super::short::{KEY_BYTES_MAX, Parts, Short, put, put_address};
 use crate::xfrm::SaId;
 
+/// What is known of the ends of a slot's SA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Known {
+    /// Both.
+    Both,
+    /// The far one: the template has no source, for which Linux asks its routes (`xfrm_get_saddr`).
+    FarByTemplate,
+    /// The far one: a route names it.
+    FarByRoute,
+}
+
 /// What a slot's SA must be. An SPI of zero stands for any; a reqid of zero does not, as in
 /// `xfrm_state_find`: a policy without one takes SAs without one, and no other tunnel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlotKey {
+    known: Known,
     if_id: u32,
     mode: Mode,
     source: IpAddr,
@@ -38,7 +51,9 @@ pub struct SlotKey {
 impl SlotKey {
     /// What a template asks for, in a policy of an `if_id`.
     pub fn of(template: &Template, if_id: u32) -> SlotKey {
+        let is_open = template.mode == Mode::Tunnel && template.source.is_unspecified();
         SlotKey {
+            known: if is_open { Known::FarByTemplate } else { Known::Both },
             if_id,
             mode: template.mode,
             source: template.source,
@@ -48,28 +63,31 @@ impl SlotKey {
         }
     }
 
-    /// Every slot that an SA fits.
+    /// Every slot that an SA fits which knows both ends.
     fn fitted_by(sa: &Sa) -> [SlotKey; 2] {
+        let known = Known::Both;
         let (source, destination, reqid) = (sa.source(), sa.destination(), sa.reqid());
         let (mode, if_id) = (sa.mode(), sa.if_id());
-        [0, sa.spi()].map(|spi| SlotKey { if_id, mode, source, destination, reqid, spi })
+        [0, sa.spi()].map(|spi| SlotKey { known, if_id, mode, source, destination, reqid, spi })
     }
 
-    /// Any SA of an `if_id` to a far end. No template asks for that: the source of one that an SA fits
-    /// is an address.
+    /// Any SA of an `if_id` to a far end.
     pub fn to_far_end(if_id: u32, destination: IpAddr) -> SlotKey {
-        let source = match destination {
-            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        SlotKey { if_id, mode: Mode::Tunnel, source, destination, reqid: 0, spi: 0 }
+        let (source, known) = (unspecified(destination), Known::FarByRoute);
+        SlotKey { known, if_id, mode: Mode::Tunnel, source, destination, reqid: 0, spi: 0 }
+    }
+
+    /// The slot of templates without a source that an SA fits, in tunnel mode.
+    fn without_source(sa: &Sa) -> SlotKey {
+        let [any, _] = SlotKey::fitted_by(sa);
+        SlotKey { known: Known::FarByTemplate, source: unspecified(any.destination), ..any }
     }
 
     /// The slot's ends, whatever its SPI.
     fn ends_key(&self) -> EndsKey {
-        let SlotKey { if_id, mode, source, destination, reqid, .. } = *self;
+        let SlotKey { known, if_id, mode, source, destination, reqid, .. } = *self;
         let mut parts = Parts::new();
-        put(&mut parts, &[u8::from(mode == Mode::Transport)]);
+        put(&mut parts, &[u8::from(mode == Mode::Transport) | (known as u8) << 1]);
         put(&mut parts, &reqid.to_ne_bytes());
         put_address(&mut parts, source);
         put_address(&mut parts, destination);
@@ -81,12 +99,29 @@ impl SlotKey {
 
     /// What packets find the slot by, in transport mode.
     fn ends(self) -> Option<Ends> {
-        let SlotKey { mode, source, destination, reqid, spi, .. } = self;
-        (mode == Mode::Transport).then_some(Ends { source, destination, reqid, spi })
+        let SlotKey { if_id, mode, source, destination, reqid, spi, .. } = self;
+        (mode == Mode::Transport).then_some(Ends { source, destination, if_id, reqid, spi })
     }
 }
 
-/// Mode, reqid, two addresses and, of a tunnel in route mode, its `if_id`: mostly 13 bytes for IPv4.
+fn unspecified(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// Whether SAs with these ends fit a slot that is `open`: a tunnel's, with all but the source in common.
+fn fits_open(ends: &EndsKey, open: &EndsKey, source_len: usize) -> bool {
+    fn rest(key: &EndsKey, source_len: usize) -> (Option<&[u8]>, Option<&[u8]>) {
+        let bytes = key.bytes();
+        (bytes.get(1..5), bytes.get(5 + source_len..))
+    }
+    let is_tunnel = ends.bytes().first() == Some(&(Known::Both as u8));
+    is_tunnel && rest(ends, source_len) == rest(open, source_len)
+}
+
+/// What is known of them and mode, reqid, two addresses and, of a tunnel in route mode, its `if_id`: mostly 13 bytes for IPv4.
 type EndsKey = Short<14>;
 const _: () = assert!(5 + 2 * 16 + 4 <= KEY_BYTES_MAX);
 
@@ -125,6 +160,8 @@ pub struct Slots {
     slots: HashMap<(EndsKey, u32), Slot>,
     /// SAs by their ends, whether there is a slot for them or not.
     candidates: HashMap<EndsKey, Candidates>,
+    /// How many slots have these ends of which a template named the far one alone.
+    open: HashMap<EndsKey, u32>,
     free: Vec<u32>,
     made: u32,
 }
@@ -141,6 +178,18 @@ impl Slots {
         by_route.then(|| SlotKey::to_far_end(sa.if_id(), sa.destination()))
     }
 
+    /// The slot of templates without a source that an SA fits, if there are such templates.
+    fn open_end(&self, sa: &Sa) -> Option<SlotKey> {
+        let may_be = sa.mode() == Mode::Tunnel && !self.open.is_empty();
+        let key = may_be.then(|| SlotKey::without_source(sa))?;
+        self.open.contains_key(&key.ends_key()).then_some(key)
+    }
+
+    /// Those of them that know the SA's far end alone.
+    fn by_far_end(&self, sa: &Sa) -> impl Iterator<Item = SlotKey> + use<> {
+        self.far_end(sa).into_iter().chain(self.open_end(sa))
+    }
+
     /// An SA is there, or is there with other properties after [`withdraw`](Slots::withdraw). The
     /// slots are to be filled anew then.
     pub fn offer(&mut self, offer: Offer<'_>, view: &mut View) {
@@ -154,16 +203,15 @@ impl Slots {
                 view.transport.insert(ends, number);
             }
         }
-        if let Some(key) = self.far_end(offer.sa) {
+        for key in self.by_far_end(offer.sa) {
             self.candidates.entry(key.ends_key()).or_default().insert(offer.candidate());
         }
     }
 
     /// An SA is not there any more. The slots are to be filled anew then.
     pub fn withdraw(&mut self, offer: Offer<'_>, view: &mut View) {
-        if let Some(key) = self.far_end(offer.sa)
-            && let Some(candidates) = self.candidates.get_mut(&key.ends_key())
-        {
+        for key in self.by_far_end(offer.sa) {
+            let Some(candidates) = self.candidates.get_mut(&key.ends_key()) else { continue };
             candidates.remove(offer.candidate());
             if candidates.is_empty(0) {
                 self.candidates.remove(&key.ends_key());
@@ -199,8 +247,10 @@ impl Slots {
         view: &mut View,
         armed: impl Fn(SaId) -> io::Result<Option<Arc<Sa>>>,
     ) -> io::Result<()> {
-        let keys = SlotKey::fitted_by(sa).into_iter().chain(self.far_end(sa));
-        keys.into_iter().try_for_each(|key| self.fill(key, view, &armed))
+        let of_far_end = self.by_far_end(sa);
+        let of_far_end = of_far_end.flat_map(|key| [0, sa.spi()].map(|spi| SlotKey { spi, ..key }));
+        let mut keys = SlotKey::fitted_by(sa).into_iter().chain(of_far_end);
+        keys.try_for_each(|key| self.fill(key, view, &armed))
     }
 
     fn fill(
@@ -235,9 +285,38 @@ impl Slots {
     ) -> io::Result<u32> {
         let (number, is_new) = self.join(key);
         if is_new {
+            if key.known == Known::FarByTemplate {
+                self.open(key);
+            }
             self.fill(key, view, &armed)?;
         }
         Ok(number)
+    }
+
+    /// A slot is new whose template has no source: looks for the SAs that are there already.
+    fn open(&mut self, key: SlotKey) {
+        let open = key.ends_key();
+        let slots = self.open.entry(open.clone()).or_default();
+        *slots += 1;
+        if *slots > 1 {
+            return;
+        }
+        let source_len = if key.source.is_ipv4() { 4 } else { 16 };
+        let fitting = self.candidates.iter().filter(|(ends, _)| fits_open(ends, &open, source_len));
+        let fitting: Vec<Candidate> = fitting.flat_map(|(_, some)| some.all()).copied().collect();
+        for candidate in fitting {
+            self.candidates.entry(open.clone()).or_default().insert(candidate);
+        }
+    }
+
+    /// The last policy of such a slot is gone.
+    fn close(&mut self, open: &EndsKey) {
+        let Some(slots) = self.open.get_mut(open) else { return };
+        *slots -= 1;
+        if *slots == 0 {
+            self.open.remove(open);
+            self.candidates.remove(open);
+        }
     }
 
     /// One more user of a slot: its number, and whether it is new and empty.
@@ -264,6 +343,9 @@ impl Slots {
             view.bundles.set(slot.number, None);
             self.free.push(slot.number);
             self.slots.remove(&named);
+            if key.known == Known::FarByTemplate {
+                self.close(&named.0);
+            }
         }
     }
 

@@ -212,7 +212,7 @@ fn template(wire: &UserTmpl) -> Option<Template> {
     })
 }
 
-/// A policy; `None` if it is not for packets: a socket's, or of the sub type that nobody uses.
+/// A policy; `None` if it is not for packets: a socket's, or of another type than main.
 pub fn policy(record: &PolicyRecord, wanted: Wanted, bundle: Option<u32>) -> Option<PolicyConfig> {
     if record.kind != policy_type::MAIN || !applies_to_packets(record.mark) {
         return None;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use wire::xfrm::netlink::{Datagram, HEADER_LEN, Header, NLMSG_OVERRUN};
+use wire::xfrm::netlink::{Datagram, HEADER_LEN, Header, NLMSG_NOOP, NLMSG_OVERRUN};
 use wire::xfrm::number::group;
 use wire::xfrm::shim;
 use zerocopy::{FromBytes, IntoBytes};
@@ -82,6 +82,13 @@ impl Queued {
 /// Brings into force what was asked for.
 pub(super) fn commit(server: &mut Server, backend: &mut dyn Backend) -> Result<(), Ended> {
     if server.has_changes() && !backend.commit(server) { Err(Ended) } else { Ok(()) }
+}
+
+/// Whether a frame asks for nothing (`NLMSG_NOOP`): who sends one goes on when the answers to all before it were sent,
+/// which it knows by the next having been read, in another turn.
+fn is_pause(frame: &[u8]) -> bool {
+    Header::read_from_bytes(frame)
+        .is_ok_and(|header| (header.kind, header.flags) == (NLMSG_NOOP, 0))
 }
 
 /// Why a connection ends.
@@ -165,6 +172,9 @@ impl Connection {
             };
             read += 1;
             requests += 1;
+            if is_pause(&buffer[..len.min(buffer.len())]) {
+                break;
+            }
             if len > buffer.len() {
                 self.refuse_oversized(buffer);
             } else if self.obey(&buffer[..len]) {

@@ -21,7 +21,7 @@ pub struct PolicyRecord {
     pub id: PolicyId,
     /// Its number in the interface.
     pub index: u32,
-    /// Main or sub, see [`wire::xfrm::number::policy_type`]; sub policies are looked up first.
+    /// See [`wire::xfrm::number::policy_type`]: main, but for what a journal of before may say.
     pub kind: u8,
     /// See [`wire::xfrm::number::direction`].
     pub direction: u8,

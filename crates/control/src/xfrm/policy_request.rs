@@ -192,13 +192,13 @@ fn check_direction(value: u8) -> Result<(), Failure> {
     if value < direction::MAX { Ok(()) } else { Err(Failure::invalid("Invalid policy direction")) }
 }
 
-/// The policy type that a request names.
+/// The policy type that a request names. There is one, as in kernels without `CONFIG_XFRM_SUB_POLICY`: packets
+/// are asked about once, and a second policy for each would only seem to be in force.
 pub(super) fn kind_of(attributes: &Attributes<'_>) -> Result<u8, Failure> {
     let kind = attributes.read::<UserpolicyType>(attr::POLICY_TYPE).unwrap_or_default().kind;
-    if matches!(kind, policy_type::MAIN | policy_type::SUB) {
-        Ok(kind)
-    } else {
-        Err(Failure::invalid("Invalid policy type"))
+    match kind {
+        policy_type::MAIN => Ok(kind),
+        _ => Err(Failure::invalid("Invalid policy type")),
     }
 }
 

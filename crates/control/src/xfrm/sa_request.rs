@@ -379,6 +379,10 @@ fn initialise(
     if attributes.has(attr::NAT_KEEPALIVE_INTERVAL) {
         return Err(Failure::because(Errno::OPNOTSUPP, "NAT keepalives are the IKE daemon's here"));
     }
+    if attributes.read::<u32>(attr::TFCPAD).is_some_and(|padding| padding != 0) {
+        // Whoever asks for it would think that lengths say nothing.
+        return Err(Failure::because(Errno::OPNOTSUPP, "TFC padding is not done here"));
+    }
     let offload: UserOffload = attributes.read(attr::OFFLOAD_DEV).unwrap_or_default();
     if offload.flags & !OFFLOAD_FLAGS_KNOWN != 0 {
         return Err(Failure::invalid("Unrecognized flags in offload request"));

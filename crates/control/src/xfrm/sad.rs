@@ -214,6 +214,15 @@ impl Sad {
         self.newest(self.by_addresses.get(key), |sa| sa.parameters().mark.accepts(mark.key()))
     }
 
+    /// Whether there is one for an `if_id`, which those that look for one to fill do not ask about.
+    pub(super) fn has_larval(&self, key: &LarvalKey, mark: Mark, if_id: u32) -> bool {
+        let found = self.newest(self.by_addresses.get(key), |sa| {
+            let parameters = sa.parameters();
+            parameters.mark.accepts(mark.key()) && parameters.if_id == if_id
+        });
+        found.is_some()
+    }
+
     /// The larval SA that ACQUIRE number `seq` announced, for the same CPU.
     pub(super) fn find_acquire(&self, seq: u32, mark: u32, cpu: Option<u32>) -> Option<SaId> {
         self.newest(self.by_acquire.get(&seq), |sa| {

@@ -329,7 +329,7 @@ impl Server {
 
     fn waits_for(&self, parameters: &SaParameters) -> bool {
         let key = super::sad::LarvalKey::of(parameters);
-        self.sad.find_larval(&key, parameters.mark).is_some()
+        self.sad.has_larval(&key, parameters.mark, parameters.if_id)
     }
 
     /// Numbers ACQUIREs; 0 stands for none.

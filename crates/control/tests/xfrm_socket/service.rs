@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, socket};
 use wire::xfrm::address::Selector;
 use wire::xfrm::lifetime::LifetimeConfig;
-use wire::xfrm::netlink::{Datagram, NLM_F_ACK, NLMSG_DONE, NLMSG_ERROR};
+use wire::xfrm::netlink::{Datagram, Header, NLM_F_ACK, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP};
 use wire::xfrm::number::{AF_INET, group, msg};
 use wire::xfrm::policy::UserpolicyInfo;
 use wire::xfrm::sa::UsersaInfo;
@@ -63,6 +63,21 @@ fn replies_carry_the_bound_port_and_come_before_the_next_request_is_read() {
     assert_eq!(program.errno(), -Errno::EXIST.raw_os_error());
     assert_eq!(program.errno(), 0);
     assert!(program.receive().is_none());
+}
+
+#[test]
+fn a_frame_that_asks_for_nothing_ends_the_turn() {
+    let mut world = World::new();
+    let program = world.connect();
+    let pause = Header { len: 16, kind: NLMSG_NOOP, ..Header::default() };
+    program.send(&new_sa(1));
+    program.send(pause.as_bytes());
+    program.send(pause.as_bytes());
+    world.turn();
+    assert_eq!(program.errno(), 0);
+    assert!(readable(&world.clients), "what comes after is taken when the answer was sent");
+    world.turn();
+    assert!(!readable(&world.clients) && program.receive().is_none());
 }
 
 #[test]

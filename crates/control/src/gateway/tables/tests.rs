@@ -1,6 +1,7 @@
 //! Requests to a real XFRM server, and what the tables make of its changes.
 
 mod moving;
+mod slots;
 mod wiped;
 
 use std::net::IpAddr;
@@ -356,7 +357,7 @@ fn in_transport_mode_packets_find_the_newest_sa_between_their_ends() {
     let directory = tempfile::tempdir().unwrap();
     let mut gateway = Fixture::start(directory.path());
     let chosen = |gateway: &Fixture, spi| {
-        let ends = Ends { source: WEST, destination: EAST, reqid: 7, spi };
+        let ends = Ends { source: WEST, destination: EAST, if_id: 0, reqid: 7, spi };
         let slot = gateway.view.transport.get(&ends)?;
         gateway.view.bundles.get(*slot).map(|sa| sa.config().spi)
     };

@@ -74,6 +74,18 @@ fn a_packet_without_sa_is_asked_for_once() {
 }
 
 #[test]
+fn each_tunnel_of_the_same_ends_is_asked_for() {
+    let mut bench = Bench::new();
+    bench.accept(&new_policy("10.2.0.1", direction::OUT).with(attr::IF_ID, &1u32));
+    bench.accept(&new_policy("10.2.0.1", direction::OUT).with(attr::IF_ID, &2u32));
+    let ask = |bench: &mut Bench, id| {
+        let asked = bench.server.acquire(PolicyId(id), &flow(None), bench.now, &());
+        Answer::new(asked).events.len()
+    };
+    assert_eq!([0, 1, 0, 1].map(|id| ask(&mut bench, id)), [1, 1, 0, 0]);
+}
+
+#[test]
 fn in_transport_mode_the_packets_ends_are_asked_for() {
     let mut bench = Bench::new();
     for (number, open) in [(0, true), (1, false)] {

@@ -63,14 +63,11 @@ fn a_policy_is_found_by_selector_or_index_and_by_everything_else() {
     bench.accept(&new_policy("10.2.0.1", FWD));
     bench.accept(&new_policy("10.2.0.1", OUT).with(attr::IF_ID, &5u32));
     bench.accept(&new_policy("10.2.0.1", OUT).with(attr::MARK, &Mark { v: 1, m: 3 }));
-    let sub = UserpolicyType { kind: 1, ..UserpolicyType::default() };
-    bench.accept(&new_policy("10.2.0.1", OUT).with(attr::POLICY_TYPE, &sub));
 
     let get = || policy_id(msg::GETPOLICY, "10.2.0.1", OUT);
     assert_eq!(shown(&mut bench, get()).index, 1);
     assert_eq!(shown(&mut bench, get().with(attr::IF_ID, &5u32)).index, 17);
     assert_eq!(shown(&mut bench, get().with(attr::MARK, &Mark { v: 1, m: 3 })).index, 25);
-    assert_eq!(shown(&mut bench, get().with(attr::POLICY_TYPE, &sub)).index, 33);
     bench.refuse(&get().with(attr::MARK, &Mark { v: 1, m: 1 }), Errno::NOENT, "");
     bench.refuse(&policy_id(msg::GETPOLICY, "10.2.0.1", IN), Errno::NOENT, "");
     bench.refuse(
@@ -169,20 +166,23 @@ fn what_a_kernel_refuses() {
 }
 
 #[test]
-fn flushing_by_type() {
+fn policies_are_of_one_type() {
     let mut bench = Bench::new();
-    let sub = UserpolicyType { kind: 1, ..UserpolicyType::default() };
+    let of = |kind| UserpolicyType { kind, ..UserpolicyType::default() };
     let flush = || Request::new(msg::FLUSHPOLICY, &[0u8; 0]);
     assert!(bench.accept(&flush()).events.is_empty());
-    bench.accept(&new_policy("10.2.0.1", OUT).with(attr::POLICY_TYPE, &sub));
-    bench.accept(&new_policy("10.2.0.1", OUT));
-    let answer = bench.accept(&flush());
-    assert_eq!(answer.kinds(), [(group::POLICY, msg::FLUSHPOLICY)]);
+    let add = || new_policy("10.2.0.1", OUT);
+    for kind in [1, 9] {
+        for request in [add(), flush()] {
+            let request = request.with(attr::POLICY_TYPE, &of(kind));
+            bench.refuse(&request, Errno::INVAL, "Invalid policy type");
+        }
+    }
+    bench.accept(&add().with(attr::POLICY_TYPE, &of(0)));
     assert_eq!(bench.server.sizes().1, 1);
-    bench.accept(&flush().with(attr::POLICY_TYPE, &sub));
+    let answer = bench.accept(&flush().with(attr::POLICY_TYPE, &of(0)));
+    assert_eq!(answer.kinds(), [(group::POLICY, msg::FLUSHPOLICY)]);
     assert_eq!(bench.server.sizes().1, 0);
-    let bad = UserpolicyType { kind: 9, ..UserpolicyType::default() };
-    bench.refuse(&flush().with(attr::POLICY_TYPE, &bad), Errno::INVAL, "Invalid policy type");
 }
 
 #[test]

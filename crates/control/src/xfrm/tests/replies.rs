@@ -33,7 +33,6 @@ fn everything(spi: u32) -> Request {
         .with(attr::SET_MARK, &5u32)
         .with(attr::SET_MARK_MASK, &6u32)
         .with(attr::IF_ID, &4u32)
-        .with(attr::TFCPAD, &7u32)
         .with(attr::SA_EXTRA_FLAGS, &1u32)
         .with(attr::COADDR, &address("192.0.2.9"))
         .with(attr::REPLAY_ESN_VAL, &[window.as_bytes(), &[0; 16]].concat()[..])
@@ -64,7 +63,6 @@ fn an_sa_with_everything() {
         attr::COADDR,
         attr::LASTUSED,
         attr::ALG_AEAD,
-        attr::TFCPAD,
         attr::MARK,
         attr::SET_MARK,
         attr::SET_MARK_MASK,

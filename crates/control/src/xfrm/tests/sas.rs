@@ -172,6 +172,17 @@ fn what_a_kernel_refuses() {
 }
 
 #[test]
+fn padding_that_is_not_done_is_not_promised() {
+    let mut bench = Bench::new();
+    let padded = |by: u32| new_sa(1).with(attr::TFCPAD, &by);
+    for by in [1, 1400, u32::MAX] {
+        bench.refuse(&padded(by), Errno::OPNOTSUPP, "TFC padding is not done here");
+    }
+    assert!(bench.changes().is_empty());
+    bench.accept(&padded(0));
+}
+
+#[test]
 fn algorithms_that_are_not_carried() {
     let mut bench = Bench::new();
     let bare = || new_sa(1).without(attr::ALG_AEAD);
