@@ -13,7 +13,8 @@
 //! gets a packet and whose packets are welcome, and a policy is only needed to forbid.
 //!
 //! What never happens: that a packet which a route leads into a tunnel, or which the host sent to the tunnels'
-//! device, leaves in clear, whether there are tunnels or not. Which routes lead where, and which slot takes all of a tunnel's packets, control decides.
+//! device, leaves in clear, whether there are tunnels or not. Which routes lead where, and which slot takes
+//! all of a tunnel's packets, control decides.
 
 use std::net::{IpAddr, Ipv4Addr};
 
