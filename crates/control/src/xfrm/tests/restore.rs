@@ -60,6 +60,7 @@ fn check(server: &Server, journal: &[u8]) {
         let (again, _) = restored(bytes);
         assert_eq!(image(&again), image(server));
         assert_eq!(again.sizes(), server.sizes());
+        assert_eq!(again.defaults, server.defaults);
         assert!(super::super::spd::consistent(&again.spd));
     }
 }
@@ -109,6 +110,17 @@ fn everything_that_can_be_installed_comes_back() {
     let kinds: Vec<String> = kinds.collect();
     assert_eq!(kinds, ["sa 0", "policy 1", "policy 10", "forward 1"]);
     assert!(!server.has_changes(), "nothing is news to the journal");
+}
+
+#[test]
+fn default_actions_outlive_the_process_with_nothing_installed() {
+    let mut bench = Bench::new();
+    let blocked = UserpolicyDefault { input: 0, forward: default_action::BLOCK, output: 0 };
+    bench.accept(&Request::new(msg::SETDEFAULT, &blocked));
+    let journal = touched(&mut bench.server);
+    check(&bench.server, &journal);
+    let (_, changes) = restored(&image(&bench.server));
+    assert!(matches!(changes[..], [Change::DefaultsChanged(_)]));
 }
 
 /// A bench whose server goes on where the journal ends.
