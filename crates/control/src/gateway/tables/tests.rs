@@ -296,6 +296,22 @@ fn an_sa_that_moves_goes_on_with_its_numbers() {
 }
 
 #[test]
+fn an_update_leads_an_sa_into_another_tunnel() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut gateway = Fixture::start(directory.path());
+    let tunnel = 9u32.to_ne_bytes();
+    let template = template(7);
+    let parts = [(attr::TMPL, template.as_bytes()), (attr::IF_ID, &tunnel[..])];
+    gateway.send(msg::NEWPOLICY, &policy(action::ALLOW), &parts);
+    gateway.add_sa(0x101, 7);
+    assert_eq!(gateway.chosen(), None, "it is no tunnel's");
+    let more = [(attr::IF_ID, &tunnel[..])];
+    gateway.send_sa(msg::UPDSA, 0x101, 7, EAST, mode::TUNNEL, &more);
+    assert_eq!(gateway.chosen(), Some(0x101));
+    assert_eq!(gateway.view.sad.get(0x101, EAST).unwrap().if_id(), 9);
+}
+
+#[test]
 fn new_sequence_numbers_leave_an_sas_counters_alone() {
     let directory = tempfile::tempdir().unwrap();
     let mut gateway = Fixture::start(directory.path());
