@@ -1,11 +1,13 @@
 //! What time and traffic do.
 
+use wire::xfrm::algorithm::{Algorithm, Name};
 use wire::xfrm::event::{UserExpire, UserPolexpire};
 use wire::xfrm::lifetime::LifetimeConfig;
 use wire::xfrm::netlink::NLM_F_REQUEST;
 use wire::xfrm::number::{attr, direction, group, msg};
 use wire::xfrm::policy::UserpolicyInfo;
 use wire::xfrm::sa::{UsersaInfo, UserspiInfo};
+use zerocopy::IntoBytes;
 
 use super::super::{Change, PolicyCounters, PolicyId, SaCounters, SaId};
 use super::bench::*;
@@ -136,6 +138,22 @@ fn a_reservation_is_forgotten() {
     assert_eq!(hardness(&bench.tick(1)), [1]);
     assert!(bench.changes().is_empty(), "the data plane never knew of it");
     bench.accept(&new_sa(9));
+}
+
+#[test]
+fn a_probe_is_gone_by_itself() {
+    let mut bench = Bench::new();
+    let nowhere = |info: &mut UsersaInfo| {
+        (info.saddr, info.id.daddr) = (Default::default(), Default::default());
+    };
+    let cipher = Algorithm { name: Name::new("aes"), key_len: 128 };
+    let cipher = [cipher.as_bytes(), &[7; 16]].concat();
+    let probe = new_sa(9).change(nowhere).without(attr::ALG_AEAD);
+    bench.accept(&probe.with(attr::ALG_CRYPT, &cipher[..]));
+    assert!(hardness(&bench.tick(29)).is_empty());
+    assert_eq!(hardness(&bench.tick(1)), [1]);
+    assert_eq!(bench.server.sizes().0, 0);
+    assert!(bench.changes().is_empty(), "the data plane never knew of it");
 }
 
 #[test]
