@@ -157,6 +157,23 @@ fn a_probe_is_gone_by_itself() {
 }
 
 #[test]
+fn a_clock_that_goes_back_does_not_have_sas_looked_at_all_the_time() {
+    let mut bench = Bench::new();
+    let limits = LifetimeConfig { hard_add_expires_seconds: 10_000, ..LifetimeConfig::UNLIMITED };
+    bench.accept(&limited(limits));
+    bench.tick(5000);
+    bench.now -= 1000;
+    bench.accept(&new_sa(2).change(|info: &mut UsersaInfo| info.lft = limits));
+    // The first look at it.
+    bench.tick(1);
+    bench.changes();
+    bench.server.forget_touched();
+    bench.tick(1);
+    assert!(!bench.server.has_changes(), "nothing is due, so the journal has nothing to hear");
+    assert_eq!(hardness(&bench.tick(9998)), [1, 1]);
+}
+
+#[test]
 fn a_policy_is_reminded_of_until_it_goes() {
     let mut bench = Bench::new();
     let limits = LifetimeConfig {
