@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use wire::xfrm::address::Be16;
 use wire::xfrm::number::encap_type;
+use wire::xfrm::replay::ReplayStateEsn;
 use wire::xfrm::sa::{EncapTmpl, UsersaFlush};
 
 const NORTH: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 9));
@@ -159,6 +160,36 @@ fn another_key_is_another_sa() {
     gateway.end_all_departures();
     assert_eq!(gateway.listed(0x101, EAST), Some((4500, 4500)));
     assert_eq!(gateway.chosen(), Some(0x101));
+}
+
+#[test]
+fn with_another_window_it_keeps_its_tunnel_its_place_and_its_counters() {
+    let (directory, mut gateway) = start();
+    let mut options = std::fs::File::options();
+    options.read(true).write(true).create_new(true);
+    let file = options.open(directory.path().join("ledger")).unwrap();
+    let ledger = Ledger::open(xsk::Region::open(file).unwrap(), 1);
+    gateway.tables.keep_in(ledger, HashMap::new());
+    let numbers = ReplayState { oseq: 90, seq: 80, bitmap: 1 };
+    gateway.add_udp_sa(0x101, EAST, (4500, 4500), numbers);
+    gateway.sa(0x101).sa.count(3, 300, 1, false);
+    gateway.take_away(0x101, EAST);
+    let head = ReplayStateEsn { bmp_len: 4, replay_window: 128, ..ReplayStateEsn::default() };
+    let window = [head.as_bytes(), &[0; 16]].concat();
+    let encap = udp(4500, 999);
+    let tunnel = 9u32.to_ne_bytes();
+    let more = [
+        (attr::ENCAP, encap.as_bytes()),
+        (attr::REPLAY_ESN_VAL, &window[..]),
+        (attr::IF_ID, &tunnel[..]),
+    ];
+    gateway.send_sa(msg::NEWSA, 0x101, 7, EAST, mode::TUNNEL, &more);
+    let installed = gateway.sa(0x101);
+    let stats = installed.sa.stats();
+    assert_eq!((stats.sent, stats.received), (90, 80));
+    assert_eq!((installed.sa.if_id(), installed.sa.replay().window()), (9, 128));
+    assert!(installed.sa.place().is_some(), "the next process finds it");
+    assert_eq!((stats.usage.packets, installed.before()), (3, (3, 300)), "limits go on");
 }
 
 #[test]
