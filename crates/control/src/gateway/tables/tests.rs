@@ -32,6 +32,8 @@ struct Fixture {
     view: View,
     /// Every byte of new SAs' keys.
     key: u8,
+    /// Limits of new SAs.
+    limits: LifetimeConfig,
 }
 
 impl Fixture {
@@ -47,7 +49,7 @@ impl Fixture {
         let tables = Tables::new(Engine::AwsLc, nonces.unwrap(), clock, guard, &left, &mut view);
         let mut server = Server::new(Settings { cpus: 8, ..Settings::default() });
         server.set_listeners(0);
-        Fixture { server, tables, view, key: 7 }
+        Fixture { server, tables, view, key: 7, limits: LifetimeConfig::UNLIMITED }
     }
 
     /// Sends a request, and brings what it changed into the view.
@@ -97,7 +99,7 @@ impl Fixture {
     ) {
         let mut info = UsersaInfo {
             saddr: WEST.into(),
-            lft: LifetimeConfig::UNLIMITED,
+            lft: self.limits,
             reqid,
             family: AF_INET,
             mode,

@@ -9,12 +9,10 @@ use wire::xfrm::policy::UserpolicyDefault;
 use wire::xfrm::replay::ReplayStateEsn;
 use wire::xfrm::sa::UsersaInfo;
 
-use super::super::{
-    Bytes, Change, Entries, Flow, Places, SaCounters, SaId, Server, Settings, Walk,
-};
+use super::super::{Bytes, Change, Entries, Flow, Places, SaId, Server, Settings, Walk};
 use super::bench::*;
 use super::properties::{nearly_good, soup};
-use super::timers::hardness;
+use super::timers::{counted, hardness};
 
 /// Every SA has a place.
 struct Everywhere;
@@ -158,7 +156,7 @@ fn a_limit_that_passes_while_nobody_serves_is_announced_to_those_who_come_back()
     let mut after = taken_over(&bench, &journal);
     assert_eq!(after.tick(150).events.len(), 0, "nobody can have come back yet");
     assert_eq!(after.server.next_deadline(), Some(after.now + 2));
-    let beyond = SaCounters { packets: 1, bytes: 1 << 50, ..SaCounters::default() };
+    let beyond = counted(1 << 50, 1);
     let id = after.server.sad.ids().next().expect("the SA");
     after.figures.sas.insert(id, beyond);
     assert!(after.server.limit_reached(id, &after.figures).is_empty());

@@ -16,6 +16,12 @@ fn limited(limits: LifetimeConfig) -> Request {
     new_sa(1).change(|info: &mut UsersaInfo| info.lft = limits)
 }
 
+/// What the data plane counted of an SA that never moved.
+pub fn counted(bytes: u64, packets: u64) -> SaCounters {
+    let (total_bytes, total_packets) = (bytes, packets);
+    SaCounters { bytes, packets, total_bytes, total_packets, ..SaCounters::default() }
+}
+
 pub fn hardness(answer: &Answer) -> Vec<u8> {
     let expiries = answer.events.iter().map(|event| {
         assert_eq!((event.group, header(&event.bytes).kind), (group::EXPIRE, msg::EXPIRE));
@@ -83,7 +89,7 @@ fn traffic_counts() {
         ..LifetimeConfig::UNLIMITED
     }));
     let figures = |bench: &mut Bench, bytes, packets| {
-        let live = SaCounters { bytes, packets, ..SaCounters::default() };
+        let live = counted(bytes, packets);
         bench.figures.sas.insert(SaId(0), live);
         hardness(&bench.tick(1))
     };
@@ -114,7 +120,7 @@ fn a_limit_that_the_data_plane_saw_is_announced_at_once() {
     };
     bench.accept(&limited(limits).with(attr::SA_PCPU, &0u32));
     let reach = |bench: &mut Bench, packets| {
-        let live = SaCounters { packets, ..SaCounters::default() };
+        let live = counted(0, packets);
         bench.figures.sas.insert(SaId(0), live);
         Answer::new(bench.server.limit_reached(SaId(0), &bench.figures))
     };
@@ -154,6 +160,27 @@ fn a_probe_is_gone_by_itself() {
     assert_eq!(hardness(&bench.tick(1)), [1]);
     assert_eq!(bench.server.sizes().0, 0);
     assert!(bench.changes().is_empty(), "the data plane never knew of it");
+}
+
+#[test]
+fn what_the_data_plane_holds_up_is_announced_whatever_is_shown() {
+    let mut bench = Bench::new();
+    let limits = LifetimeConfig {
+        soft_packet_limit: 40,
+        hard_packet_limit: 50,
+        ..LifetimeConfig::UNLIMITED
+    };
+    bench.accept(&limited(limits));
+    let count = |bench: &mut Bench, total_packets| {
+        // It moved after 45 packets, and nothing is sent any more.
+        let live = SaCounters { packets: 0, total_packets, ..SaCounters::default() };
+        bench.figures.sas.insert(SaId(0), live);
+        hardness(&bench.tick(1))
+    };
+    assert!(count(&mut bench, 39).is_empty());
+    assert_eq!(count(&mut bench, 40), [0]);
+    assert_eq!(count(&mut bench, 50), [1]);
+    assert_eq!(bench.server.sizes().0, 0);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use wire::xfrm::address::Be16;
+use wire::xfrm::lifetime::LifetimeCurrent;
 use wire::xfrm::number::encap_type;
 use wire::xfrm::replay::ReplayStateEsn;
 use wire::xfrm::sa::{EncapTmpl, UsersaFlush};
@@ -204,6 +205,29 @@ fn counters_begin_anew_and_limits_do_not() {
     let shown = gateway.tables.sa(gateway.name(0x101)).unwrap();
     assert_eq!((shown.packets, shown.bytes), (0, 0));
     assert_eq!(sa.stats().usage.packets, gateway.sa(0x101).before().0);
+}
+
+#[test]
+fn a_hard_limit_that_is_reached_after_a_move_ends_the_sa() {
+    let (_directory, mut gateway) = start();
+    gateway.limits.hard_packet_limit = 10;
+    gateway.add_udp_sa(0x101, EAST, (4500, 4500), ReplayState::default());
+    let old = gateway.sa(0x101).sa.clone();
+    old.count(6, 600, 1, false);
+    gateway.take_away(0x101, EAST);
+    // As a daemon copies what it read, while packets go on.
+    old.count(2, 200, 1, false);
+    let encap = udp(4500, 999);
+    let read = LifetimeCurrent { packets: 6, bytes: 600, ..LifetimeCurrent::default() };
+    let more = [(attr::ENCAP, encap.as_bytes()), (attr::LTIME_VAL, read.as_bytes())];
+    gateway.send_sa(msg::NEWSA, 0x101, 7, EAST, mode::TUNNEL, &more);
+    let (id, new) = (gateway.name(0x101), gateway.sa(0x101).sa.clone());
+    gateway.server.tick(1_700_000_001, &gateway.tables);
+    assert!(!new.expired() && gateway.server.take_changes().is_empty());
+    new.count(2, 200, 1, false);
+    assert!(new.expired(), "nothing passes any more");
+    gateway.server.tick(1_700_000_002, &gateway.tables);
+    assert_eq!(gateway.server.take_changes(), [Change::SaRemoved(id)], "and it is said");
 }
 
 #[test]
