@@ -12,8 +12,9 @@ use crate::frame::Frame;
 use crate::table::{NetlinkOption, Slot};
 use crate::{errno, next};
 
-/// Where the gateway listens if the environment does not say.
-const DEFAULT_PATH: &CStr = c"/run/peregrine/default/xfrm.sock";
+/// Where the gateway listens if the environment does not say: one whose configuration names neither itself nor
+/// a directory.
+const DEFAULT_PATH: &CStr = c"/run/peregrine/gw0/xfrm.sock";
 
 /// Longest wait for an answer. The server answers in microseconds; a program that waits longer
 /// than this sees the answer late, as it would from a busy kernel.
@@ -349,4 +350,20 @@ fn poll(fd: c_int, events: i16, timeout_ms: c_int) -> bool {
     let ready = unsafe { libc::poll(&raw mut wanted, 1, timeout_ms) };
     errno::set(saved);
     ready > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DEFAULT_PATH;
+
+    #[test]
+    fn the_default_is_the_gateway_of_the_example() {
+        let example = include_str!("../../crates/control/src/config/example.toml");
+        let value = |key: &str| {
+            let of = |line: &'static str| line.strip_prefix(key)?.strip_suffix('"');
+            example.lines().find_map(of).unwrap()
+        };
+        let path = format!("{}/{}/xfrm.sock", value("# run_dir = \""), value("name = \""));
+        assert_eq!(DEFAULT_PATH.to_str(), Ok(&path[..]));
+    }
 }

@@ -273,8 +273,9 @@ impl Journal {
         let Some((log, walk)) = &mut self.anew else { return Ok(()) };
         let entries = server.write_some(walk, count, places, &mut self.buffer);
         frame::finish(self.buffer.vec());
+        log.append(&self.buffer, entries + 1)?;
         if entries != 0 {
-            return log.append(&self.buffer, entries);
+            return Ok(());
         }
         // Everything is in it, and everything that changed meanwhile.
         std::fs::rename(

@@ -359,9 +359,9 @@ impl Sa {
         self.rare.as_ref().is_some_and(|rare| rare.is_over(words.packets(), words.bytes()))
     }
 
-    /// Counts packets sealed or opened.
+    /// Counts packets sealed or opened: `alone` for the worker that has claimed the SA.
     #[inline]
-    pub(crate) fn count(&self, packets: u64, inner_bytes: u64, now_ns: u64, alone: bool) {
+    pub fn count(&self, packets: u64, inner_bytes: u64, now_ns: u64, alone: bool) {
         self.words().count(packets, inner_bytes, now_ns, alone);
     }
 

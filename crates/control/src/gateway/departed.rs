@@ -24,7 +24,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dataplane::sa::{Sa, SaConfig, SaError};
+use dataplane::sa::{Sa, SaError};
 
 use crate::xfrm::{SaId, SaRecord};
 
@@ -128,20 +128,10 @@ fn is_same(old: &SaRecord, new: &SaRecord) -> bool {
 }
 
 /// `old` as `new` says it is now; numbers only go up.
-pub fn moved(old: &Sa, new: &Sa) -> Result<Sa, SaError> {
+pub fn moved(old: &Sa, new: Sa) -> Result<Sa, SaError> {
     match old.moved(new.config()) {
-        // Another window or sequence mode cannot go on with the old one's: what that one may have
-        // received counts as received.
-        Err(SaError::Immutable) => {
-            let (stats, config) = (old.stats(), new.config());
-            Sa::new(SaConfig {
-                sent: config.sent.max(stats.sent),
-                received: config.received.max(stats.received),
-                received_bitmap: None,
-                if_id: 0,
-                ..config
-            })
-        }
+        // Another window or sequence mode cannot go on with the old one's.
+        Err(SaError::Immutable) => Ok(new.in_place_of(old)),
         result => result,
     }
 }

@@ -220,6 +220,7 @@ impl Tables {
         match known.sa.with_changes(|config| {
             config.limits = limits;
             config.encapsulation = encapsulation;
+            config.if_id = record.parameters.if_id;
         }) {
             Ok(sa) => self.put_sa(sa, record, false, view),
             Err(reason) => {

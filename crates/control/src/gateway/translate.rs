@@ -264,6 +264,8 @@ pub fn counters(sa: &Sa, clock: &Clock) -> SaCounters {
     SaCounters {
         bytes: stats.usage.bytes,
         packets: stats.usage.packets,
+        total_bytes: stats.usage.bytes,
+        total_packets: stats.usage.packets,
         use_time: clock.unix_seconds(stats.usage.first_use_ns).unwrap_or(0),
         last_used: clock.unix_seconds(stats.usage.last_use_ns).unwrap_or(0),
         output_sequence: stats.sent,

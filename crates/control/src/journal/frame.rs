@@ -65,6 +65,9 @@ pub enum Problem {
     /// A process ran that did not take it up.
     #[error("it is not of the last run: since then a gateway ran that knew nothing of it")]
     OtherRun,
+    /// It has nothing that a server says, not even its default actions: what it was is not known.
+    #[error("it says nothing, not even what the default actions were")]
+    Empty,
     /// The last frame is not whole, as a kill in the middle of writing leaves it.
     #[error("it ends in the middle of a record")]
     Cut,

@@ -115,10 +115,16 @@ impl Left {
         let mut entries = Entries::default();
         (left.good, left.problem) =
             frame::read(&left.bytes, boot, |payload| entries.add(payload).is_ok());
+        let says_something = entries.have_marks();
         let last = entries.epoch().or(frame::origin(&left.bytes).map(|(_, epoch)| epoch));
         drop(entries);
         if left.good != 0 && last != u32::from(epoch).checked_sub(1) {
             (left.good, left.problem) = (0, Some(Problem::OtherRun));
+        }
+        if !says_something {
+            // A kill between the header and the first frame leaves this, and so did earlier versions that wrote
+            // a journal anew while nothing was installed: default actions were not in it.
+            (left.good, left.problem) = (0, left.problem.or(Some(Problem::Empty)));
         }
         if left.problem.is_some() {
             let aside = bad_path(directory);

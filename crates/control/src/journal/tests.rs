@@ -1,7 +1,7 @@
 //! A directory with a journal in it, through every way in which it can be left.
 
 use super::*;
-use crate::xfrm::{Client, SaId, Settings};
+use crate::xfrm::{Change, Client, SaId, Settings};
 use dataplane::ledger::Place;
 use std::os::unix::fs::PermissionsExt;
 use wire::xfrm::Builder;
@@ -9,7 +9,8 @@ use wire::xfrm::address::Be32;
 use wire::xfrm::algorithm::{AlgorithmAead, Name};
 use wire::xfrm::lifetime::LifetimeConfig;
 use wire::xfrm::netlink::{Header, NLM_F_REQUEST};
-use wire::xfrm::number::{AF_INET, IPPROTO_ESP, attr, mode, msg};
+use wire::xfrm::number::{AF_INET, IPPROTO_ESP, attr, default_action, mode, msg};
+use wire::xfrm::policy::UserpolicyDefault;
 use wire::xfrm::sa::{UsersaId, UsersaInfo};
 use zerocopy::IntoBytes;
 
@@ -279,6 +280,49 @@ fn a_journal_that_cannot_be_written_is_removed_and_comes_back() {
         fixture.journal.turn(&fixture.server, &Everywhere);
     }
     assert_eq!(fixture.spis(), (1..=102).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_default_of_block_outlives_a_journal_that_was_written_anew_with_nothing_installed() {
+    let mut fixture = Fixture::new();
+    fixture.journal.keys_stay = Duration::ZERO;
+    let defaults = UserpolicyDefault { input: 0, forward: default_action::BLOCK, output: 0 };
+    fixture.handle(msg::SETDEFAULT, defaults.as_bytes(), None);
+    fixture.add(1);
+    let before = fixture.journal.health().bytes;
+    fixture.delete(1);
+    (0..5).for_each(|_| fixture.journal.turn(&fixture.server, &Everywhere));
+    assert!(fixture.journal.health().bytes < before, "it was written anew");
+    let left = fixture.killed();
+    assert!(left.is_whole());
+    let mut server = Server::new(Settings::default());
+    let changes = server.restore(&left.entries()).changes;
+    let blocked = |change: &Change| match change {
+        Change::DefaultsChanged(defaults) => defaults.forward == default_action::BLOCK,
+        _ => false,
+    };
+    assert!(changes.iter().any(blocked), "{changes:?}");
+}
+
+#[test]
+fn a_journal_that_does_not_say_the_default_actions_is_not_whole() {
+    let mut fixture = Fixture::new();
+    // Nothing but a header, and an epoch of who took it up: as a kill left it, or an earlier version.
+    let header = frame::header(BOOT, 1);
+    std::fs::write(fixture.path(), header.as_ref()).unwrap();
+    fixture.journal.log = Some(Log {
+        file: File::options().append(true).open(fixture.path()).unwrap(),
+        entries: 0,
+        bytes: header.as_ref().len() as u64,
+    });
+    fixture.epoch = 2;
+    fixture.journal.set_epoch(2);
+    let left = fixture.killed();
+    assert!(!left.is_whole(), "the guard holds what it held");
+    assert_eq!(left.problem, Some(Problem::Empty));
+    assert!(!fixture.path().exists());
+    fixture.add(1);
+    assert!(fixture.killed().is_whole());
 }
 
 #[test]

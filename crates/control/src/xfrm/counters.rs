@@ -13,6 +13,11 @@ pub struct SaCounters {
     pub bytes: u64,
     /// Packets processed since installation.
     pub packets: u64,
+    /// Bytes that its limits are about: with what it processed as another SA of the interface's, before it
+    /// moved.
+    pub total_bytes: u64,
+    /// Packets that its limits are about.
+    pub total_packets: u64,
     /// First use, seconds since the epoch; 0 when never.
     pub use_time: u64,
     /// Last use, seconds since the epoch; 0 when never.

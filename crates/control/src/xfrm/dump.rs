@@ -17,11 +17,15 @@ use super::notice::{self, SaView};
 use super::request::parse_attributes;
 use super::sa::SaParameters;
 use super::sa_request::proto_matches;
-use super::secret::Bytes;
+use super::secret::{Bytes, REPLY_CAPACITY};
 use super::server::Server;
 
 /// Longest part. strongSwan receives into one page and drops what is longer.
 pub const PART_MAX: usize = 4096;
+
+/// Room for a part and for the entry behind it that is taken back as it does not fit: a part never moves, which
+/// would leave keys behind.
+const PART_ROOM: usize = PART_MAX + REPLY_CAPACITY;
 
 #[derive(Clone, Debug)]
 enum Table {
@@ -74,7 +78,7 @@ impl Server {
     /// so, then nothing.
     pub fn dump_next(&self, dump: &mut Dump, counters: &dyn Counters) -> Option<Bytes> {
         if let Progress::Before(cursor) = dump.progress {
-            let mut bytes = Bytes::with_capacity(PART_MAX);
+            let mut bytes = Bytes::with_capacity(PART_ROOM);
             let rest = match &dump.table {
                 Table::Sas { .. } => self.dump_sas(dump, cursor, &mut bytes, counters),
                 Table::Policies => self.dump_policies(dump, cursor, &mut bytes, counters),

@@ -121,16 +121,20 @@ impl Server {
     }
 
     fn check_traffic(&mut self, id: SaId, counters: &dyn Counters, out: &mut Vec<Delivery>) {
-        let Some(live) = counters.sa(id).filter(|live| live.packets != 0) else { return };
+        let Some(live) = counters.sa(id).filter(|live| live.total_packets != 0) else { return };
         let Some(sa) = self.sad.get(id) else { return };
         let usage = sa.usage(Some(&live));
+        // The data plane goes by all that it counted, and lets nothing pass beyond a hard limit: one that
+        // only what is shown had to reach would never be. What is shown may be less where an SA moved, and
+        // where somebody set it.
+        let bytes = usage.bytes.max(live.total_bytes);
+        let packets = usage.packets.max(live.total_packets);
         let limits = sa.parameters().info.lft;
-        if usage.bytes >= limits.hard_byte_limit || usage.packets >= limits.hard_packet_limit {
+        if bytes >= limits.hard_byte_limit || packets >= limits.hard_packet_limit {
             self.expire_hard(id, counters, out);
             return;
         }
-        let soft =
-            usage.bytes >= limits.soft_byte_limit || usage.packets >= limits.soft_packet_limit;
+        let soft = bytes >= limits.soft_byte_limit || packets >= limits.soft_packet_limit;
         if soft && !sa.dying {
             self.sad.edit(id, |sa| sa.dying = true);
             self.changes.push(Change::SaDying(id));

@@ -183,7 +183,8 @@ impl Server {
     }
 
     /// Appends entries for up to `count` things that are there, going on where `walk` is. None are
-    /// left when it says 0.
+    /// left when it says 0. The marks go with them, also where nothing is installed: default actions hold
+    /// without any policy.
     pub fn write_some(
         &self,
         walk: &mut Walk,
@@ -204,9 +205,7 @@ impl Server {
             }
             written += 1;
         }
-        if written != 0 {
-            self.write_marks(out);
-        }
+        self.write_marks(out);
         written
     }
 

@@ -38,7 +38,7 @@ pub struct NoEntry;
 /// The last entry of each name.
 #[derive(Debug, Default)]
 pub struct Entries<'a> {
-    marks: Marks,
+    marks: Option<Marks>,
     sas: BTreeMap<u64, (SaHead, &'a [u8])>,
     policies: BTreeMap<u64, (PolicyHead, &'a [u8])>,
     epoch: Option<u32>,
@@ -57,7 +57,7 @@ impl<'a> Entries<'a> {
 
     fn add_one(&mut self, kind: u32, body: &'a [u8]) -> Result<(), NoEntry> {
         match kind {
-            kind::MARKS => self.marks = read(body)?.0,
+            kind::MARKS => self.marks = Some(read(body)?.0),
             kind::SA => {
                 let (head, message): (SaHead, _) = read(body)?;
                 self.sas.insert(head.id, (head, message));
@@ -86,6 +86,11 @@ impl<'a> Entries<'a> {
     /// Appends the epoch of the process that writes from here on.
     pub fn write_epoch(out: &mut Bytes, epoch: u16) {
         record::write_epoch(out, epoch);
+    }
+
+    /// Whether they say what the default actions are. Whatever a server writes does.
+    pub fn have_marks(&self) -> bool {
+        self.marks.is_some()
     }
 
     /// SAs and policies, as far as the entries go.
@@ -179,7 +184,7 @@ impl Server {
                 Err(_) => restored.lost += 1,
             }
         }
-        self.restore_marks(&entries.marks);
+        self.restore_marks(&entries.marks.unwrap_or_default());
         if self.defaults != Defaults::default() {
             restored.changes.push(Change::DefaultsChanged(self.defaults));
         }

@@ -103,6 +103,9 @@ impl Server {
         if info.sel.family == AF_UNSPEC && info.flags & sa_flag::AF_UNSPEC == 0 {
             info.sel.family = info.family;
         }
+        if probe {
+            info.lft.hard_add_expires_seconds = self.settings.acquire_expires_s;
+        }
         let parameters = parameters(info, request);
         let body = match aead {
             Some(aead) => {

@@ -23,7 +23,7 @@ impl Eq for Bytes {}
 
 /// Room for the longest single reply, an SA with a 4096-packet window (about 1.1 KiB), so that
 /// building one never moves key bytes and leaves a copy behind.
-const REPLY_CAPACITY: usize = 2048;
+pub(super) const REPLY_CAPACITY: usize = 2048;
 
 /// Bytes behind the end that may have been written and taken back: a message that did not fit behind the
 /// others of a dump, a nested attribute. No message is longer.

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Sa, SaConfig, SaError};
+use crate::replay::Replay;
 
 impl Sa {
     /// A replacement with other settings that goes on with this one's numbers, window and counters.
@@ -43,6 +44,16 @@ impl Sa {
         moved.words().sent().fetch_max(sent, Relaxed);
         moved.hot.replay.unite(received, &bitmap);
         Ok(moved)
+    }
+
+    /// This new SA, which nobody has yet, going on for one of another window or sequence mode: with that
+    /// one's counters and the higher numbers of both. What that one may have received counts as received.
+    pub fn in_place_of(self, old: &Sa) -> Sa {
+        let (words, replay) = (self.words(), &self.hot.replay);
+        words.sent().fetch_max(old.words().sent().load(Relaxed), Relaxed);
+        let top = replay.top().max(old.hot.replay.top());
+        Replay::begun(words, replay.window(), replay.is_extended(), top);
+        self.counting_on(old)
     }
 
     /// This new SA, going on with the counters of the one whose place it takes.

@@ -63,6 +63,21 @@ fn a_moved_sa_takes_no_number_back() {
 }
 
 #[test]
+fn a_successor_with_another_window_takes_nothing_back_either() {
+    let old = Sa::new(SaConfig { sent: 70, received: 5, ..config() }).unwrap();
+    old.count(1, 1000, 7, true);
+    let ledger = Ledger::in_memory();
+    let wider =
+        SaConfig { sent: 69, received: 4, replay_window: 128, if_id: 9, added_ns: 11, ..config() };
+    let new = Sa::new_in(wider, &ledger).unwrap().in_place_of(&old);
+    let stats = new.stats();
+    assert_eq!((stats.sent, stats.received, stats.usage.packets), (70, 5, 1));
+    assert_eq!((stats.added_ns, new.if_id(), ledger.in_use()), (5, 9, 1));
+    let refused: Vec<u32> = (1..8).filter(|n| new.replay().check(*n).is_err()).collect();
+    assert_eq!(refused, [1, 2, 3, 4, 5]);
+}
+
+#[test]
 fn a_successor_with_other_numbers_keeps_counters_and_limits() {
     let old = Sa::new(config()).unwrap();
     old.count(1, 1000, 7, true);

@@ -27,7 +27,7 @@ impl Tables {
             None => None,
         };
         let sa = self.build(record).and_then(|sa| match &old {
-            Some(old) => departed::moved(old, &sa).map_err(|error| error.to_string()),
+            Some(old) => departed::moved(old, sa).map_err(|error| error.to_string()),
             None => Ok(sa),
         });
         match sa {

@@ -33,6 +33,8 @@ struct Fixture {
     view: View,
     /// Every byte of new SAs' keys.
     key: u8,
+    /// Limits of new SAs.
+    limits: LifetimeConfig,
 }
 
 impl Fixture {
@@ -48,7 +50,7 @@ impl Fixture {
         let tables = Tables::new(Engine::AwsLc, nonces.unwrap(), clock, guard, &left, &mut view);
         let mut server = Server::new(Settings { cpus: 8, ..Settings::default() });
         server.set_listeners(0);
-        Fixture { server, tables, view, key: 7 }
+        Fixture { server, tables, view, key: 7, limits: LifetimeConfig::UNLIMITED }
     }
 
     /// Sends a request, and brings what it changed into the view.
@@ -98,7 +100,7 @@ impl Fixture {
     ) {
         let mut info = UsersaInfo {
             saddr: WEST.into(),
-            lft: LifetimeConfig::UNLIMITED,
+            lft: self.limits,
             reqid,
             family: AF_INET,
             mode,
@@ -294,6 +296,22 @@ fn an_sa_that_moves_goes_on_with_its_numbers() {
     assert!(gateway.view.sad.get(0x101, south).is_some());
     assert_eq!(gateway.chosen(), Some(0x101), "by the policy's new template");
     assert_eq!(gateway.tables.slots.numbers().count(), 1);
+}
+
+#[test]
+fn an_update_leads_an_sa_into_another_tunnel() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut gateway = Fixture::start(directory.path());
+    let tunnel = 9u32.to_ne_bytes();
+    let template = template(7);
+    let parts = [(attr::TMPL, template.as_bytes()), (attr::IF_ID, &tunnel[..])];
+    gateway.send(msg::NEWPOLICY, &policy(action::ALLOW), &parts);
+    gateway.add_sa(0x101, 7);
+    assert_eq!(gateway.chosen(), None, "it is no tunnel's");
+    let more = [(attr::IF_ID, &tunnel[..])];
+    gateway.send_sa(msg::UPDSA, 0x101, 7, EAST, mode::TUNNEL, &more);
+    assert_eq!(gateway.chosen(), Some(0x101));
+    assert_eq!(gateway.view.sad.get(0x101, EAST).unwrap().if_id(), 9);
 }
 
 #[test]

@@ -9,6 +9,8 @@ use wire::xfrm::sa::UsersaInfo;
 use zerocopy::FromBytes;
 
 use super::super::Bytes;
+use super::super::dump::PART_MAX;
+use super::super::secret::REPLY_CAPACITY;
 use super::bench::*;
 
 fn dump(kind: u16) -> Request {
@@ -61,6 +63,20 @@ fn all_entries_newest_first_in_parts() {
     let policies: Vec<UserpolicyInfo> = entries(&parts);
     assert_eq!(policies.len(), 100);
     assert_eq!(policies[0].sel, selector("10.2.0.100"));
+}
+
+#[test]
+fn a_part_never_moves_and_leaves_no_key_where_it_was() {
+    let mut bench = Bench::new();
+    for spi in 1..=100 {
+        let words = if spi % 3 == 0 { 128 } else { 4 };
+        bench.accept(&new_sa(spi).with(attr::REPLAY_ESN_VAL, &esn(words * 32, words)[..]));
+    }
+    let mut parts = bench.dump(&dump(msg::GETSA));
+    assert!(parts.len() > 5 && parts.pop().is_some());
+    for mut part in parts {
+        assert_eq!(part.vec().capacity(), PART_MAX + REPLY_CAPACITY);
+    }
 }
 
 #[test]

@@ -9,12 +9,10 @@ use wire::xfrm::policy::UserpolicyDefault;
 use wire::xfrm::replay::ReplayStateEsn;
 use wire::xfrm::sa::UsersaInfo;
 
-use super::super::{
-    Bytes, Change, Entries, Flow, Places, SaCounters, SaId, Server, Settings, Walk,
-};
+use super::super::{Bytes, Change, Entries, Flow, Places, SaId, Server, Settings, Walk};
 use super::bench::*;
 use super::properties::{nearly_good, soup};
-use super::timers::hardness;
+use super::timers::{counted, hardness};
 
 /// Every SA has a place.
 struct Everywhere;
@@ -60,6 +58,7 @@ fn check(server: &Server, journal: &[u8]) {
         let (again, _) = restored(bytes);
         assert_eq!(image(&again), image(server));
         assert_eq!(again.sizes(), server.sizes());
+        assert_eq!(again.defaults, server.defaults);
         assert!(super::super::spd::consistent(&again.spd));
     }
 }
@@ -111,6 +110,17 @@ fn everything_that_can_be_installed_comes_back() {
     assert!(!server.has_changes(), "nothing is news to the journal");
 }
 
+#[test]
+fn default_actions_outlive_the_process_with_nothing_installed() {
+    let mut bench = Bench::new();
+    let blocked = UserpolicyDefault { input: 0, forward: default_action::BLOCK, output: 0 };
+    bench.accept(&Request::new(msg::SETDEFAULT, &blocked));
+    let journal = touched(&mut bench.server);
+    check(&bench.server, &journal);
+    let (_, changes) = restored(&image(&bench.server));
+    assert!(matches!(changes[..], [Change::DefaultsChanged(_)]));
+}
+
 /// A bench whose server goes on where the journal ends.
 fn taken_over(bench: &Bench, journal: &[u8]) -> Bench {
     let (server, _) = restored(journal);
@@ -146,7 +156,7 @@ fn a_limit_that_passes_while_nobody_serves_is_announced_to_those_who_come_back()
     let mut after = taken_over(&bench, &journal);
     assert_eq!(after.tick(150).events.len(), 0, "nobody can have come back yet");
     assert_eq!(after.server.next_deadline(), Some(after.now + 2));
-    let beyond = SaCounters { packets: 1, bytes: 1 << 50, ..SaCounters::default() };
+    let beyond = counted(1 << 50, 1);
     let id = after.server.sad.ids().next().expect("the SA");
     after.figures.sas.insert(id, beyond);
     assert!(after.server.limit_reached(id, &after.figures).is_empty());

@@ -1,17 +1,25 @@
 //! What time and traffic do.
 
+use wire::xfrm::algorithm::{Algorithm, Name};
 use wire::xfrm::event::{UserExpire, UserPolexpire};
 use wire::xfrm::lifetime::LifetimeConfig;
 use wire::xfrm::netlink::NLM_F_REQUEST;
 use wire::xfrm::number::{attr, direction, group, msg};
 use wire::xfrm::policy::UserpolicyInfo;
 use wire::xfrm::sa::{UsersaInfo, UserspiInfo};
+use zerocopy::IntoBytes;
 
 use super::super::{Change, PolicyCounters, PolicyId, SaCounters, SaId};
 use super::bench::*;
 
 fn limited(limits: LifetimeConfig) -> Request {
     new_sa(1).change(|info: &mut UsersaInfo| info.lft = limits)
+}
+
+/// What the data plane counted of an SA that never moved.
+pub fn counted(bytes: u64, packets: u64) -> SaCounters {
+    let (total_bytes, total_packets) = (bytes, packets);
+    SaCounters { bytes, packets, total_bytes, total_packets, ..SaCounters::default() }
 }
 
 pub fn hardness(answer: &Answer) -> Vec<u8> {
@@ -81,7 +89,7 @@ fn traffic_counts() {
         ..LifetimeConfig::UNLIMITED
     }));
     let figures = |bench: &mut Bench, bytes, packets| {
-        let live = SaCounters { bytes, packets, ..SaCounters::default() };
+        let live = counted(bytes, packets);
         bench.figures.sas.insert(SaId(0), live);
         hardness(&bench.tick(1))
     };
@@ -112,7 +120,7 @@ fn a_limit_that_the_data_plane_saw_is_announced_at_once() {
     };
     bench.accept(&limited(limits).with(attr::SA_PCPU, &0u32));
     let reach = |bench: &mut Bench, packets| {
-        let live = SaCounters { packets, ..SaCounters::default() };
+        let live = counted(0, packets);
         bench.figures.sas.insert(SaId(0), live);
         Answer::new(bench.server.limit_reached(SaId(0), &bench.figures))
     };
@@ -136,6 +144,60 @@ fn a_reservation_is_forgotten() {
     assert_eq!(hardness(&bench.tick(1)), [1]);
     assert!(bench.changes().is_empty(), "the data plane never knew of it");
     bench.accept(&new_sa(9));
+}
+
+#[test]
+fn a_probe_is_gone_by_itself() {
+    let mut bench = Bench::new();
+    let nowhere = |info: &mut UsersaInfo| {
+        (info.saddr, info.id.daddr) = (Default::default(), Default::default());
+    };
+    let cipher = Algorithm { name: Name::new("aes"), key_len: 128 };
+    let cipher = [cipher.as_bytes(), &[7; 16]].concat();
+    let probe = new_sa(9).change(nowhere).without(attr::ALG_AEAD);
+    bench.accept(&probe.with(attr::ALG_CRYPT, &cipher[..]));
+    assert!(hardness(&bench.tick(29)).is_empty());
+    assert_eq!(hardness(&bench.tick(1)), [1]);
+    assert_eq!(bench.server.sizes().0, 0);
+    assert!(bench.changes().is_empty(), "the data plane never knew of it");
+}
+
+#[test]
+fn what_the_data_plane_holds_up_is_announced_whatever_is_shown() {
+    let mut bench = Bench::new();
+    let limits = LifetimeConfig {
+        soft_packet_limit: 40,
+        hard_packet_limit: 50,
+        ..LifetimeConfig::UNLIMITED
+    };
+    bench.accept(&limited(limits));
+    let count = |bench: &mut Bench, total_packets| {
+        // It moved after 45 packets, and nothing is sent any more.
+        let live = SaCounters { packets: 0, total_packets, ..SaCounters::default() };
+        bench.figures.sas.insert(SaId(0), live);
+        hardness(&bench.tick(1))
+    };
+    assert!(count(&mut bench, 39).is_empty());
+    assert_eq!(count(&mut bench, 40), [0]);
+    assert_eq!(count(&mut bench, 50), [1]);
+    assert_eq!(bench.server.sizes().0, 0);
+}
+
+#[test]
+fn a_clock_that_goes_back_does_not_have_sas_looked_at_all_the_time() {
+    let mut bench = Bench::new();
+    let limits = LifetimeConfig { hard_add_expires_seconds: 10_000, ..LifetimeConfig::UNLIMITED };
+    bench.accept(&limited(limits));
+    bench.tick(5000);
+    bench.now -= 1000;
+    bench.accept(&new_sa(2).change(|info: &mut UsersaInfo| info.lft = limits));
+    // The first look at it.
+    bench.tick(1);
+    bench.changes();
+    bench.server.forget_touched();
+    bench.tick(1);
+    assert!(!bench.server.has_changes(), "nothing is due, so the journal has nothing to hear");
+    assert_eq!(hardness(&bench.tick(9998)), [1, 1]);
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use wire::xfrm::address::Be16;
+use wire::xfrm::lifetime::LifetimeCurrent;
 use wire::xfrm::number::encap_type;
+use wire::xfrm::replay::ReplayStateEsn;
 use wire::xfrm::sa::{EncapTmpl, UsersaFlush};
 
 const NORTH: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 9));
@@ -162,6 +164,36 @@ fn another_key_is_another_sa() {
 }
 
 #[test]
+fn with_another_window_it_keeps_its_tunnel_its_place_and_its_counters() {
+    let (directory, mut gateway) = start();
+    let mut options = std::fs::File::options();
+    options.read(true).write(true).create_new(true);
+    let file = options.open(directory.path().join("ledger")).unwrap();
+    let ledger = Ledger::open(xsk::Region::open(file).unwrap(), 1);
+    gateway.tables.keep_in(ledger, HashMap::new());
+    let numbers = ReplayState { oseq: 90, seq: 80, bitmap: 1 };
+    gateway.add_udp_sa(0x101, EAST, (4500, 4500), numbers);
+    gateway.sa(0x101).sa.count(3, 300, 1, false);
+    gateway.take_away(0x101, EAST);
+    let head = ReplayStateEsn { bmp_len: 4, replay_window: 128, ..ReplayStateEsn::default() };
+    let window = [head.as_bytes(), &[0; 16]].concat();
+    let encap = udp(4500, 999);
+    let tunnel = 9u32.to_ne_bytes();
+    let more = [
+        (attr::ENCAP, encap.as_bytes()),
+        (attr::REPLAY_ESN_VAL, &window[..]),
+        (attr::IF_ID, &tunnel[..]),
+    ];
+    gateway.send_sa(msg::NEWSA, 0x101, 7, EAST, mode::TUNNEL, &more);
+    let installed = gateway.sa(0x101);
+    let stats = installed.sa.stats();
+    assert_eq!((stats.sent, stats.received), (90, 80));
+    assert_eq!((installed.sa.if_id(), installed.sa.replay().window()), (9, 128));
+    assert!(installed.sa.place().is_some(), "the next process finds it");
+    assert_eq!((stats.usage.packets, installed.before()), (3, (3, 300)), "limits go on");
+}
+
+#[test]
 fn counters_begin_anew_and_limits_do_not() {
     let (_directory, mut gateway) = start();
     gateway.add_udp_sa(0x101, EAST, (4500, 4500), ReplayState::default());
@@ -173,6 +205,29 @@ fn counters_begin_anew_and_limits_do_not() {
     let shown = gateway.tables.sa(gateway.name(0x101)).unwrap();
     assert_eq!((shown.packets, shown.bytes), (0, 0));
     assert_eq!(sa.stats().usage.packets, gateway.sa(0x101).before().0);
+}
+
+#[test]
+fn a_hard_limit_that_is_reached_after_a_move_ends_the_sa() {
+    let (_directory, mut gateway) = start();
+    gateway.limits.hard_packet_limit = 10;
+    gateway.add_udp_sa(0x101, EAST, (4500, 4500), ReplayState::default());
+    let old = gateway.sa(0x101).sa.clone();
+    old.count(6, 600, 1, false);
+    gateway.take_away(0x101, EAST);
+    // As a daemon copies what it read, while packets go on.
+    old.count(2, 200, 1, false);
+    let encap = udp(4500, 999);
+    let read = LifetimeCurrent { packets: 6, bytes: 600, ..LifetimeCurrent::default() };
+    let more = [(attr::ENCAP, encap.as_bytes()), (attr::LTIME_VAL, read.as_bytes())];
+    gateway.send_sa(msg::NEWSA, 0x101, 7, EAST, mode::TUNNEL, &more);
+    let (id, new) = (gateway.name(0x101), gateway.sa(0x101).sa.clone());
+    gateway.server.tick(1_700_000_001, &gateway.tables);
+    assert!(!new.expired() && gateway.server.take_changes().is_empty());
+    new.count(2, 200, 1, false);
+    assert!(new.expired(), "nothing passes any more");
+    gateway.server.tick(1_700_000_002, &gateway.tables);
+    assert_eq!(gateway.server.take_changes(), [Change::SaRemoved(id)], "and it is said");
 }
 
 #[test]
