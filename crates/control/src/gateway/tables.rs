@@ -316,7 +316,8 @@ impl Tables {
         let number = match wanted {
             Wanted::Sa(template)
                 if record.direction == wire::xfrm::number::direction::OUT
-                    && template.mode == Mode::Tunnel =>
+                    && template.mode == Mode::Tunnel
+                    && translate::is_for_packets(record) =>
             {
                 Some(self.take_slot(SlotKey::of(&template, record.if_id), view)?)
             }

@@ -212,9 +212,15 @@ fn template(wire: &UserTmpl) -> Option<Template> {
     })
 }
 
-/// A policy; `None` if it is not for packets: a socket's, or of another type than main.
+/// Whether a policy is for packets, and not a socket's, of another type than main, or for packets with a mark,
+/// which none has.
+pub fn is_for_packets(record: &PolicyRecord) -> bool {
+    record.kind == policy_type::MAIN && applies_to_packets(record.mark)
+}
+
+/// A policy; `None` if it is not [for packets](is_for_packets).
 pub fn policy(record: &PolicyRecord, wanted: Wanted, bundle: Option<u32>) -> Option<PolicyConfig> {
-    if record.kind != policy_type::MAIN || !applies_to_packets(record.mark) {
+    if !is_for_packets(record) {
         return None;
     }
     // A selector applies on every port here. That is stricter than one interface's, but for a bypass.

@@ -202,6 +202,16 @@ fn a_policy_without_reqid_takes_no_other_tunnels_sa() {
 }
 
 #[test]
+fn a_policy_for_marked_packets_takes_no_slot() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut gateway = Fixture::start(directory.path());
+    let (template, mark) = (template(1), [5_u32, 0xff].as_bytes().to_vec());
+    let rest = [(attr::TMPL, template.as_bytes()), (attr::MARK, &mark[..])];
+    gateway.send(msg::NEWPOLICY, &policy(action::ALLOW), &rest);
+    assert_eq!(gateway.tables.slots.numbers().count(), 0, "nobody would give it back");
+}
+
+#[test]
 fn the_newest_sa_of_the_reqid_is_taken_and_the_older_when_it_goes() {
     let directory = tempfile::tempdir().unwrap();
     let mut gateway = Fixture::start(directory.path());
