@@ -18,6 +18,7 @@ pub mod frame;
 #[allow(unsafe_code)]
 pub mod heap;
 pub mod memory;
+pub mod pcap;
 pub mod port;
 pub mod program;
 #[allow(unsafe_code)]
@@ -37,6 +38,7 @@ pub mod xdp;
 pub use error::XskError;
 pub use frame::{Frame, HEADROOM};
 pub use memory::{MemoryEnd, MemoryPort};
+pub use pcap::PcapPort;
 pub use port::{CounterKind, Port, PortCounter, PortCounters};
 pub use program::{AttachMode, AttachWish, VerdictCount, remove_stale};
 pub use region::Region;

@@ -8,6 +8,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::frame::Frame;
 use crate::memory::MemoryPort;
+use crate::pcap::PcapPort;
 use crate::tun::TunPort;
 use crate::umem::Pool;
 use crate::xdp::XdpPort;
@@ -21,6 +22,8 @@ pub enum Port {
     Tun(TunPort),
     /// Rings in memory, for benches and tests.
     Memory(MemoryPort),
+    /// Packets of a capture file in, packets to a capture file out.
+    Pcap(PcapPort),
 }
 
 impl Port {
@@ -32,6 +35,7 @@ impl Port {
             Port::Xdp(port) => port.receive(pool, into, max),
             Port::Tun(port) => port.receive(pool, into, max),
             Port::Memory(port) => port.receive(into, max),
+            Port::Pcap(port) => port.receive(pool, into, max),
         }
     }
 
@@ -44,6 +48,7 @@ impl Port {
             Port::Xdp(port) => port.send(frames, pool),
             Port::Tun(port) => port.send(frames, pool),
             Port::Memory(port) => port.send(frames),
+            Port::Pcap(port) => port.send(frames, pool),
         }
     }
 
@@ -53,6 +58,7 @@ impl Port {
         match self {
             Port::Xdp(port) => port.flush(pool),
             Port::Tun(_) | Port::Memory(_) => 0,
+            Port::Pcap(port) => port.flush(),
         }
     }
 
@@ -60,7 +66,7 @@ impl Port {
     pub fn feeds(&self) -> bool {
         match self {
             Port::Xdp(port) => port.feeds(),
-            Port::Tun(_) => true,
+            Port::Tun(_) | Port::Pcap(_) => true,
             Port::Memory(_) => false,
         }
     }
@@ -79,6 +85,7 @@ impl Port {
             Port::Xdp(port) => port.counters(),
             Port::Tun(port) => port.counters(),
             Port::Memory(port) => port.counters(),
+            Port::Pcap(port) => port.counters(),
         }
     }
 
@@ -87,7 +94,7 @@ impl Port {
         match self {
             Port::Xdp(port) => Some(port.as_fd()),
             Port::Tun(port) => port.as_fd(),
-            Port::Memory(_) => None,
+            Port::Memory(_) | Port::Pcap(_) => None,
         }
     }
 }
