@@ -1,9 +1,9 @@
-//! Frames from the network. Link and network headers, ports, and types of ICMP must read as
-//! etherparse reads them, but for the named differences; the summary must stay in bounds; what is
-//! written must parse back. No state is kept from one input to the next.
+//! Frames from the network. The link and network headers must read as etherparse reads them,
+//! but for the named differences; the summary must stay in bounds; what is written must parse
+//! back. No state is kept from one input to the next.
 
 use wire::flow::{self, Flow, Fragment};
-use wire::{Overlay, checksum, esp, ipv4, ipv6, natt, protocol, udp, vlan};
+use wire::{Overlay, checksum, esp, icmp, ipv4, ipv6, natt, protocol, tcp, udp, vlan};
 
 use crate::compare;
 
@@ -71,11 +71,22 @@ fn hop(packet: &[u8], flow: &Flow) {
 
 fn transport(protocol: u8, bytes: &[u8], flow: &Flow) {
     match protocol {
+        protocol::TCP => {
+            let Ok(segment) = tcp::Packet::parse(bytes) else { return };
+            let ports = (segment.header.source(), segment.header.destination());
+            assert_eq!(ports, (flow.src_port, flow.dst_port));
+            assert_eq!(segment.header.header_len() + segment.payload.len(), bytes.len());
+        }
         protocol::UDP => {
             let Ok(datagram) = udp::Packet::parse(bytes) else { return };
             let ports = (datagram.header.source(), datagram.header.destination());
             assert_eq!(ports, (flow.src_port, flow.dst_port));
             traversal(datagram.payload);
+        }
+        protocol::ICMP | protocol::ICMPV6 => {
+            let Ok(message) = icmp::Packet::parse(bytes) else { return };
+            let kind = (message.header.kind().into(), message.header.code().into());
+            assert_eq!(kind, (flow.src_port, flow.dst_port));
         }
         protocol::ESP => sealed(bytes),
         _ => (),
