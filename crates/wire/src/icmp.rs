@@ -89,6 +89,10 @@ pub struct Packet<'a> {
 
 impl<'a> Packet<'a> {
     /// Splits a message.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed::Truncated`] below 4 bytes.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let (header, payload) = Header::over(bytes)?;

@@ -82,6 +82,11 @@ pub struct Packet<'a> {
 
 impl<'a> Packet<'a> {
     /// Checks the header length against 20 bytes and against the segment.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed::Truncated`] below 20 bytes; [`Malformed::BadHeaderLength`] if the header's is less, or more than
+    /// there is.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let (header, _) = Header::over(bytes)?;
