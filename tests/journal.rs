@@ -310,9 +310,19 @@ fn a_damaged_journal_gives_its_good_part_and_the_guard_holds_the_rest() {
     let problem = status["restored"]["problem"].as_str().expect("words");
     assert!(problem.contains("format 99"), "{status}");
     let blocked = |gateway: &Gateway| gateway.verdict("out_policy_block");
-    let before = blocked(&site.gateway);
-    site.gateway.wait("blocked packets", |gateway| blocked(gateway) > before + 100);
-    site.judge();
+    let goes_on_blocking = |site: &mut Site| {
+        let before = blocked(&site.gateway);
+        site.gateway.wait("blocked packets", |gateway| blocked(gateway) > before + 100);
+        site.judge();
+    };
+    goes_on_blocking(&mut site);
+
+    // Nor in the run after that one, whose own journal is whole.
+    site.gateway.xfrm(&["xfrm policy setdefault in accept fwd accept out accept".to_owned()]);
+    site.gateway.kill();
+    let status = restart(&mut site);
+    assert_eq!(status["restored"]["problem"], Value::Null, "{status}");
+    goes_on_blocking(&mut site);
     let seen = site.witness.ask("w.counts['esp']");
     assert_eq!(site.gateway.stop(), Some(0));
     assert_eq!(site.witness.ask("w.counts['esp']"), seen, "nothing was sealed");

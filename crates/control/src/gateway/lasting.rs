@@ -113,9 +113,13 @@ impl Lasting {
         let sas = found.len();
         tables.keep_in(ledger, found);
         tables.apply(&changes, view)?;
-        if left.is_whole() {
+        // Where it is not known what was protected, it is not known in the runs after this one either, whatever
+        // their journals say: until it is protected again or taken back.
+        let is_known = left.is_whole() && !entries.are_in_doubt();
+        if is_known {
             tables.release_left(view)?;
         }
+        server.set_in_doubt(!is_known && tables.holds_left());
         let (live_sas, live_policies) = entries.sizes();
         journal.count(live_sas + live_policies);
         let report = Report {

@@ -57,8 +57,10 @@ pub(super) struct Marks {
     pub(super) next_policy: u64,
     pub(super) next_index: u32,
     pub(super) acquires: u32,
-    /// Default actions: input, forward, output; the last is not used.
-    pub(super) defaults: [u8; 4],
+    /// Default actions: input, forward, output.
+    pub(super) defaults: [u8; 3],
+    /// Whether what an earlier run protected is still held back, as it is not known whether it was taken back.
+    pub(super) in_doubt: u8,
     pub(super) thresholds: [u8; 4],
 }
 
@@ -209,6 +211,12 @@ impl Server {
         written
     }
 
+    /// Whether the journal is to say that what an earlier run protected is still held back.
+    pub fn set_in_doubt(&mut self, in_doubt: bool) {
+        self.in_doubt = in_doubt;
+        self.marks_touched = true;
+    }
+
     fn write_marks(&self, out: &mut Bytes) {
         let (next_policy, next_index) = self.spd.next();
         let marks = Marks {
@@ -216,7 +224,8 @@ impl Server {
             next_policy,
             next_index,
             acquires: self.acquires,
-            defaults: [self.defaults.input, self.defaults.forward, self.defaults.output, 0],
+            defaults: [self.defaults.input, self.defaults.forward, self.defaults.output],
+            in_doubt: self.in_doubt.into(),
             thresholds: self.thresholds.to_bytes(),
         };
         write(out, kind::MARKS, |body| body.extend_from_slice(marks.as_bytes()));

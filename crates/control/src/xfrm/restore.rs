@@ -93,6 +93,12 @@ impl<'a> Entries<'a> {
         self.marks.is_some()
     }
 
+    /// Whether their server came after one of which not all was known, and something that was protected then
+    /// was still held back.
+    pub fn are_in_doubt(&self) -> bool {
+        self.marks.is_some_and(|marks| marks.in_doubt != 0)
+    }
+
     /// SAs and policies, as far as the entries go.
     pub fn sizes(&self) -> (usize, usize) {
         (self.sas.len(), self.policies.len())
@@ -265,13 +271,13 @@ impl Server {
         self.spd.skip_to((marks.next_policy, marks.next_index));
         self.acquires = marks.acquires;
         let known = |action: u8, default: u8| if action == 0 { default } else { action };
-        let ([input, forward, output, _], old) = (marks.defaults, self.defaults);
+        let ([input, forward, output], old) = (marks.defaults, self.defaults);
         self.defaults = Defaults {
             input: known(input, old.input),
             forward: known(forward, old.forward),
             output: known(output, old.output),
         };
-        if marks.defaults != [0; 4] {
+        if marks.defaults != [0; 3] {
             self.thresholds = Thresholds::from_bytes(marks.thresholds);
         }
     }

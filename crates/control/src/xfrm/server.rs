@@ -115,6 +115,8 @@ pub struct Server {
     /// After a restoration: until when nothing expires, in seconds since the epoch, 0 if no clock was
     /// seen yet.
     pub(super) settles_at: Option<u64>,
+    /// What an earlier run protected is still held back, as not all of that run is known.
+    pub(super) in_doubt: bool,
     /// What the request that was carried out last left of a flush.
     pub(super) flushing: Option<Flush>,
     listeners: u32,
@@ -134,6 +136,7 @@ impl Server {
             acquires: 0,
             marks_touched: false,
             settles_at: None,
+            in_doubt: false,
             flushing: None,
             listeners: u32::MAX,
         }

@@ -27,6 +27,11 @@ impl Tables {
         self.guard.flush()
     }
 
+    /// Whether an earlier run held something that no policy protects now.
+    pub fn holds_left(&self) -> bool {
+        !self.guard.unprotected().is_empty()
+    }
+
     /// Frees the places of SAs that nobody has any more, now that the journal knows.
     pub fn reclaim(&self) {
         if let Some(ledger) = &self.ledger {
