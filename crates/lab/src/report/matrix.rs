@@ -122,9 +122,9 @@ fn rows(matrix: &Matrix, measured: &Measured) -> Vec<Vec<String>> {
             (None, None) => "–".to_owned(),
         });
         let theirs = cells().map(|cell| cell.published.map_or("–".to_owned(), gbps));
-        let start = |who: &str| [mode.name.clone(), who.to_owned()].into_iter();
-        rows.push(start("Peregrine, memory ports").chain(ours).collect());
-        rows.push(start("VPP, published").chain(theirs).collect());
+        let start = |who: String| [mode.name.clone(), who].into_iter();
+        rows.push(start("Peregrine, memory ports".to_owned()).chain(ours).collect());
+        rows.push(start(format!("VPP, published: {}", mode.published)).chain(theirs).collect());
     }
     rows
 }
@@ -158,7 +158,8 @@ fn draw(matrix: &Matrix, measured: &Measured) -> Chart {
             let points = cells().filter_map(|cell| Some((f64::from(cell.cores), value(cell)?)));
             let points: Vec<(f64, f64)> = points.collect();
             if !points.is_empty() {
-                lines.push(Line { label: format!("{who}{}", mode.name), source, points });
+                let name = if source == Source::Published { &mode.published } else { &mode.name };
+                lines.push(Line { label: format!("{who}{name}"), source, points });
             }
         }
     }
@@ -264,9 +265,7 @@ mod tests {
         let page = std::fs::read_to_string(folder.path().join(PAGE_FILE)).unwrap();
         assert!(page.contains("&lt;one&gt;") && page.contains("900.00 Mbps"));
         let svg = std::fs::read_to_string(folder.path().join("matrix.svg")).unwrap();
-        for label in
-            ["Peregrine, policy, known flows", "model, policy", "VPP, point-to-point", "in clear"]
-        {
+        for label in ["Peregrine, policy, known flows", "model, policy", "VPP, p2p", "in clear"] {
             assert!(svg.contains(label), "{label}");
         }
     }
