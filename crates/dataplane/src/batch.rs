@@ -1,9 +1,9 @@
 //! The packets of one turn, and what the stages found out about each.
 //!
 //! A stage goes over the slots that no earlier stage has decided. Slots refer into the turn's view,
-//! so the batch ends with the turn; only its memory is kept. Slots come
-//! with `receive`, from the hold after `hop` (`hold.rs`), and from other workers in `decrypt` and `encrypt`,
-//! which also lend them (`crew.rs`); they go with `send`. No other stage adds or removes any.
+//! so the batch ends with the turn; only its memory is kept. Slots come with `receive`, from the hold after
+//! `hop` (`hold.rs`), and from other workers in `decrypt` and `encrypt`, which also lend them (`crew.rs`); they
+//! go with `send`. No other stage adds or removes any.
 
 use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr};

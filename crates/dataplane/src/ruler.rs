@@ -7,6 +7,34 @@ pub mod cores;
 pub mod path;
 pub mod tables;
 
+use xsk::{MemoryEnd, MemoryPort, Pool, Port};
+
+use crate::clock::Clock;
+use crate::event;
+use crate::view::Reader;
+use crate::worker::{Worker, WorkerParts};
+
+/// A worker between two memory ports of `packets` packets each, and the far ends of its ports.
+fn worker_on_memory(
+    id: usize,
+    pool: Pool,
+    reader: Reader,
+    packets: usize,
+) -> Result<(Worker, [MemoryEnd; 2]), RulerError> {
+    let (red_port, red) = MemoryPort::pair(pool.umem(), packets as u32)?;
+    let (black_port, black) = MemoryPort::pair(pool.umem(), packets as u32)?;
+    let worker = Worker::new(WorkerParts {
+        id,
+        cpu: None,
+        ports: vec![Port::Memory(red_port), Port::Memory(black_port)],
+        pool,
+        reader,
+        events: event::channel().0,
+        clock: Clock::start(),
+    });
+    Ok((worker, [red, black]))
+}
+
 /// Why a bench cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum RulerError {

@@ -257,27 +257,26 @@ impl Socket {
         let mut pending = self.rings.tx.pending();
         while pending > 0 && idle < IDLE_KICKS_MAX && self.rings.tx.needs_wakeup() {
             counters.kicks += 1;
-            match sys::kick_send(self.as_fd()).map_err(|error| error.raw_os_error()) {
+            self.way = match sys::kick_send(self.as_fd()).map_err(|error| error.raw_os_error()) {
                 // EAGAIN: the budget is used up, or the kernel has no memory for the packet now.
-                Ok(()) | Err(Some(libc::EAGAIN | libc::ENOBUFS)) => {}
+                Ok(()) | Err(Some(libc::EAGAIN | libc::ENOBUFS)) => Way::Open,
                 // The kernel took the packet off the ring and the device refused it.
-                Err(Some(libc::EBUSY)) => counters.tx_dropped += 1,
-                Err(Some(libc::ENETDOWN)) => {
-                    self.way = Way::Down;
-                    self.reap(pool);
-                    return 0;
+                Err(Some(libc::EBUSY)) => {
+                    counters.tx_dropped += 1;
+                    Way::Open
                 }
+                Err(Some(libc::ENETDOWN)) => Way::Down,
+                // Their frames are lost to the pool, like those that wait for packets to come.
                 Err(Some(libc::ENXIO | libc::ENODEV)) => {
-                    // Their frames are lost to the pool, like those that wait for packets to come.
-                    self.way = Way::Gone;
                     counters.tx_dropped += pending as u64;
-                    self.reap(pool);
-                    return 0;
+                    Way::Gone
                 }
                 Err(_) => break,
-            }
-            self.way = Way::Open;
+            };
             self.reap(pool);
+            if self.way != Way::Open {
+                return 0;
+            }
             let left = self.rings.tx.pending();
             idle = if left < pending { 0 } else { idle + 1 };
             pending = left;

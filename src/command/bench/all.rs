@@ -37,7 +37,7 @@ Exit codes:
 
 Examples:
   peregrine bench all --out bench                 everything, some fifteen minutes
-  peregrine bench all --out bench --passes 6      the same on a machine that others use, some twelve minutes
+  peregrine bench all --out bench --passes 6      the same on a machine that others use, three times as long
   peregrine bench all --only path --out bench     one bench
   peregrine bench all --from bench                judge and draw again what was measured")]
 pub struct All {

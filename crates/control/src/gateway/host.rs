@@ -330,12 +330,13 @@ impl Host {
 
 /// A device that may have been made, and is not needed.
 pub fn remove_device(device: &str) {
-    let removed = Writer::open().and_then(|mut writer| match writer.index_of(device) {
-        Ok(index) => writer.delete_link(index),
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => Ok(()),
-        Err(error) => Err(error),
+    let removed = Writer::open().and_then(|mut writer| {
+        let index = writer.index_of(device)?;
+        writer.delete_link(index)
     });
-    if let Err(error) = removed {
+    if let Err(error) = removed
+        && Errno::from_io_error(&error) != Some(Errno::NODEV)
+    {
         warn!(%error, device, "the host's device was not removed");
     }
 }

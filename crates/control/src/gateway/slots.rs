@@ -121,7 +121,8 @@ fn fits_open(ends: &EndsKey, open: &EndsKey, source_len: usize) -> bool {
     is_tunnel && rest(ends, source_len) == rest(open, source_len)
 }
 
-/// What is known of them and mode, reqid, two addresses and, of a tunnel in route mode, its `if_id`: mostly 13 bytes for IPv4.
+/// What is known of them and mode, reqid, two addresses and, of a tunnel in route mode, its `if_id`: mostly 13
+/// bytes for IPv4.
 type EndsKey = Short<14>;
 const _: () = assert!(5 + 2 * 16 + 4 <= KEY_BYTES_MAX);
 
@@ -247,9 +248,11 @@ impl Slots {
         view: &mut View,
         armed: impl Fn(SaId) -> io::Result<Option<Arc<Sa>>>,
     ) -> io::Result<()> {
-        let of_far_end = self.by_far_end(sa);
-        let of_far_end = of_far_end.flat_map(|key| [0, sa.spi()].map(|spi| SlotKey { spi, ..key }));
-        let mut keys = SlotKey::fitted_by(sa).into_iter().chain(of_far_end);
+        // A template may insist on an SPI, a route never does.
+        let with_spi = |key| [0, sa.spi()].map(|spi| SlotKey { spi, ..key });
+        let of_templates = self.open_end(sa).into_iter().flat_map(with_spi);
+        let mut keys =
+            SlotKey::fitted_by(sa).into_iter().chain(self.far_end(sa)).chain(of_templates);
         keys.try_for_each(|key| self.fill(key, view, &armed))
     }
 

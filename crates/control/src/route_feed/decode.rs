@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use dataplane::prefix::{Family, Prefix};
 use netlink_packet_core::{
     Emitable, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkBuffer,
-    NlasIterator, ParseableParametrized,
+    ParseableParametrized,
 };
 use netlink_packet_route::address::AddressMessage;
 use netlink_packet_route::link::{
@@ -29,6 +29,7 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage, address::AddressAttribute};
 use wire::ethernet::MacAddr;
+use wire::xfrm::attribute::AttributeIter;
 
 use super::kernel::{Event, Kind};
 use super::model::{Address, Link, Neighbour, NeighbourState, NextHop, Route, RouteKind, Table};
@@ -85,9 +86,8 @@ pub(super) fn decode(message: &NetlinkBuffer<&[u8]>, dump: bool) -> Decoded {
 
 /// The number of the next-hop object that a message is about.
 fn object(payload: &[u8]) -> Option<u32> {
-    let attributes = NlasIterator::new(payload.get(OBJECT_HEADER_BYTES..)?);
-    let id = attributes.flatten().find(|attribute| attribute.kind() == OBJECT_ID)?;
-    id.value().first_chunk().map(|id| u32::from_ne_bytes(*id))
+    let mut attributes = AttributeIter::new(payload.get(OBJECT_HEADER_BYTES..)?);
+    attributes.find(|attribute| attribute.kind == OBJECT_ID)?.read()
 }
 
 /// Asks for all things of a kind; the sequence number of the answers.

@@ -211,16 +211,24 @@ impl Sad {
 
     /// A larval SA without SPI.
     pub(super) fn find_larval(&self, key: &LarvalKey, mark: Mark) -> Option<SaId> {
-        self.newest(self.by_addresses.get(key), |sa| sa.parameters().mark.accepts(mark.key()))
+        self.find_larval_that(key, mark, |_| true)
     }
 
     /// Whether there is one for an `if_id`, which those that look for one to fill do not ask about.
     pub(super) fn has_larval(&self, key: &LarvalKey, mark: Mark, if_id: u32) -> bool {
-        let found = self.newest(self.by_addresses.get(key), |sa| {
+        self.find_larval_that(key, mark, |parameters| parameters.if_id == if_id).is_some()
+    }
+
+    fn find_larval_that(
+        &self,
+        key: &LarvalKey,
+        mark: Mark,
+        fits: impl Fn(&SaParameters) -> bool,
+    ) -> Option<SaId> {
+        self.newest(self.by_addresses.get(key), |sa| {
             let parameters = sa.parameters();
-            parameters.mark.accepts(mark.key()) && parameters.if_id == if_id
-        });
-        found.is_some()
+            parameters.mark.accepts(mark.key()) && fits(parameters)
+        })
     }
 
     /// The larval SA that ACQUIRE number `seq` announced, for the same CPU.

@@ -24,16 +24,15 @@ use std::time::{Duration, Instant};
 
 use crypto::Engine;
 use rustix::thread::{CpuSet, sched_setaffinity};
-use xsk::{MemoryEnd, MemoryPort, Pool, Port};
+use xsk::{MemoryEnd, Pool};
 
 use crate::clock::Clock;
 use crate::crew::{Lending, Member, crew};
-use crate::event;
-use crate::ruler::RulerError;
 use crate::ruler::path::Measured;
+use crate::ruler::{RulerError, worker_on_memory};
 use crate::verdict::{Outcome, Verdict};
 use crate::view::{Publisher, View};
-use crate::worker::{Worker, WorkerParts};
+use crate::worker::Worker;
 
 pub use ceiling::Ceiling;
 use feed::{Feed, Way};
@@ -98,17 +97,8 @@ impl Lane {
         publisher: &Publisher,
         member: Member,
     ) -> Result<Lane, RulerError> {
-        let (red_port, red) = MemoryPort::pair(pool.umem(), ROUND_PACKETS as u32)?;
-        let (black_port, black) = MemoryPort::pair(pool.umem(), ROUND_PACKETS as u32)?;
-        let mut worker = Worker::new(WorkerParts {
-            id,
-            cpu: None,
-            ports: vec![Port::Memory(red_port), Port::Memory(black_port)],
-            pool,
-            reader: publisher.reader(),
-            events: event::channel().0,
-            clock: Clock::start(),
-        });
+        let (mut worker, [red, black]) =
+            worker_on_memory(id, pool, publisher.reader(), ROUND_PACKETS)?;
         worker.join(member);
         Ok(Lane { worker, red, black })
     }

@@ -27,20 +27,18 @@ pub(crate) mod gateways;
 use crypto::Engine;
 use wire::esp;
 use wire::ethernet::HEADER_LEN;
-use xsk::{Frame, MemoryEnd, MemoryPort, Pool, Port, Umem};
+use xsk::{Frame, MemoryEnd, Pool, Umem};
 
 use crate::batch::BATCH_PACKETS;
 use crate::bundles::BUNDLES_MAX;
-use crate::clock::Clock;
 use crate::cpu::cycles;
 use crate::cycles::hz;
-use crate::event;
 use crate::laps::{Stage, StageCycles};
 use crate::policy::Direction;
-use crate::ruler::RulerError;
+use crate::ruler::{RulerError, worker_on_memory};
 use crate::verdict::Verdict;
 use crate::view::{Publisher, View};
-use crate::worker::{Worker, WorkerParts};
+use crate::worker::Worker;
 
 pub use cipher::CipherBench;
 
@@ -397,18 +395,8 @@ fn timed_turn(worker: &mut Worker) -> u64 {
 
 impl Side {
     fn new(pool: Pool, view: View) -> Result<Side, RulerError> {
-        let (red_port, red) = MemoryPort::pair(pool.umem(), BATCH_PACKETS as u32)?;
-        let (black_port, black) = MemoryPort::pair(pool.umem(), BATCH_PACKETS as u32)?;
         let publisher = Publisher::new(view);
-        let worker = Worker::new(WorkerParts {
-            id: 0,
-            cpu: None,
-            ports: vec![Port::Memory(red_port), Port::Memory(black_port)],
-            pool,
-            reader: publisher.reader(),
-            events: event::channel().0,
-            clock: Clock::start(),
-        });
+        let (worker, [red, black]) = worker_on_memory(0, pool, publisher.reader(), BATCH_PACKETS)?;
         Ok(Side { worker, red, black, publisher })
     }
 }
