@@ -87,8 +87,11 @@ pub fn nat_is_rebound_under_traffic(site: &mut Site) {
         |_: &_| traffic.arrived().iter().zip(before).all(|(now, before)| *now > before + 50);
     site.gateway(Side::West).wait("traffic after the rebinding", flows);
     let [east, west] = traffic.finish();
-    // What goes through the NAT outwards makes the new mapping and arrives.
-    assert!(east.lost.is_empty() && east.twice.is_empty(), "{east:?}");
+    // What goes through the NAT outwards makes the new mapping and arrives, but for what meets the moment in
+    // which the daemon has taken its inbound policies out, and on a busy machine that is a packet's time or two.
+    let no_policy = site.gateway(Side::East).verdict("no_policy");
+    assert_eq!(east.lost.len() as u64, no_policy, "{east:?}");
+    east.lost_in_one_run();
     west.lost_in_one_run();
     println!("to the end behind the NAT, {} of {} were lost", west.lost.len(), west.sent);
 }
