@@ -240,6 +240,7 @@ fn worker_table(workers: &[api::Worker]) -> Table {
         ">sleeps",
         ">by own SA",
         ">by fallback",
+        ">followed",
     ]);
     for worker in workers {
         table.add_row([
@@ -252,6 +253,7 @@ fn worker_table(workers: &[api::Worker]) -> Table {
             grouped(worker.sleeps),
             grouped(worker.own_sa_packets),
             grouped(worker.fallback_sa_packets),
+            grouped(worker.followed_packets),
         ]);
     }
     table

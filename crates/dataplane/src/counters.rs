@@ -21,6 +21,7 @@ pub struct Counters {
     events_dropped: AtomicU64,
     own_sa: AtomicU64,
     fallback_sa: AtomicU64,
+    followed: AtomicU64,
 }
 
 /// A reading of [`Counters`].
@@ -44,6 +45,8 @@ pub struct CounterSnapshot {
     pub own_sa: u64,
     /// Packets for which it chose the SA for all, having none of its own where it should.
     pub fallback_sa: u64,
+    /// Packets that were sealed just as those before them (`follow.rs`).
+    pub followed: u64,
 }
 
 impl Counters {
@@ -59,6 +62,7 @@ impl Counters {
             events_dropped: AtomicU64::new(0),
             own_sa: AtomicU64::new(0),
             fallback_sa: AtomicU64::new(0),
+            followed: AtomicU64::new(0),
         }
     }
 
@@ -98,6 +102,10 @@ impl Counters {
         bump(&self.fallback_sa, 1);
     }
 
+    pub(crate) fn count_followed(&self, packets: u64) {
+        bump(&self.followed, packets);
+    }
+
     /// Reads everything. Not one instant: the worker goes on counting meanwhile.
     pub fn snapshot(&self) -> CounterSnapshot {
         CounterSnapshot {
@@ -110,6 +118,7 @@ impl Counters {
             events_dropped: self.events_dropped.load(Relaxed),
             own_sa: self.own_sa.load(Relaxed),
             fallback_sa: self.fallback_sa.load(Relaxed),
+            followed: self.followed.load(Relaxed),
         }
     }
 }

@@ -19,6 +19,8 @@
 
 #![allow(unsafe_code)]
 
+mod returned;
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -26,7 +28,8 @@ use std::time::Duration;
 
 use xsk::Pool;
 
-use crate::batch::{BATCH_PACKETS, Batch, SLOTS, Slot, relabel};
+use self::returned::Returned;
+use crate::batch::{BATCH_PACKETS, Batch, Slot};
 use crate::chunk::{CHUNK_PACKETS, Chunk, Job};
 use crate::clock::Clock;
 use crate::commit::{Owner, Ring};
@@ -96,50 +99,6 @@ pub struct Member {
     clock: Clock,
     opened: Returned,
     sealed: Returned,
-}
-
-/// Packets that came back and wait for their stage, in chunks: one is exchanged for an empty one, so that
-/// a packet is copied once on its way back, or not at all.
-struct Returned {
-    chunks: Vec<Vec<Slot<'static>>>,
-    full: usize,
-}
-
-impl Returned {
-    fn new() -> Returned {
-        let chunks = (0..COMMIT_CHUNKS).map(|_| Vec::with_capacity(SLOTS)).collect();
-        Returned { chunks, full: 0 }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.full == 0
-    }
-
-    /// Takes a chunk's packets.
-    fn take(&mut self, chunk: &mut Chunk) {
-        if let Some(empty) = self.chunks.get_mut(self.full) {
-            chunk.exchange(empty);
-            self.full += 1;
-        }
-    }
-
-    /// Moves all packets to the end of a batch; how many.
-    fn join<'v>(&mut self, slots: &mut Vec<Slot<'v>>) -> usize {
-        let before = slots.len();
-        for chunk in &mut self.chunks[..self.full] {
-            if slots.is_empty() {
-                // Nothing else is in the batch: it takes the vector as it is.
-                let empty = relabel(std::mem::take(slots));
-                *slots = std::mem::replace(chunk, empty);
-                continue;
-            }
-            // A slot of a longer life is one of a shorter, too; `append` would want the same.
-            #[allow(clippy::extend_with_drain)]
-            slots.extend(chunk.drain(..));
-        }
-        self.full = 0;
-        slots.len() - before
-    }
 }
 
 /// Stage `decrypt`, here or elsewhere: decrypts every packet that `open` let pass.
@@ -228,6 +187,12 @@ impl Member {
     /// Packets of this worker that are out, at most.
     pub(crate) fn lent(&self) -> usize {
         self.owner.pending() * CHUNK_PACKETS
+    }
+
+    /// Whether the worker does everything by itself: nothing is lent, out, or has come back.
+    #[inline]
+    pub(crate) fn is_aside(&self) -> bool {
+        !self.is_in_use() && !self.is_waiting()
     }
 
     /// Whether anything is to be lent or has come back.

@@ -12,7 +12,7 @@ use wire::{Overlay, checksum, protocol, udp};
 use crate::batch::Slot;
 use crate::envelope::{self, Enveloped, PREFIX_LEN};
 use crate::keys;
-use crate::sa::{Mode, Sa};
+use crate::sa::{Hot, Mode, Sa};
 use crate::verdict::Verdict;
 
 /// Bytes of ESP that are not encrypted.
@@ -49,8 +49,15 @@ pub(crate) fn need<'v>(slot: &Slot<'v>) -> Option<(&'v Sa, usize)> {
 #[inline(always)]
 #[must_use = "a packet that was not encrypted must not leave"]
 fn encrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<()> {
-    let (hot, sequence, iv) = (sa.hot(), slot.sequence, slot.iv);
-    let Enveloped { data, icv } = envelope::put(slot, sa)?;
+    let numbers = (slot.sequence, slot.iv);
+    encrypt_data(sa.hot(), numbers, envelope::put(slot, sa)?);
+    if sa.hot().encapsulated { fill_udp_checksum(slot, sa) } else { Some(()) }
+}
+
+/// Encrypts what is in an envelope that has the same sequence number and IV, and writes the ICV.
+#[inline(always)]
+pub(crate) fn encrypt_data(hot: &Hot, (sequence, iv): (u64, u64), enveloped: Enveloped<'_>) {
+    let Enveloped { data, icv } = enveloped;
     // Not from the packet, where they were only just written.
     let nonce = esp::gcm_nonce(hot.salt, iv.to_be_bytes());
     if hot.replay.is_extended() {
@@ -58,7 +65,6 @@ fn encrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<()> {
     } else {
         hot.key.seal(&nonce, &esp::aad(hot.spi, sequence as u32), data, icv);
     }
-    if hot.encapsulated { fill_udp_checksum(slot, sa) } else { Some(()) }
 }
 
 /// The UDP checksum over IPv6, as Linux sends it: its receivers drop datagrams without one (RFC 8200

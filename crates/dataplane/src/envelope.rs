@@ -19,7 +19,7 @@ use crate::verdict::Verdict;
 pub(crate) const PREFIX_LEN: usize = ESP_HEADER_LEN + GCM_IV_LEN;
 
 /// Bytes of an IPv4 tunnel's envelope in front of the packet.
-const FRONT_V4_LEN: usize = ipv4::HEADER_LEN + PREFIX_LEN;
+pub(crate) const FRONT_V4_LEN: usize = ipv4::HEADER_LEN + PREFIX_LEN;
 
 /// The room in front of a packet that the envelopes of an SA take.
 #[derive(Clone, Copy)]
@@ -48,9 +48,26 @@ impl Room {
         let header_len =
             if self.is_tunnel { 0 } else { transport::Header::of(&slot.frame, &slot.flow)?.len() };
         let content_len = slot.frame.len() - header_len;
-        let tail_len = esp::pad_len(content_len) + TRAILER_LEN + ICV_LEN;
-        let fits = slot.frame.headroom() >= self.front && slot.frame.tailroom() >= tail_len;
+        let fits =
+            slot.frame.headroom() >= self.front && slot.frame.tailroom() >= tail_len(content_len);
         u16::try_from(content_len).ok().filter(|_| fits).ok_or(Verdict::NoRoom)
+    }
+}
+
+/// Bytes of an envelope behind so many of a packet.
+#[inline(always)]
+pub(crate) fn tail_len(content_len: usize) -> usize {
+    esp::pad_len(content_len) + TRAILER_LEN + ICV_LEN
+}
+
+/// The outer header of an SA whose envelope is what most tunnels have: IPv4, and no UDP.
+#[inline(always)]
+pub(crate) fn plain_outer(hot: &Hot) -> Option<&ipv4::Template> {
+    match &hot.outer {
+        OuterTemplate::V4(template) if hot.mode == Mode::Tunnel && !hot.encapsulated => {
+            Some(template)
+        }
+        _ => None,
     }
 }
 
@@ -64,33 +81,34 @@ pub(crate) struct Enveloped<'f> {
 /// [`Room::fit`] excluded.
 #[inline(always)]
 pub(crate) fn put<'f>(slot: &'f mut Slot<'_>, sa: &Sa) -> Option<Enveloped<'f>> {
-    let hot = sa.hot();
-    match &hot.outer {
-        OuterTemplate::V4(template) if hot.mode == Mode::Tunnel && !hot.encapsulated => {
-            put_v4(slot, hot, template)
+    match plain_outer(sa.hot()) {
+        Some(template) => {
+            let numbers = (slot.sequence, slot.iv);
+            put_v4(&mut slot.frame, sa.hot(), template, numbers)
         }
-        _ => put_any(slot, sa),
+        None => put_any(slot, sa),
     }
 }
 
-/// What most tunnels have, IPv4 alone, in one go.
+/// What most tunnels have, in one go: around a packet with a sequence number and an IV.
 #[inline(always)]
-fn put_v4<'f>(
-    slot: &'f mut Slot<'_>,
+pub(crate) fn put_v4<'f>(
+    frame: &'f mut Frame,
     hot: &Hot,
     template: &ipv4::Template,
+    (sequence, iv): (u64, u64),
 ) -> Option<Enveloped<'f>> {
-    let inner = InnerHeader::read(slot.frame.bytes())?;
-    let inner_len = slot.frame.len();
+    let inner = InnerHeader::read(frame.bytes())?;
+    let inner_len = frame.len();
     let pad_len = esp::pad_len(inner_len);
-    slot.frame.grow(FRONT_V4_LEN, pad_len + TRAILER_LEN + ICV_LEN)?;
-    let total_len = slot.frame.len() as u16;
-    let (front, rest) = slot.frame.bytes_mut().split_first_chunk_mut::<FRONT_V4_LEN>()?;
+    frame.grow(FRONT_V4_LEN, pad_len + TRAILER_LEN + ICV_LEN)?;
+    let total_len = frame.len() as u16;
+    let (front, rest) = frame.bytes_mut().split_first_chunk_mut::<FRONT_V4_LEN>()?;
     // What is behind the trailer, the ICV overwrites.
     *rest.get_mut(inner_len..)?.first_chunk_mut()? = inner.trailer(pad_len);
     let (outer, prefix) = front.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
-    prefix.copy_from_slice(&esp::prefix(hot.spi, slot.sequence as u32, slot.iv));
-    stamp_v4(outer, template, total_len, slot.sequence, &inner, hot);
+    prefix.copy_from_slice(&esp::prefix(hot.spi, sequence as u32, iv));
+    stamp_v4(outer, template, total_len, sequence, &inner, hot);
     let (data, icv) = rest.split_last_chunk_mut()?;
     Some(Enveloped { data, icv })
 }

@@ -383,10 +383,16 @@ fn check_ports_seen(flow: &Flow, by_ports: bool) -> Result<(), Verdict> {
 /// RFC 1812 §5.3.7, RFC 4291 §2.5.2–2.5.6: addresses that a router forwards neither from nor to.
 #[inline]
 pub(crate) fn check_addresses(flow: &Flow) -> Result<(), Verdict> {
-    match may_be_martian(flow.src) | may_be_martian(flow.dst) {
+    match may_be_martians(flow) {
         true => check_closely(flow),
         false => Ok(()),
     }
+}
+
+/// Whether either address begins as a martian's does.
+#[inline(always)]
+pub(crate) fn may_be_martians(flow: &Flow) -> bool {
+    may_be_martian(flow.src) | may_be_martian(flow.dst)
 }
 
 #[cold]

@@ -10,6 +10,8 @@ use crate::cpu::cycles;
 pub enum Stage {
     /// Packets from the ports.
     Receive,
+    /// Packets that are sealed as those before them were, all of it.
+    Follow,
     /// Link and IP headers.
     Parse,
     /// ESP for this host: the SA.
@@ -41,8 +43,9 @@ impl Stage {
     pub const COUNT: usize = Stage::ALL.len();
 
     /// All of them, in the order of a turn.
-    pub const ALL: [Stage; 13] = [
+    pub const ALL: [Stage; 14] = [
         Stage::Receive,
+        Stage::Follow,
         Stage::Parse,
         Stage::Classify,
         Stage::Open,
@@ -61,6 +64,7 @@ impl Stage {
     pub fn name(self) -> &'static str {
         match self {
             Stage::Receive => "receive",
+            Stage::Follow => "follow",
             Stage::Parse => "parse",
             Stage::Classify => "classify",
             Stage::Open => "open",

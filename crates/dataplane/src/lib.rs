@@ -4,7 +4,7 @@
 //! Read `worker.rs` first, then the stages in the order in which it names them:
 //!
 //! ```text
-//! receive → parse → classify → open → decrypt → accept → inspect → hop → choose → seal → encrypt → route → send
+//! receive → follow → parse → classify → open → decrypt → accept → inspect → hop → choose → seal → encrypt → route → send
 //! ```
 //!
 //! A stage is a free function over a batch of packets and the current [`view::View`]. A packet that
@@ -32,6 +32,7 @@ mod ecn;
 mod encrypt;
 mod envelope;
 mod flows;
+mod follow;
 mod gauge;
 mod hold;
 mod hop;

@@ -6,6 +6,7 @@
 use wire::ethernet::{self, EtherType, MacAddr};
 use wire::flow::{self, Flow, Fragment};
 use wire::{Malformed, Overlay, protocol, vlan};
+use xsk::Frame;
 
 use crate::batch::{Batch, Slot};
 use crate::verdict::Verdict;
@@ -25,16 +26,16 @@ impl Door {
         let mac = view.ports.get(usize::from(slot.ingress)).map(|port| port.mac);
         Door { is_hosts: slot.is_hosts(view), mac }
     }
+}
 
-    /// The address as bits, which those of a packet's destination are only if it is for us and with a link
-    /// header.
-    ///
-    /// Out of line, so that what it asks the view takes no registers while packets are read.
-    #[inline(never)]
-    fn bits_of(slot: &Slot<'_>, view: &View) -> u64 {
-        let door = Door::of(slot, view);
-        door.mac.filter(|_| !door.is_hosts).map_or(u64::MAX, MacAddr::bits)
-    }
+/// The address of a packet's port as bits, which those of its destination are only if it is for us and with a
+/// link header.
+///
+/// Out of line, so that what it asks the view takes no registers while packets are read.
+#[inline(never)]
+pub(crate) fn mac_bits(slot: &Slot<'_>, view: &View) -> u64 {
+    let door = Door::of(slot, view);
+    door.mac.filter(|_| !door.is_hosts).map_or(u64::MAX, MacAddr::bits)
 }
 
 /// Parses every packet.
@@ -46,7 +47,7 @@ pub(crate) fn parse(batch: &mut Batch<'_>, view: &View) {
             continue;
         }
         if ingress != u32::from(slot.ingress) {
-            (ingress, bits) = (u32::from(slot.ingress), Door::bits_of(slot, view));
+            (ingress, bits) = (u32::from(slot.ingress), mac_bits(slot, view));
         }
         if parse_plain(slot, bits).is_none() {
             slot.verdict = parse_one(slot, view).err();
@@ -55,14 +56,20 @@ pub(crate) fn parse(batch: &mut Batch<'_>, view: &View) {
 }
 
 /// What nearly every packet is, in a few branches: IPv4, whole and without options, behind an Ethernet header
-/// for us without a tag. `None`, and no change, for any other, good or bad.
+/// for us without a tag. `None` for any other, good or bad.
 #[inline(always)]
-fn parse_plain(slot: &mut Slot<'_>, mac: u64) -> Option<()> {
-    let (link, packet) = ethernet::Header::over(slot.frame.bytes()).ok()?;
+pub(crate) fn plain(frame: &Frame, mac: u64) -> Option<Flow> {
+    let (link, packet) = ethernet::Header::over(frame.bytes()).ok()?;
     if link.destination.bits() != mac || link.ethertype() != EtherType::IPV4 {
         return None;
     }
-    slot.flow = flow::plain_v4(packet)?;
+    flow::plain_v4(packet)
+}
+
+/// The same in a slot, which it does not change if it is any other.
+#[inline(always)]
+fn parse_plain(slot: &mut Slot<'_>, mac: u64) -> Option<()> {
+    slot.flow = plain(&slot.frame, mac)?;
     slot.frame.narrow(ethernet::HEADER_LEN, usize::from(slot.flow.total_len))?;
     slot.link_len = ethernet::HEADER_LEN as u8;
     Some(())

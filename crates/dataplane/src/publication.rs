@@ -62,6 +62,8 @@ pub struct Reader<T> {
     held: *const T,
     /// The epoch declared with it.
     epoch: u64,
+    /// Counts the versions that it gave.
+    number: u64,
     holding: bool,
 }
 
@@ -88,7 +90,7 @@ impl<T: Send + Sync> Publisher<T> {
         let seen = Arc::new(Seen(AtomicU64::new(epoch)));
         readers.push(seen.clone());
         let (shared, held) = (self.shared.clone(), std::ptr::null());
-        Reader { shared, seen, held, epoch, holding: false }
+        Reader { shared, seen, held, epoch, number: 0, holding: false }
     }
 
     /// Makes a version the current one. Workers take it at their next turn.
@@ -142,7 +144,15 @@ impl<T> Reader<T> {
     /// The borrow of `self` ends all borrows from turns before.
     #[inline]
     pub fn enter(&mut self) -> &T {
+        self.enter_numbered().0
+    }
+
+    /// The same, and a number that another version has never had, nor has it another as long as it is current: what
+    /// was found out by it need not be asked again while that is the number.
+    #[inline]
+    pub fn enter_numbered(&mut self) -> (&T, u64) {
         if !self.holding {
+            let (held, declared) = (self.held, self.epoch);
             self.epoch = self.shared.epoch.load(Acquire);
             // `Release`: our use of the last version happened before this word is read.
             self.seen.0.store(self.epoch, Release);
@@ -152,12 +162,16 @@ impl<T> Reader<T> {
                 fence(SeqCst);
             }
             self.held = self.shared.current.load(Acquire);
+            // The pointer alone may lead to another version where a freed one was; but none is freed that was
+            // held all the while that this epoch was declared. The epoch alone is counted a moment later
+            // than the pointer is swapped.
+            self.number += u64::from(self.held != held || self.epoch != declared);
         }
         // SAFETY: the pointer is not null and came from `Box::into_raw`. The version it names is
         // freed only after this reader has seen a later epoch than the one stored above, which
         // happens in the next `enter` without a hold (or in `rest` or `drop`), when `&mut self`
         // proves this borrow over. After a rest, the fences order that word before the load.
-        unsafe { &*self.held }
+        (unsafe { &*self.held }, self.number)
     }
 
     /// Whether [`enter`](Reader::enter) stays with the version it gave last, for the sake of those

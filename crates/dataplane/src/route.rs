@@ -40,6 +40,12 @@ struct Last<'v> {
     /// Of the route, and whether all that it leads are sent to one router.
     code: u32,
     is_shared: bool,
+    way: Way,
+}
+
+/// Where packets leave, and how.
+#[derive(Clone, Copy)]
+pub(crate) struct Way {
     port: u16,
     mtu: usize,
     /// The link header's first eight bytes, and its last.
@@ -146,7 +152,7 @@ fn route_all<const VRFS: bool>(batch: &mut Batch<'_>, view: &View, turn: &mut Tu
                     false => find::<VRFS>(slot, later, view, turn, &mut last, &mut ahead),
                 };
                 let sent_off = led.and_then(|()| match &last {
-                    Some(last) => last.send_off(slot),
+                    Some(last) => last.way.send_off(slot),
                     None => Err(Verdict::NoRoute),
                 });
                 let success = success(slot, has_host && slot.is_hosts(view));
@@ -194,10 +200,18 @@ impl<'v> Last<'v> {
             IpAddr::V6(_) => Last::OF_NOBODY,
         };
     }
+}
+
+impl Way {
+    /// The bytes that a packet may have, without a link header.
+    #[inline(always)]
+    pub(crate) fn mtu(&self) -> usize {
+        self.mtu
+    }
 
     /// Gives a packet its link header, and says where it leaves.
     #[inline(always)]
-    fn send_off(&self, slot: &mut Slot<'_>) -> Result<(), Verdict> {
+    pub(crate) fn send_off(&self, slot: &mut Slot<'_>) -> Result<(), Verdict> {
         if slot.frame.len() > self.mtu {
             return Err(Verdict::TooBig);
         }
@@ -281,6 +295,13 @@ fn find<'v, const VRFS: bool>(
     Ok(())
 }
 
+/// Where others leave that are sealed with a packet's SA, outside of VRFs.
+pub(crate) fn way_of(slot: &Slot<'_>, view: &View, turn: &mut Turn<'_>) -> Option<Way> {
+    let mut last = None;
+    find::<false>(slot, &[], view, turn, &mut last, &mut None).ok()?;
+    last.map(|last| last.way)
+}
+
 /// How many first bits two addresses have in common; none if they are of two families.
 #[inline]
 fn in_common(one: &IpAddr, other: &IpAddr) -> u32 {
@@ -308,10 +329,6 @@ fn look_up<'v>(
     if !port.up {
         return Err(Verdict::PortDown);
     }
-    let mtu = port.mtu as usize;
-    if slot.frame.len() > mtu {
-        return Err(Verdict::TooBig);
-    }
     let mac = resolve(hop, destination, view, turn)?;
     let ethertype = if destination.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
     let mut header = [0; HEADER_LEN];
@@ -329,9 +346,7 @@ fn look_up<'v>(
         mask: 0,
         code,
         is_shared,
-        port: hop.port,
-        mtu,
-        header,
+        way: Way { port: hop.port, mtu: port.mtu as usize, header },
     })
 }
 

@@ -25,7 +25,7 @@ pub(crate) use self::many::{Asked, Many, Question};
 use self::numbers::Numbers;
 use self::space::Space;
 use self::tag::Tag;
-use crate::policy::{Address, Direction, Fields, Policy, PolicyConfig, Shape};
+use crate::policy::{Address, Direction, Fields, Policy, PolicyConfig, Shape, Words};
 use crate::prefix::Family;
 
 /// What happens where no policy matches.
@@ -125,6 +125,11 @@ impl<'a> Side<'a> {
             (IpAddr::V6(_), IpAddr::V6(_)) => self.v6.seen().same(one, other),
             _ => false,
         }
+    }
+
+    /// Every bit that policies outside of route mode look at in flows of IPv4.
+    pub(crate) fn seen_v4(&self) -> Words {
+        Words::of(self.v4.seen())
     }
 
     /// Asks for the memory that a look-up will mostly read, and returns what [`presume`](Side::presume) and

@@ -93,7 +93,7 @@ impl Default for Slots {
 impl Slots {
     /// The slot of a family.
     #[inline]
-    fn slot(self, family: Family) -> Option<u32> {
+    pub(crate) fn slot(self, family: Family) -> Option<u32> {
         Some(self.0[family.index()]).filter(|slot| *slot != NO_SLOT)
     }
 

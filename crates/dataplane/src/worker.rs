@@ -25,6 +25,7 @@ use crate::crew::{self, Lending, Member};
 use crate::doorbell::Doorbell;
 use crate::event::{Event, EventSink};
 use crate::flows::Flows;
+use crate::follow::Trail;
 use crate::hold::Hold;
 use crate::hop::hop;
 use crate::inspect::inspect;
@@ -108,6 +109,7 @@ pub struct Worker {
     events: EventSink,
     hold: Hold,
     flows: Flows,
+    trail: Option<Trail>,
     clock: Clock,
     /// When the current turn began.
     now_ns: u64,
@@ -136,6 +138,7 @@ impl Worker {
             events: EventSink::new(parts.events),
             hold: Hold::new(),
             flows: Flows::new(),
+            trail: None,
             now_ns: parts.clock.now_ns(),
             clock: parts.clock,
             idle: Idle::default(),
@@ -252,30 +255,39 @@ impl Worker {
         let received = receive(batch, ports, pool, &mut self.inbox, packets_max, turn);
         laps.lap(Stage::Receive);
         // After receiving: what was sent when a policy was already in force meets that policy.
-        let view = self.reader.enter();
-        parse(batch, view);
-        laps.lap(Stage::Parse);
-        classify(batch, view);
-        laps.lap(Stage::Classify);
-        open(batch, turn);
-        laps.lap(Stage::Open);
-        crew::decrypt(batch, crew);
-        laps.lap(Stage::Decrypt);
-        accept(batch, turn);
-        laps.lap(Stage::Accept);
-        inspect(batch, view, turn);
-        laps.lap(Stage::Inspect);
-        hop(batch, view);
-        turn.hold.turn(batch, view, now_ns, pool, turn.counters);
-        laps.lap(Stage::Hop);
-        choose(batch, view, turn);
-        laps.lap(Stage::Choose);
-        seal(batch, turn);
-        laps.lap(Stage::Seal);
-        crew::encrypt(batch, crew);
-        laps.lap(Stage::Encrypt);
-        route(batch, view, turn);
-        laps.lap(Stage::Route);
+        let (view, version) = self.reader.enter_numbered();
+        let is_aside = crew.as_ref().is_none_or(Member::is_aside);
+        let trail = self.trail.as_ref().filter(|_| is_aside);
+        let followed = trail.map_or(0, |trail| trail.follow(batch, version, view, turn));
+        laps.lap(Stage::Follow);
+        if followed == 0 || followed < batch.slots.len() {
+            parse(batch, view);
+            laps.lap(Stage::Parse);
+            classify(batch, view);
+            laps.lap(Stage::Classify);
+            open(batch, turn);
+            laps.lap(Stage::Open);
+            crew::decrypt(batch, crew);
+            laps.lap(Stage::Decrypt);
+            accept(batch, turn);
+            laps.lap(Stage::Accept);
+            inspect(batch, view, turn);
+            laps.lap(Stage::Inspect);
+            hop(batch, view);
+            turn.hold.turn(batch, view, now_ns, pool, turn.counters);
+            laps.lap(Stage::Hop);
+            choose(batch, view, turn);
+            laps.lap(Stage::Choose);
+            seal(batch, turn);
+            laps.lap(Stage::Seal);
+            crew::encrypt(batch, crew);
+            laps.lap(Stage::Encrypt);
+            route(batch, view, turn);
+            laps.lap(Stage::Route);
+            if followed == 0 && is_aside {
+                self.trail = Trail::of(batch, version, view, turn).or(self.trail.take());
+            }
+        }
         send(batch, ports, &mut self.queues, pool, turn);
         laps.lap(Stage::Send);
 

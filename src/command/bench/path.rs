@@ -13,7 +13,7 @@ use crate::command::Unfit;
 
 /// Cycles per packet of sealing and opening, beside the raw cipher in the same run
 ///
-/// The ruler is the memory port: the worker's whole turn (13 stages, from receive to send; the second table
+/// The ruler is the memory port: the worker's whole turn (14 stages, from receive to send; the second table
 /// names them) from ring to ring in RAM, no kernel, no interface. Consecutive packets use different tunnels,
 /// in random order unless it is asked for otherwise. Path and cipher with one key are measured in turn, in
 /// many short batches, and the cipher with all keys after them; a figure is the median of the quickest

@@ -114,6 +114,7 @@ impl Facts for Fixed {
             sleeps: 2,
             own_sa_packets: 3,
             fallback_sa_packets: 4,
+            followed_packets: 5,
         }]
     }
     fn drops(&mut self) -> Vec<DropCount> {

@@ -370,6 +370,9 @@ pub struct Worker {
     /// Packets for which it took the SA for all, having none of its own where it should.
     #[serde(default)]
     pub fallback_sa_packets: u64,
+    /// Packets that it sealed just as those before them, without asking everything anew.
+    #[serde(default)]
+    pub followed_packets: u64,
 }
 
 /// One end that packets met.

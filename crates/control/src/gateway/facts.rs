@@ -300,6 +300,7 @@ impl Facts for View<'_> {
                     sleeps: now.sleeps,
                     own_sa_packets: now.own_sa,
                     fallback_sa_packets: now.fallback_sa,
+                    followed_packets: now.followed,
                 }
             })
             .collect()

@@ -276,6 +276,23 @@ impl Words {
         (addresses | (one.rest ^ other.rest) & self.rest) == 0
     }
 
+    /// The mask that looks at a destination's first bits, so many.
+    pub(crate) fn of_destination(len: u32) -> Words {
+        let len = len.min(u32::BITS) as u8;
+        Words { addresses: u64::from(<u32 as Address>::prefix(len)), rest: 0 }
+    }
+
+    /// The destination's bits.
+    #[inline(always)]
+    pub(crate) fn destination(self) -> u32 {
+        self.addresses as u32
+    }
+
+    /// The mask that looks at all that two masks look at.
+    pub(crate) fn with(self, other: Words) -> Words {
+        Words { addresses: self.addresses | other.addresses, rest: self.rest | other.rest }
+    }
+
     /// The mask that looks at every bit of the addresses as well.
     #[inline(always)]
     pub(crate) fn with_all_addresses(self) -> Words {
