@@ -9,6 +9,7 @@
 //! here, and so nothing that came of it may go on before `accept` has said so.
 
 use wire::esp::{self, ICV_LEN};
+use wire::flow::Flow;
 use wire::{Malformed, Overlay, flow, ipv4, ipv6, protocol};
 
 use crate::batch::Slot;
@@ -32,18 +33,33 @@ pub(crate) fn take(slot: &mut Slot<'_>, sa: &Sa) -> Result<(), Verdict> {
 /// to be carried inwards. `None`, and no change, for any other, good or bad.
 #[inline(always)]
 fn take_plain(slot: &mut Slot<'_>, sa: &Sa) -> Option<()> {
-    let content_at = usize::from(slot.esp_at) + PREFIX_LEN;
+    let Plain { at, len, flow } = plain_in(slot, sa)?;
+    slot.flow = flow;
+    slot.frame.narrow(at, usize::from(slot.flow.total_len))?;
+    slot.counted = len;
+    Some(())
+}
+
+/// What nearly every tunnel's packet has inside.
+pub(crate) struct Plain {
+    /// Where in the packet it begins.
+    pub(crate) at: usize,
+    /// Its bytes, with those that may lie behind it.
+    pub(crate) len: u16,
+    pub(crate) flow: Flow,
+}
+
+/// The same while it is still inside, of a packet with `esp_at` and the outer type of service.
+#[inline(always)]
+pub(crate) fn plain_in(slot: &Slot<'_>, sa: &Sa) -> Option<Plain> {
+    let at = usize::from(slot.esp_at) + PREFIX_LEN;
     let hot = sa.hot();
     if hot.mode != Mode::Tunnel || !ecn::leaves_alone(slot.flow.tos, &hot.flags) {
         return None;
     }
-    let (plaintext, _) = slot.frame.bytes().get(content_at..)?.split_last_chunk::<ICV_LEN>()?;
+    let (plaintext, _) = slot.frame.bytes().get(at..)?.split_last_chunk::<ICV_LEN>()?;
     let content = esp::short_payload::<{ protocol::IPV4 }>(plaintext)?;
-    let content_len = content.len() as u16;
-    slot.flow = flow::plain_v4(content)?;
-    slot.frame.narrow(content_at, usize::from(slot.flow.total_len))?;
-    slot.counted = content_len;
-    Some(())
+    Some(Plain { at, len: content.len() as u16, flow: flow::plain_v4(content)? })
 }
 
 /// Any content, step by step.

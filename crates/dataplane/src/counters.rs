@@ -45,7 +45,7 @@ pub struct CounterSnapshot {
     pub own_sa: u64,
     /// Packets for which it chose the SA for all, having none of its own where it should.
     pub fallback_sa: u64,
-    /// Packets that were sealed just as those before them (`follow.rs`).
+    /// Packets that became just what those before them became (`follow.rs`).
     pub followed: u64,
 }
 

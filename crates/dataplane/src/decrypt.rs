@@ -54,9 +54,9 @@ fn take_content(slot: &mut Slot<'_>) {
 
 /// Decrypts one packet that [`open`](crate::open::open) let pass: whether it is authentic, or `None`
 /// if there is no ESP.
-#[inline]
+#[inline(always)]
 #[must_use = "a packet that is not authentic must go no further"]
-fn decrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<bool> {
+pub(crate) fn decrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<bool> {
     let hot = sa.hot();
     let payload = slot.frame.bytes_mut().get_mut(usize::from(slot.esp_at)..)?;
     let packet = esp::Packet::parse(payload).ok()?;

@@ -1,9 +1,9 @@
-//! Stage `follow`, between `receive` and `parse`: packets that are sealed just as those before them were.
+//! Stage `follow`, between `receive` and `parse`: packets that become just what those before them became.
 //!
 //! Each packet of one fat tunnel is asked the same questions and gives the same answers. Once the other stages
-//! have sealed packets with one SA, the worker keeps what they found out as a *trail*: what packets have to
-//! have in common with those to be sealed as they were, with which SA, and where they leave. Those that have it are
-//! sealed here, each read and written once.
+//! have sealed packets with one SA, or opened some, the worker keeps what they found out as a *trail*: what packets have to
+//! have in common with those to be dealt with as they were, with which SA, and where they leave. Those that have it are
+//! sealed or opened here, each read and written once.
 //!
 //! ```text
 //!  receive ─► follow ─┬─ as those before ──────────────────────────► send
@@ -14,33 +14,136 @@
 //! A trail ends with its version of the view: of what the view says, no answer is ever out of date. What packets
 //! themselves say, each is asked; whose the SA's words are, every turn. Whatever is out of the ordinary
 //! (limits, VRFs, UDP around ESP, IPv6, packets that wait or are out with other workers) is left to the other
-//! stages, and so is each packet that is to be dropped: nothing is refused here.
+//! stages, and so is each packet that is to be dropped, but for what is not authentic or a replay.
+
+mod opening;
+mod sealing;
 
 use std::net::IpAddr;
 
 use wire::flow::{Flow, Fragment};
-use wire::{ethernet, ipv4};
-use xsk::Frame;
 
-use crate::batch::{Batch, Slot, Turn, is_same};
-use crate::claim::Access;
+use crate::batch::{Batch, Slot, Turn};
 use crate::classify::is_local;
-use crate::encrypt::encrypt_data;
-use crate::envelope;
-use crate::fib::Fib;
 use crate::inspect::may_be_martians;
-use crate::parse::{self, plain};
-use crate::policy::{Direction, Fields, Kind, Policy, Words};
-use crate::prefix::Family;
-use crate::route::{Way, way_of};
-use crate::sa::Sa;
-use crate::spd::{DefaultAction, Lookup};
-use crate::verdict::Verdict;
+use crate::parse;
+use crate::policy::{Direction, Fields, Words};
+use crate::route::Way;
+use crate::spd::{DefaultAction, Lookup, Side};
 use crate::view::View;
-use crate::vrfs::MAIN;
 
-/// What became of the packets before, and what those have in common with them that are to follow.
-pub(crate) struct Trail {
+/// What a worker knows of the packets before.
+#[derive(Default)]
+pub(crate) struct Trails {
+    sealed: Option<sealing::Trail>,
+    opened: Option<opening::Trail>,
+}
+
+/// What became of a batch here.
+#[derive(Default)]
+pub(crate) struct Followed<'v> {
+    sealed: usize,
+    opened: usize,
+    /// A packet that was decrypted and then turned out to be another, and its place in the batch.
+    parked: Option<(usize, Slot<'v>)>,
+}
+
+impl<'v> Followed<'v> {
+    /// Whether nothing of a batch is left for the other stages.
+    #[inline]
+    pub(crate) fn is_all(&self, batch: &Batch<'_>) -> bool {
+        self.packets() != 0 && self.packets() == batch.slots.len() && self.parked.is_none()
+    }
+
+    #[inline]
+    fn packets(&self) -> usize {
+        self.sealed + self.opened
+    }
+
+    /// After `decrypt`, which it had here: the packet that turned out to be another takes its place again.
+    #[inline]
+    pub(crate) fn unpark(&mut self, batch: &mut Batch<'v>) {
+        if let Some((at, slot)) = self.parked.take() {
+            batch.slots.insert(at.min(batch.slots.len()), slot);
+            batch.returned += 1;
+        }
+    }
+}
+
+impl Trails {
+    /// Seals and opens the packets of a batch that follow.
+    #[inline]
+    pub(crate) fn follow<'v>(
+        &self,
+        batch: &mut Batch<'v>,
+        version: u64,
+        view: &'v View,
+        turn: &mut Turn<'_>,
+    ) -> Followed<'v> {
+        let mut followed = Followed::default();
+        // Packets that wait go first.
+        if turn.hold.len() != 0 {
+            return followed;
+        }
+        // Only as long as no packet is left behind: all stay in the order in which they came.
+        loop {
+            let at = followed.packets();
+            let slots = &mut batch.slots[at..];
+            let sealed = self.sealed.as_ref();
+            let sealed = sealed.map_or(0, |trail| trail.follow(slots, version, view, turn));
+            followed.sealed += sealed;
+            let slots = &mut slots[sealed..];
+            let opened = self.opened.as_ref();
+            let (opened, is_parked) =
+                opened.map_or((0, false), |trail| trail.follow(slots, version, view, turn));
+            followed.opened += opened;
+            if is_parked {
+                let at = followed.packets();
+                followed.parked = Some((at, batch.slots.remove(at)));
+            }
+            if is_parked || sealed + opened == 0 {
+                break;
+            }
+        }
+        if followed.packets() != 0 {
+            turn.counters.count_followed(followed.packets() as u64);
+        }
+        followed
+    }
+
+    /// Takes note of what became of a batch, where none of it followed.
+    #[inline]
+    pub(crate) fn learn(
+        &mut self,
+        followed: &Followed<'_>,
+        batch: &Batch<'_>,
+        version: u64,
+        view: &View,
+        turn: &mut Turn<'_>,
+    ) {
+        let slots = &batch.slots[..];
+        if slots.len() < 2 || view.vrfs.in_use() {
+            return;
+        }
+        // Packets of one port lie together: those of the first port and of the last.
+        for at in [0, slots.len() - 2] {
+            let pair = [&slots[at], &slots[at + 1]];
+            if followed.sealed == 0
+                && let Some(trail) = sealing::Trail::of(pair, version, view, turn)
+            {
+                self.sealed = Some(trail);
+            }
+            if followed.opened == 0
+                && let Some(trail) = opening::Trail::of(pair, version, view, turn)
+            {
+                self.opened = Some(trail);
+            }
+        }
+    }
+}
+
+/// What packets have in common that follow each other, and where they leave.
+struct Like {
     /// The version of the view that says so.
     version: u64,
     /// The port that they come in by, and its address as bits.
@@ -49,181 +152,49 @@ pub(crate) struct Trail {
     /// Those bits of a flow that policies and routes look at, and what they are.
     mask: Words,
     flow: Words,
-    /// The number of the policy that protects them; `None` if their route leads into a tunnel.
-    policy: Option<u32>,
-    /// The slot in which their SA is.
-    slot: u32,
-    /// Where they leave.
     way: Way,
 }
 
-/// Who seals the packets of a trail in this turn.
-struct Sealer<'v> {
-    sa: &'v Sa,
-    template: &'v ipv4::Template,
-    policy: Option<&'v Policy>,
-}
+/// The destination that is known not to be of this host.
+#[derive(Default)]
+struct Known(Option<u32>);
 
-impl Trail {
-    /// The trail of a batch's last packets; `None` if none may follow them.
-    pub(crate) fn of(
-        batch: &Batch<'_>,
-        version: u64,
-        view: &View,
-        turn: &mut Turn<'_>,
-    ) -> Option<Trail> {
-        // Where each packet has an SA of its own, the next one's is another.
-        let [.., before, last] = &batch.slots[..] else { return None };
-        let sa = last.outbound.filter(|sa| is_same(before.outbound, sa))?;
-        // It came in clear, and not from the host.
-        let is_plain = last.verdict == Some(Verdict::Sealed)
-            && last.flow.src.is_ipv4()
-            && last.flow.fragment == Fragment::Whole;
-        if !is_plain || view.vrfs.in_use() || envelope::plain_outer(sa.hot()).is_none() {
+impl Like {
+    /// What a packet has in common with others; `None` if it is of a kind that none follows.
+    fn of(slot: &Slot<'_>, version: u64, mask: Words, way: Way, view: &View) -> Option<Like> {
+        if !slot.flow.src.is_ipv4() || slot.flow.fragment != Fragment::Whole {
             return None;
         }
-        // Policies that welcomed it would have to be counted.
-        let forward = view.spd.side(Direction::Forward);
-        if !forward.is_silent()
-            && !matches!(
-                view.spd.lookup(Direction::Forward, &last.flow),
-                Lookup::Default(DefaultAction::Accept)
-            )
-        {
-            return None;
-        }
-        let out = view.spd.side(Direction::Out);
-        let seen = out.seen_v4().with(forward.seen_v4());
-        let (policy, slot, mask) = match view.spd.lookup_numbered(Direction::Out, &last.flow) {
-            (Lookup::Policy(policy), number) => {
-                let is_simple = policy.kind() == Kind::Protect && !policy.wants_own_sas();
-                (Some(number?), policy.bundle().filter(|_| is_simple)?, seen)
-            }
-            (Lookup::Default(DefaultAction::Accept), _) => {
-                let (code, block) = view.fib.block_in(MAIN, last.flow.dst);
-                let row = view.tunnels.slots(Fib::tunnel_of(code)?)?;
-                (None, row.slot(Family::V4)?, seen.with(Words::of_destination(block)))
-            }
-            _ => return None,
-        };
-        let trail = Trail {
-            version,
-            ingress: last.ingress,
-            mac: parse::mac_bits(last, view),
-            mask,
-            flow: words(&last.flow).under(mask),
-            policy,
-            slot,
-            way: way_of(last, view, turn)?,
-        };
-        trail.sealer(view).is_some_and(|sealer| is_same(Some(sealer.sa), sa)).then_some(trail)
+        let (ingress, mac) = (slot.ingress, parse::mac_bits(slot, view));
+        let flow = words(&slot.flow).under(mask);
+        Some(Like { version, ingress, mac, mask, flow, way })
     }
 
-    /// Seals the packets of a batch that follow, up to the first of their port that does not; how many.
-    pub(crate) fn follow<'v>(
-        &self,
-        batch: &mut Batch<'v>,
-        version: u64,
-        view: &'v View,
-        turn: &Turn<'_>,
-    ) -> usize {
-        // Packets that wait go first.
-        if self.version != version || turn.hold.len() != 0 {
-            return 0;
-        }
-        let mut slots =
-            batch.slots.iter_mut().filter(|slot| slot.ingress == self.ingress).peekable();
-        let mut known = None;
-        if slots.peek().is_none_or(|slot| self.admit(&slot.frame, &mut known, view).is_none()) {
-            return 0;
-        }
-        let Some(Sealer { sa, template, policy }) = self.sealer(view) else { return 0 };
-        if sa.hot().counted || sa.access(turn) != Access::Alone {
-            return 0;
-        }
-        let (mut packets, mut bytes) = (0, 0);
-        let taken = sa.take_alone(|numbers| {
-            for slot in slots {
-                let Some(flow) = self.admit(&slot.frame, &mut known, view) else { break };
-                let Some(number) = numbers.next() else { break };
-                match self.seal(slot, &flow, sa, template, number) {
-                    Some(()) => slot.decide(Verdict::Sealed),
-                    // `admit` left nothing of the kind; whatever it is, it does not leave in clear.
-                    None => slot.refuse(Some(sa), Verdict::NoRoom),
-                }
-                packets += 1;
-                bytes += u64::from(flow.total_len);
-            }
-        });
-        // Without a number, nothing was done.
-        if taken.is_ok() && packets != 0 {
-            sa.count(packets, bytes, turn.now_ns, true);
-            if let Some(policy) = policy {
-                policy.count(turn.seat, packets, bytes, turn.now_ns);
-            }
-            turn.counters.count_followed(packets);
-        }
-        packets as usize
-    }
-
-    /// Who seals in this turn, found by numbers: a trail refers to nothing in the view.
-    #[inline]
-    fn sealer<'v>(&self, view: &'v View) -> Option<Sealer<'v>> {
-        let sa = view.bundles.sole(self.slot)?.sa()?;
-        let template = envelope::plain_outer(sa.hot())?;
-        let policy = match self.policy {
-            Some(number) => match view.spd.numbered(number, Direction::Out) {
-                Lookup::Policy(policy) => Some(policy),
-                _ => return None,
-            },
-            None => None,
-        };
-        Some(Sealer { sa, template, policy })
-    }
-
-    /// The flow of a packet that follows. Nothing is changed, so that any other is as it came.
+    /// The flow of a packet as it came in, if it is plain and came by the port.
     #[inline(always)]
-    fn admit(&self, frame: &Frame, known: &mut Option<u32>, view: &View) -> Option<Flow> {
-        let flow = plain(frame, self.mac)?;
-        let follows = self.mask.agree(self.flow, words(&flow));
-        if !follows || flow.ttl <= 1 || may_be_martians(&flow) {
+    fn outer(&self, slot: &Slot<'_>) -> Option<Flow> {
+        if slot.ingress != self.ingress {
             return None;
+        }
+        parse::plain(&slot.frame, self.mac)
+    }
+
+    /// Whether a packet that is to be forwarded follows.
+    #[inline(always)]
+    fn admits(&self, flow: &Flow, known: &mut Known, view: &View) -> bool {
+        let words = words(flow);
+        if !self.mask.agree(self.flow, words) || flow.ttl <= 1 || may_be_martians(flow) {
+            return false;
         }
         // Most are for the address that the one before was for.
-        let destination = words(&flow).destination();
-        if *known != Some(destination) {
+        let destination = words.destination();
+        if known.0 != Some(destination) {
             if is_for_host(destination, view) {
-                return None;
+                return false;
             }
-            *known = Some(destination);
+            known.0 = Some(destination);
         }
-        let len = usize::from(flow.total_len);
-        let tail_len = envelope::tail_len(len);
-        // Its link header makes room for another.
-        let has_room = frame.headroom() >= envelope::FRONT_V4_LEN
-            && frame.tailroom() + (frame.len() - ethernet::HEADER_LEN - len) >= tail_len
-            && envelope::FRONT_V4_LEN + len + tail_len <= self.way.mtu();
-        has_room.then_some(flow)
-    }
-
-    /// Seals a packet. `None` if there is no room for what goes around it.
-    #[inline(always)]
-    #[must_use = "a packet that was not encrypted must not leave"]
-    fn seal(
-        &self,
-        slot: &mut Slot<'_>,
-        flow: &Flow,
-        sa: &Sa,
-        template: &ipv4::Template,
-        (sequence, iv): (u64, u64),
-    ) -> Option<()> {
-        slot.frame.narrow(ethernet::HEADER_LEN, usize::from(flow.total_len))?;
-        if !ipv4::decrement_ttl(slot.frame.bytes_mut()) {
-            return None;
-        }
-        let enveloped = envelope::put_v4(&mut slot.frame, sa.hot(), template, (sequence, iv))?;
-        encrypt_data(sa.hot(), (sequence, iv), enveloped);
-        self.way.send_off(slot).ok()
+        true
     }
 }
 
@@ -231,6 +202,12 @@ impl Trail {
 #[inline(never)]
 fn is_for_host(destination: u32, view: &View) -> bool {
     is_local(&IpAddr::V4(destination.into()), view)
+}
+
+/// Whether no policy of a side says anything of a flow, and so it may pass.
+fn accepts_all(side: &Side<'_>, flow: &Flow) -> bool {
+    let says = |direction: Direction| side.spd().lookup(direction, flow);
+    side.is_silent() || matches!(says(side.direction()), Lookup::Default(DefaultAction::Accept))
 }
 
 #[inline(always)]

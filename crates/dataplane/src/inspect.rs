@@ -32,7 +32,7 @@ use crate::verdict::Verdict;
 use crate::view::View;
 use crate::vrfs::refuse_unknown;
 
-use standing::Standing;
+pub(crate) use standing::Standing;
 
 /// Checks every packet against the policies of the direction it takes.
 ///
@@ -332,12 +332,13 @@ fn check_selector(flow: &Flow, selector: &Selector) -> Result<(), Verdict> {
 
 /// Whether a protect policy asks for just such an SA. Neither of the two ever changes, so what was once
 /// found goes on being so.
-#[inline]
-fn is_welcome(policy: &Policy, sa: &Sa) -> bool {
+#[inline(always)]
+pub(crate) fn is_welcome(policy: &Policy, sa: &Sa) -> bool {
     sa.hot().welcomed_by.load(Relaxed) == policy.id() || becomes_welcome(policy, sa)
 }
 
 #[cold]
+#[inline(never)]
 fn becomes_welcome(policy: &Policy, sa: &Sa) -> bool {
     let Action::Protect { template, .. } = policy.action() else { return false };
     let welcome = template.accepts(sa) || sa.hot().mode == Mode::Transport && template.optional;

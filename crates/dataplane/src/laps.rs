@@ -10,7 +10,7 @@ use crate::cpu::cycles;
 pub enum Stage {
     /// Packets from the ports.
     Receive,
-    /// Packets that are sealed as those before them were, all of it.
+    /// Packets that become what those before them became, all of it.
     Follow,
     /// Link and IP headers.
     Parse,

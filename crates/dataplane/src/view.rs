@@ -170,6 +170,25 @@ mod tests {
     }
 
     #[test]
+    fn each_version_has_a_number_of_its_own() {
+        let mut publisher = Publisher::new(view(1));
+        let mut reader = publisher.reader();
+        let mut last = 0;
+        for generation in 1..20 {
+            let (entered, number) = reader.enter_numbered();
+            assert_eq!((entered.generation, number > last), (generation, true));
+            assert_eq!(reader.enter_numbered().1, number, "the same version");
+            last = number;
+            publisher.publish(view(generation + 1));
+            publisher.reclaim();
+            if generation % 3 == 0 {
+                reader.rest();
+                publisher.reclaim();
+            }
+        }
+    }
+
+    #[test]
     fn a_reader_that_is_gone_keeps_nothing() {
         let (first, watch) = watched(1);
         let mut publisher = Publisher::new(first);

@@ -25,7 +25,7 @@ use crate::crew::{self, Lending, Member};
 use crate::doorbell::Doorbell;
 use crate::event::{Event, EventSink};
 use crate::flows::Flows;
-use crate::follow::Trail;
+use crate::follow::{Followed, Trails};
 use crate::hold::Hold;
 use crate::hop::hop;
 use crate::inspect::inspect;
@@ -109,7 +109,7 @@ pub struct Worker {
     events: EventSink,
     hold: Hold,
     flows: Flows,
-    trail: Option<Trail>,
+    trails: Trails,
     clock: Clock,
     /// When the current turn began.
     now_ns: u64,
@@ -138,7 +138,7 @@ impl Worker {
             events: EventSink::new(parts.events),
             hold: Hold::new(),
             flows: Flows::new(),
-            trail: None,
+            trails: Trails::default(),
             now_ns: parts.clock.now_ns(),
             clock: parts.clock,
             idle: Idle::default(),
@@ -257,10 +257,12 @@ impl Worker {
         // After receiving: what was sent when a policy was already in force meets that policy.
         let (view, version) = self.reader.enter_numbered();
         let is_aside = crew.as_ref().is_none_or(Member::is_aside);
-        let trail = self.trail.as_ref().filter(|_| is_aside);
-        let followed = trail.map_or(0, |trail| trail.follow(batch, version, view, turn));
+        let mut followed = match is_aside {
+            true => self.trails.follow(batch, version, view, turn),
+            false => Followed::default(),
+        };
         laps.lap(Stage::Follow);
-        if followed == 0 || followed < batch.slots.len() {
+        if !followed.is_all(batch) {
             parse(batch, view);
             laps.lap(Stage::Parse);
             classify(batch, view);
@@ -268,6 +270,7 @@ impl Worker {
             open(batch, turn);
             laps.lap(Stage::Open);
             crew::decrypt(batch, crew);
+            followed.unpark(batch);
             laps.lap(Stage::Decrypt);
             accept(batch, turn);
             laps.lap(Stage::Accept);
@@ -284,8 +287,8 @@ impl Worker {
             laps.lap(Stage::Encrypt);
             route(batch, view, turn);
             laps.lap(Stage::Route);
-            if followed == 0 && is_aside {
-                self.trail = Trail::of(batch, version, view, turn).or(self.trail.take());
+            if is_aside {
+                self.trails.learn(&followed, batch, version, view, turn);
             }
         }
         send(batch, ports, &mut self.queues, pool, turn);

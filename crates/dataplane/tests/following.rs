@@ -1,5 +1,5 @@
-//! Packets that are sealed just as those before them were (`follow.rs`), against their stupid twins: the same
-//! packets, of which each has a turn of its own and follows nobody. The same leaves, in the same order, and
+//! Packets that become just what those before them became (`follow.rs`), against their stupid twins: the same
+//! packets where each turn has a view of its own, so that nobody follows. The same leaves, in the same order, and
 //! everything is counted alike.
 
 mod fixture;
@@ -17,6 +17,7 @@ use dataplane::verdict::Verdict;
 use dataplane::view::View;
 use fixture::*;
 use proptest::prelude::*;
+use wire::ethernet::MacAddr;
 use wire::{checksum, protocol};
 
 /// An address of this host among those that the tunnel protects.
@@ -48,8 +49,10 @@ enum Step {
     Plain { host: u8, port: u16, len: usize },
     /// The same with something about it.
     Odd(Odd),
-    /// ESP from the other side, to the other port.
-    Opened,
+    /// A packet the other way, to the other port.
+    Back,
+    /// ESP with something about it.
+    Esp(Esp),
     /// What waits is forwarded.
     Turn,
     /// Another SA takes the place of the one that seals.
@@ -63,7 +66,7 @@ enum Step {
 impl Step {
     /// Whether it is a packet.
     fn waits(self) -> bool {
-        matches!(self, Step::Plain { .. } | Step::Odd(_) | Step::Opened)
+        !matches!(self, Step::Turn | Step::Rekey | Step::Publish | Step::Block(_))
     }
 }
 
@@ -73,6 +76,7 @@ enum Odd {
     ForHost,
     Elsewhere,
     Martian,
+    Spoofed,
     Options,
     FirstFragment,
     LaterFragment,
@@ -87,11 +91,43 @@ enum Odd {
     Congested,
 }
 
-const ODDS: [Odd; 16] = [
+#[derive(Clone, Copy, Debug)]
+enum Esp {
+    Again,
+    Late,
+    TooLate,
+    FarAhead,
+    Forged,
+    Padded,
+    OddlyPadded,
+    Dummy,
+    OfNobody,
+    ForOther,
+    Short,
+    Congested,
+}
+
+const ESPS: [Esp; 12] = [
+    Esp::Again,
+    Esp::Late,
+    Esp::TooLate,
+    Esp::FarAhead,
+    Esp::Forged,
+    Esp::Padded,
+    Esp::OddlyPadded,
+    Esp::Dummy,
+    Esp::OfNobody,
+    Esp::ForOther,
+    Esp::Short,
+    Esp::Congested,
+];
+
+const ODDS: [Odd; 17] = [
     Odd::LastHop,
     Odd::ForHost,
     Odd::Elsewhere,
     Odd::Martian,
+    Odd::Spoofed,
     Odd::Options,
     Odd::FirstFragment,
     Odd::LaterFragment,
@@ -113,7 +149,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         60 => plain.prop_map(|(host, port, len)| Step::Plain { host, port, len }),
         4 => prop::sample::select(&ODDS[..]).prop_map(Step::Odd),
-        3 => Just(Step::Opened),
+        3 => Just(Step::Back),
+        3 => prop::sample::select(&ESPS[..]).prop_map(Step::Esp),
         8 => Just(Step::Turn),
         1 => Just(Step::Rekey),
         1 => Just(Step::Publish),
@@ -135,14 +172,20 @@ fn case() -> impl Strategy<Value = Case> {
 }
 
 impl Case {
-    fn view(&self, nonces: &Arc<NonceSpace>) -> View {
-        let mut view = self.tunnel.view(Site::West, nonces);
+    fn view(&self, site: Site, nonces: &Arc<NonceSpace>) -> View {
+        let mut view = self.tunnel.view(site, nonces);
         view.local.insert(ip(LOCAL));
-        let router = NextHop { port: BLACK, gateway: Some(Site::East.outer(false)) };
+        let router = NextHop { port: BLACK, gateway: Some(site.peer().outer(false)) };
         view.fib.insert(prefix("198.51.100.0/24"), Route::Via(router));
-        view.neighbours.set(BLACK, Site::East.outer(false), OTHER_MAC);
+        view.neighbours.set(BLACK, site.peer().outer(false), OTHER_MAC);
         if !self.forward {
-            view.spd.remove(&self.tunnel.policy(Direction::Forward, Site::West)).unwrap();
+            view.spd.remove(&self.tunnel.policy(Direction::Forward, site)).unwrap();
+        } else if self.tunnel.if_id != 0 {
+            // What everything that comes through the tunnel is welcome by.
+            let policy = self.tunnel.policy(Direction::Forward, site);
+            view.spd.remove(&policy).unwrap();
+            let policy = PolicyConfig { selector: Selector::any(Family::V4), ..policy };
+            view.spd.insert(Arc::new(Policy::new(policy)));
         }
         let bypass = of_port(64, Direction::Out, CLEAR_PORT, Action::Bypass);
         let forbid = of_port(65, Direction::Forward, FORBIDDEN_PORT, Action::Discard);
@@ -151,10 +194,21 @@ impl Case {
                 view.spd.insert(Arc::new(Policy::new(policy)));
             }
         }
-        if self.tunnel.if_id == 0 {
+        if site == Site::East {
+            // Its hosts are there without a router between, and no link takes more.
+            view.fib
+                .insert(prefix("10.2.0.0/24"), Route::Via(NextHop { port: RED, gateway: None }));
+            for n in 1..=3 {
+                view.neighbours.set(RED, ip(&format!("10.2.0.{n}")), MacAddr([2, 0, 0, 0, 1, n]));
+            }
+            let mut ports = view.ports.to_vec();
+            ports[usize::from(RED)].mtu = 1446;
+            view.ports = ports.into();
+        } else if self.tunnel.if_id == 0 {
             // One of its hosts is also reached in clear, if a policy lets that be.
             view.fib.insert(Prefix::host(ip("10.2.0.1")), Route::Via(router));
-        } else {
+        }
+        if self.tunnel.if_id != 0 {
             let name = TunnelName { if_id: self.tunnel.if_id, remote: None };
             let row = view.tunnels.number(&name).unwrap();
             view.tunnels.set_slots(row, [Some(0); 2]);
@@ -200,6 +254,7 @@ impl Odd {
             Odd::ForHost => Packet { dst: ip(LOCAL), ..packet }.frame(RED),
             Odd::Elsewhere => Packet { dst: ip("198.51.100.7"), ..packet }.frame(RED),
             Odd::Martian => Packet { src: ip("127.0.0.1"), ..packet }.frame(RED),
+            Odd::Spoofed => Packet { src: ip("10.9.9.9"), ..packet }.frame(RED),
             Odd::Options => {
                 let options = [&bytes[..20], &[1, 1, 1, 0], &bytes[20..]].concat();
                 let len = options.len() as u8;
@@ -226,6 +281,53 @@ impl Odd {
     }
 }
 
+impl Esp {
+    /// The frame around a packet with the next number, which it takes.
+    fn frame(self, sa: &SaConfig, next: &mut u64) -> Vec<u8> {
+        let inner = udp(1, 5000, 40).bytes();
+        let number = match self {
+            Esp::Again => next.saturating_sub(1),
+            Esp::Late => next.saturating_sub(20),
+            Esp::TooLate => next.saturating_sub(70),
+            Esp::FarAhead => {
+                *next += 100;
+                *next
+            }
+            _ => *next,
+        };
+        *next += u64::from(number == *next);
+        let seal = Seal::sequence(number);
+        let mut frame = match self {
+            Esp::Padded => Seal { tfc: 8, ..seal },
+            Esp::OddlyPadded => Seal { padding: Some(vec![7; 2]), ..seal },
+            Esp::Dummy => Seal { next_header: protocol::NO_NEXT_HEADER, ..seal },
+            Esp::Congested => Seal { outer_tos: 3, ..seal },
+            _ => seal,
+        }
+        .frame(sa, &inner);
+        match self {
+            Esp::Forged => *frame.last_mut().unwrap() ^= 1,
+            Esp::OfNobody => {
+                let wrong = SaConfig { spi: 0x3333, ..sa.clone() };
+                frame = Seal::sequence(number).frame(&wrong, &inner);
+            }
+            // Another address of this host, for which the SA is not.
+            Esp::ForOther if sa.destination.is_ipv4() => {
+                let [a, b, c, d] = [10, 2, 0, 77];
+                let packet = with(frame[14..].to_vec(), &[(16, a), (17, b), (18, c), (19, d)]);
+                frame.splice(14.., packet);
+            }
+            Esp::Short => {
+                let esp = [&sa.spi.to_be_bytes()[..], &[0; 20]].concat();
+                let outer = Packet::udp(sa.source, sa.destination, 0, 0, 0);
+                frame = Packet { protocol: protocol::ESP, payload: esp, ..outer }.frame(BLACK);
+            }
+            _ => {}
+        }
+        frame
+    }
+}
+
 /// A gateway, and what left it.
 struct Side {
     gateway: Gateway,
@@ -236,31 +338,29 @@ struct Side {
 }
 
 impl Side {
-    fn new(case: &Case) -> Side {
+    fn new(site: Site, case: &Case) -> Side {
         let nonces = nonces();
-        let gateway = Gateway::new(case.view(&nonces));
+        let gateway = Gateway::new(case.view(site, &nonces));
         let sas = vec![gateway.outbound().clone()];
         Side { gateway, nonces, sas, left: Default::default() }
     }
 
-    /// Forwards frames, so many in a turn.
-    fn forward(&mut self, frames: &[(u16, Vec<u8>)], in_turn: usize) {
-        for frames in frames.chunks(in_turn) {
-            for (port, frame) in frames {
-                self.gateway.inject(*port, frame);
-            }
-            assert_eq!(self.gateway.worker.turn(), frames.len());
-            for port in [RED, BLACK] {
-                while let Some(frame) = self.gateway.collect(port) {
-                    self.left[usize::from(port)].push(frame);
-                }
+    /// Forwards frames in one turn.
+    fn forward(&mut self, frames: &[(u16, Vec<u8>)]) {
+        for (port, frame) in frames {
+            self.gateway.inject(*port, frame);
+        }
+        assert_eq!(self.gateway.worker.turn(), frames.len());
+        for port in [RED, BLACK] {
+            while let Some(frame) = self.gateway.collect(port) {
+                self.left[usize::from(port)].push(frame);
             }
         }
     }
 
-    fn rekey(&mut self, case: &Case) {
-        let spi = Site::East.spi() + self.sas.len() as u32;
-        let config = SaConfig { spi, ..case.tunnel.sa(Site::East) };
+    fn rekey(&mut self, towards: Site, case: &Case) {
+        let spi = towards.spi() + self.sas.len() as u32;
+        let config = SaConfig { spi, ..case.tunnel.sa(towards) };
         let sa = Arc::new(Sa::new(config).unwrap());
         sa.arm(&self.nonces).unwrap();
         self.sas.push(sa.clone());
@@ -278,88 +378,163 @@ impl Side {
     }
 
     /// What was counted, but for the turns.
-    fn counted(&self) -> (Vec<u64>, Vec<[u64; 5]>, Vec<[u64; 3]>) {
+    fn counted(&self) -> (Vec<u64>, Vec<Vec<u64>>, Vec<[u64; 3]>) {
         let snapshot = self.gateway.snapshot();
-        let verdicts = Verdict::ALL.iter().map(|verdict| snapshot.of(*verdict));
-        let sas = self.sas.iter().map(|sa| {
+        // An old packet is one or the other, as the packets before it in the batch were accepted or not.
+        let old = [Verdict::Replayed, Verdict::ReplayOld, Verdict::IntegrityFailed];
+        let verdicts = Verdict::ALL.iter().filter(|verdict| !old.contains(verdict));
+        let verdicts = verdicts.map(|verdict| snapshot.of(*verdict));
+        let refused = old.iter().map(|verdict| snapshot.of(*verdict)).sum();
+        let sas = self.sas.iter().chain(self.gateway.view.sad.iter()).map(|sa| {
             let stats = sa.stats();
-            [
-                stats.sent,
-                stats.usage.packets,
-                stats.usage.bytes,
-                stats.other_errors,
-                stats.integrity_failed,
-            ]
+            let old = stats.replayed + stats.replay_old + stats.integrity_failed;
+            let numbers = [stats.sent, stats.received, u64::from(stats.replay_bitmap[0])];
+            let counts = [stats.usage.packets, stats.usage.bytes, stats.other_errors, old];
+            [&numbers[..], &counts].concat()
         });
-        let policies = self.gateway.view.spd.iter().map(|policy| {
+        // A policy that welcomes all that comes through a tunnel is asked twice a second.
+        let is_counted = |policy: &&Arc<Policy>| policy.config().if_id == 0;
+        let policies = self.gateway.view.spd.iter().filter(is_counted).map(|policy| {
             let usage = policy.usage();
             [u64::from(policy.config().index), usage.packets, usage.bytes]
         });
-        let received = [snapshot.received, snapshot.received_bytes];
+        let received = [snapshot.received, snapshot.received_bytes, refused];
         (verdicts.chain(received).collect(), sas.collect(), policies.collect())
     }
 }
 
+/// What steps bring to the gateway of a site, where most packets go to the east.
+struct Arrivals {
+    site: Site,
+    case: Case,
+    /// The number of the next ESP packet.
+    next: u64,
+}
+
+impl Arrivals {
+    fn frame(&mut self, step: Step) -> (u16, Vec<u8>) {
+        let there = match step {
+            Step::Plain { host, port, len } => udp(host, port, len).frame(RED),
+            Step::Odd(odd) => odd.frame(),
+            Step::Esp(esp) => {
+                return (BLACK, esp.frame(&self.case.tunnel.sa(self.site), &mut self.next));
+            }
+            _ => {
+                let back = Packet::towards(Site::West, false, 20).bytes();
+                return match self.site {
+                    Site::West => (BLACK, self.sealed(&back)),
+                    Site::East => (RED, frame(RED, &back)),
+                };
+            }
+        };
+        match self.site {
+            Site::West => (RED, there),
+            // All that is behind the link header has been sealed.
+            Site::East => (BLACK, self.sealed(&there[14..])),
+        }
+    }
+
+    fn sealed(&mut self, inner: &[u8]) -> Vec<u8> {
+        self.next += 1;
+        let next_header = if inner[0] >> 4 == 6 { protocol::IPV6 } else { protocol::IPV4 };
+        let seal = Seal { next_header, ..Seal::sequence(self.next - 1) };
+        seal.frame(&self.case.tunnel.sa(self.site), inner)
+    }
+}
+
+/// The steps at a site: for packets that follow, and for such that each lead.
+fn run(site: Site, case: Case, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let (mut following, mut leading) = (Side::new(site, &case), Side::new(site, &case));
+    let mut arrivals = Arrivals { site, case, next: 1 };
+    let mut waiting = Vec::new();
+    for step in steps.into_iter().chain([Step::Turn]) {
+        if step.waits() {
+            waiting.push(arrivals.frame(step));
+        }
+        if !step.waits() || waiting.len() == WAITING_MAX {
+            following.forward(&waiting);
+            // What a view says may have changed, so nobody follows.
+            leading.gateway.change(|_| {});
+            leading.forward(&waiting);
+            waiting.clear();
+        }
+        for side in [&mut following, &mut leading] {
+            match step {
+                Step::Rekey => side.rekey(site.peer(), &case),
+                Step::Publish => side.gateway.change(|_| {}),
+                Step::Block(on) => side.block(on),
+                _ => {}
+            }
+        }
+    }
+    for (followed, led) in following.left.iter().zip(&leading.left) {
+        let same = followed.iter().zip(led).take_while(|(one, other)| one == other).count();
+        prop_assert_eq!(followed.get(same), led.get(same), "packet {}", same);
+    }
+    prop_assert_eq!(following.counted(), leading.counted());
+    prop_assert_eq!(leading.gateway.snapshot().followed, 0);
+    Ok(())
+}
+
 proptest! {
     #[test]
-    fn whoever_follows_ends_as_if_alone(
+    fn whoever_follows_is_sealed_as_who_leads(
         case in case(),
         steps in prop::collection::vec(step(), 1..300),
     ) {
-        let (mut together, mut alone) = (Side::new(&case), Side::new(&case));
-        let (mut waiting, mut opened) = (Vec::new(), 0);
-        for step in steps.into_iter().chain([Step::Turn]) {
-            match step {
-                Step::Plain { host, port, len } => waiting.push((RED, udp(host, port, len).frame(RED))),
-                Step::Odd(odd) => waiting.push((RED, odd.frame())),
-                Step::Opened => {
-                    opened += 1;
-                    let inner = Packet::towards(Site::West, false, 20).bytes();
-                    let sealed = Seal::sequence(opened).packet(&case.tunnel.sa(Site::West), &inner);
-                    waiting.push((BLACK, frame(BLACK, &sealed)));
-                }
-                _ => {}
-            }
-            if !step.waits() || waiting.len() == WAITING_MAX {
-                together.forward(&waiting, WAITING_MAX);
-                alone.forward(&waiting, 1);
-                waiting.clear();
-            }
-            for side in [&mut together, &mut alone] {
-                match step {
-                    Step::Rekey => side.rekey(&case),
-                    Step::Publish => side.gateway.change(|_| {}),
-                    Step::Block(on) => side.block(on),
-                    _ => {}
-                }
-            }
-        }
-        prop_assert_eq!(&together.left, &alone.left);
-        prop_assert_eq!(together.counted(), alone.counted());
-        prop_assert_eq!(alone.gateway.snapshot().followed, 0);
+        run(Site::West, case, steps)?;
+    }
+
+    #[test]
+    fn whoever_follows_is_opened_as_who_leads(
+        case in case(),
+        steps in prop::collection::vec(step(), 1..300),
+    ) {
+        run(Site::East, case, steps)?;
     }
 }
 
 /// As many as may follow do.
 #[test]
-fn most_of_a_fat_tunnels_packets_follow() {
+fn most_of_a_fat_tunnels_packets_are_sealed_as_those_before() {
     for (forward, if_id) in [(false, 0), (true, 0), (false, 5), (true, 5)] {
         let case =
             Case { tunnel: Tunnel { if_id, ..PLAIN }, forward, bypasses: false, forbids: false };
-        let mut side = Side::new(&case);
+        let mut side = Side::new(Site::West, &case);
         let frames: Vec<_> =
             (0..60u16).map(|n| (RED, udp(n as u8 % 2, 5000 + n, 100).frame(RED))).collect();
-        side.forward(&frames, 60);
+        side.forward(&frames);
         assert_eq!(side.gateway.snapshot().followed, 0, "there is nobody to follow yet");
-        side.forward(&frames, 60);
-        side.forward(&frames, 60);
+        side.forward(&frames);
+        side.forward(&frames);
         assert_eq!(side.gateway.snapshot().followed, 120, "{case:?}");
         // A view that may say something else ends the trail, and the next turn leaves another.
         side.gateway.change(|_| {});
-        side.forward(&frames, 60);
+        side.forward(&frames);
         assert_eq!(side.gateway.snapshot().followed, 120);
-        side.forward(&frames, 60);
+        side.forward(&frames);
         assert_eq!(side.gateway.snapshot().followed, 180);
         assert_eq!(side.gateway.snapshot().of(Verdict::Sealed), 300);
+    }
+}
+
+#[test]
+fn most_of_a_fat_tunnels_packets_are_opened_as_those_before() {
+    for if_id in [0, 5] {
+        let tunnel = Tunnel { if_id, ..PLAIN };
+        let case = Case { tunnel, forward: true, bypasses: false, forbids: false };
+        let mut side = Side::new(Site::East, &case);
+        let mut arrivals = Arrivals { site: Site::East, case, next: 1 };
+        for followed in [0, 60, 120] {
+            let mut one = |port| arrivals.frame(Step::Plain { host: 0, port, len: 100 });
+            let frames: Vec<_> = (0..60).map(|n| one(5000 + n)).collect();
+            side.forward(&frames);
+            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
+        }
+        // The last of them once more: none is opened, whoever they follow.
+        let again = arrivals.sealed(&udp(0, 5000, 100).bytes());
+        side.forward(&[(BLACK, again.clone()), (BLACK, again.clone()), (BLACK, again)]);
+        let snapshot = side.gateway.snapshot();
+        assert_eq!((snapshot.of(Verdict::Opened), snapshot.of(Verdict::Replayed)), (181, 2));
     }
 }

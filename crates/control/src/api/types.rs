@@ -370,7 +370,7 @@ pub struct Worker {
     /// Packets for which it took the SA for all, having none of its own where it should.
     #[serde(default)]
     pub fallback_sa_packets: u64,
-    /// Packets that it sealed just as those before them, without asking everything anew.
+    /// Packets that it sealed or opened just as those before them, without asking everything anew.
     #[serde(default)]
     pub followed_packets: u64,
 }

@@ -17,15 +17,13 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use wire::flow::Flow;
-
 use super::{Sides, check_addresses};
 use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::classify::is_local;
 use crate::policy::Direction;
 use crate::prefix::Family;
 use crate::runs::Run;
-use crate::sa::Mode;
+use crate::sa::{Mode, Sa};
 use crate::spd::Lookup;
 use crate::view::View;
 
@@ -41,19 +39,25 @@ const _: () = assert!(1 + VERSION_BITS + TIME_BITS + 1 == u64::BITS);
 
 /// What is remembered of SAs in this turn.
 #[derive(Clone, Copy)]
-pub(super) struct Standing(u64);
+pub(crate) struct Standing(u64);
 
 impl Standing {
     #[inline]
-    pub(super) fn of(view: &View, turn: &Turn<'_>) -> Standing {
+    pub(crate) fn of(view: &View, turn: &Turn<'_>) -> Standing {
         let low = |bits: u64, count: u32| bits & ((1 << count) - 1);
         let version = low(view.spd.version(), VERSION_BITS) << (TIME_BITS + 1);
         Standing(MARK | version | low(turn.now_ns >> TIME_SHIFT, TIME_BITS) << 1)
     }
 
     #[inline]
-    fn of_family(self, flow: &Flow) -> u64 {
-        self.0 | Family::of(flow.src).index() as u64
+    fn of_family(self, family: Family) -> u64 {
+        self.0 | family.index() as u64
+    }
+
+    /// Whether packets of a family are welcome that come through an SA and go on.
+    #[inline(always)]
+    pub(crate) fn lets_in(self, sa: &Sa, family: Family) -> bool {
+        sa.hot().welcomed_by.load(Relaxed) == self.of_family(family)
     }
 
     /// The slots whose packets go on and are welcome, as bits; but those of addresses that nobody may have
@@ -64,7 +68,7 @@ impl Standing {
         for (at, slot) in slots.iter_mut().enumerate() {
             if slot.verdict.is_none()
                 && let Some(sa) = slot.inbound
-                && sa.hot().welcomed_by.load(Relaxed) == self.of_family(&slot.flow)
+                && self.lets_in(sa, Family::of(slot.flow.src))
                 && !is_local(&slot.flow.dst, view)
             {
                 match check_addresses(&slot.flow) {
@@ -93,7 +97,7 @@ impl Standing {
         {
             let family = Family::of(slot.flow.src);
             if sides.side(hot.if_id, run.direction).is_for_all(policy, family) {
-                hot.welcomed_by.store(self.of_family(&slot.flow), Relaxed);
+                hot.welcomed_by.store(self.of_family(family), Relaxed);
             }
         }
     }
