@@ -42,6 +42,12 @@ struct Opener<'v> {
     policy: Option<&'v Policy>,
 }
 
+/// Whether an SA's packets are of the kind that may follow.
+fn is_plain(sa: &Sa) -> bool {
+    let hot = sa.hot();
+    hot.mode == Mode::Tunnel && !hot.encapsulated && !sa.is_selective()
+}
+
 /// What the packets of a turn are to count.
 #[derive(Default)]
 struct Opened {
@@ -69,7 +75,8 @@ impl Trail {
     ) -> Option<Trail> {
         let sa = last.inbound.filter(|sa| is_same(before.inbound, sa))?;
         let out = view.spd.side(Direction::Out);
-        if last.verdict != Some(Verdict::Opened) || !accepts_all(&out, &last.flow) {
+        let is_simple = last.verdict == Some(Verdict::Opened) && is_plain(sa);
+        if !is_simple || !accepts_all(&out, &last.flow) {
             return None;
         }
         let (code, block) = view.fib.block_in(MAIN, last.flow.dst);
@@ -142,11 +149,7 @@ impl Trail {
     /// Who opens in this turn, if what comes through the SA is still welcome.
     #[inline]
     fn opener<'v>(&self, view: &'v View, turn: &Turn<'_>) -> Option<Opener<'v>> {
-        let sa = &**view.sad.get(self.spi, self.destination)?;
-        let hot = sa.hot();
-        if hot.mode != Mode::Tunnel || hot.encapsulated || sa.is_selective() {
-            return None;
-        }
+        let sa = view.sad.get(self.spi, self.destination).filter(|sa| is_plain(sa))?;
         let policy = match self.policy {
             Some(number) => match view.spd.numbered(number, Direction::Forward) {
                 Lookup::Policy(policy)
