@@ -18,6 +18,8 @@ use lab::topology::{Namespace, Process};
 
 /// How long an emulated machine may take to boot; idle it takes 6 s.
 const BOOT_PATIENCE: Duration = Duration::from_secs(120);
+/// How often one is booted at most.
+const BOOTS_MAX: usize = 3;
 /// How long one command in it may take.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -78,12 +80,33 @@ impl Guest {
     /// Files of the run go to `scratch`.
     pub fn boot(
         image: &Image,
+        network: (&Namespace, &str),
+        cpus: usize,
+        scratch: &Path,
+    ) -> Result<Guest, String> {
+        // Once in a hundred times a kernel panics under the emulator before it is up, and nothing of ours has met it.
+        for _ in 1..BOOTS_MAX {
+            match Guest::start(image, network, cpus, scratch) {
+                Err(story) if story.contains("Kernel panic") => {
+                    println!("interop: the peer's kernel did not come up, once more: {story}");
+                }
+                end => return end,
+            }
+        }
+        Guest::start(image, network, cpus, scratch)
+    }
+
+    /// The same, tried once.
+    fn start(
+        image: &Image,
         (namespace, tap): (&Namespace, &str),
         cpus: usize,
         scratch: &Path,
     ) -> Result<Guest, String> {
         let (console, packets) = (scratch.join("console"), scratch.join("packets.pcap"));
         let control = scratch.join("control");
+        // One that did not come up leaves its own.
+        let _ = std::fs::remove_file(&control);
         let listener = UnixListener::bind(&control).map_err(|e| e.to_string())?;
         let mut qemu = namespace.command_bound(Path::new("qemu-system-x86_64"));
         // The kernel's random numbers must not wait for entropy that an idle machine does not have,
