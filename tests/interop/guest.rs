@@ -84,7 +84,7 @@ impl Guest {
         cpus: usize,
         scratch: &Path,
     ) -> Result<Guest, String> {
-        // Once in a hundred times a kernel panics under the emulator before it is up, and nothing of ours has met it.
+        // Now and then a kernel panics under the emulator before it is up, and has met nothing of ours.
         for _ in 1..BOOTS_MAX {
             match Guest::start(image, network, cpus, scratch) {
                 Err(story) if story.contains("Kernel panic") => {

@@ -27,7 +27,7 @@ use crate::batch::{Batch, Slot, Turn};
 use crate::classify::is_local;
 use crate::inspect::may_be_martians;
 use crate::parse;
-use crate::policy::{Direction, Fields, Words};
+use crate::policy::{Fields, Words};
 use crate::route::Way;
 use crate::spd::{DefaultAction, Lookup, Side};
 use crate::view::View;
@@ -206,8 +206,8 @@ fn is_for_host(destination: u32, view: &View) -> bool {
 
 /// Whether no policy of a side says anything of a flow, and so it may pass.
 fn accepts_all(side: &Side<'_>, flow: &Flow) -> bool {
-    let says = |direction: Direction| side.spd().lookup(direction, flow);
-    side.is_silent() || matches!(says(side.direction()), Lookup::Default(DefaultAction::Accept))
+    let found = || side.spd().lookup(side.direction(), flow);
+    side.is_silent() || matches!(found(), Lookup::Default(DefaultAction::Accept))
 }
 
 #[inline(always)]

@@ -295,7 +295,7 @@ fn find<'v, const VRFS: bool>(
     Ok(())
 }
 
-/// Where others leave that are sealed with a packet's SA, outside of VRFs.
+/// Where a packet leaves, outside of VRFs: by the far end of the SA that it is sealed with, or by its own destination.
 pub(crate) fn way_of(slot: &Slot<'_>, view: &View, turn: &mut Turn<'_>) -> Option<Way> {
     let mut last = None;
     find::<false>(slot, &[], view, turn, &mut last, &mut None).ok()?;
