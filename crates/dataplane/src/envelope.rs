@@ -7,7 +7,7 @@
 //! time. Nothing is encrypted here; `encrypt` is, right after.
 
 use wire::esp::{self, ESP_HEADER_LEN, GCM_IV_LEN, ICV_LEN, TRAILER_LEN};
-use wire::{Overlay, ipv4, ipv6, protocol, udp};
+use wire::{Overlay, ethernet, ipv4, ipv6, protocol, udp};
 use xsk::Frame;
 
 use crate::batch::Slot;
@@ -71,6 +71,12 @@ pub(crate) fn plain_outer(hot: &Hot) -> Option<&ipv4::Template> {
     }
 }
 
+/// Bytes of a packet of so many in an IPv4 tunnel's envelope.
+#[inline(always)]
+pub(crate) fn len_v4(content_len: usize) -> usize {
+    FRONT_V4_LEN + content_len + tail_len(content_len)
+}
+
 /// A packet in its envelope: what is to be encrypted, and the room behind it for the ICV.
 pub(crate) struct Enveloped<'f> {
     pub(crate) data: &'f mut [u8],
@@ -111,6 +117,40 @@ pub(crate) fn put_v4<'f>(
     stamp_v4(outer, template, total_len, sequence, &inner, hot);
     let (data, icv) = rest.split_last_chunk_mut()?;
     Some(Enveloped { data, icv })
+}
+
+/// The frame of a packet in its envelope: its link header, which is still to be written.
+pub(crate) struct Framed<'f> {
+    pub(crate) link: &'f mut [u8; ethernet::HEADER_LEN],
+    pub(crate) enveloped: Enveloped<'f>,
+}
+
+/// What [`put_v4`] does to a packet, of so many bytes, that is still behind its link header: which makes room for another.
+/// The packet loses a hop.
+#[inline(always)]
+pub(crate) fn frame_v4<'f>(
+    frame: &'f mut Frame,
+    content_len: u16,
+    hot: &Hot,
+    template: &ipv4::Template,
+    (sequence, iv): (u64, u64),
+) -> Option<Framed<'f>> {
+    let content_len = usize::from(content_len);
+    let total_len = len_v4(content_len);
+    let bytes = frame.reframe(FRONT_V4_LEN, ethernet::HEADER_LEN + total_len)?;
+    let (link, bytes) = bytes.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>()?;
+    let (front, rest) = bytes.split_first_chunk_mut::<FRONT_V4_LEN>()?;
+    let inner = InnerHeader::of_v4(rest)?;
+    if !ipv4::decrement_ttl(rest) {
+        return None;
+    }
+    // What is behind the trailer, the ICV overwrites.
+    *rest.get_mut(content_len..)?.first_chunk_mut()? = inner.trailer(esp::pad_len(content_len));
+    let (outer, prefix) = front.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
+    prefix.copy_from_slice(&esp::prefix(hot.spi, sequence as u32, iv));
+    stamp_v4(outer, template, total_len as u16, sequence, &inner, hot);
+    let (data, icv) = rest.split_last_chunk_mut()?;
+    Some(Framed { link, enveloped: Enveloped { data, icv } })
 }
 
 /// Any other.
@@ -191,6 +231,14 @@ impl InnerHeader {
             dont_fragment: is_v6 || first & u64::from(ipv4::DONT_FRAGMENT) != 0,
             flow_label: if is_v6 { (first >> 32) as u32 & 0xf_ffff } else { 0 },
         })
+    }
+
+    /// Of a packet of IPv4.
+    #[inline(always)]
+    fn of_v4(packet: &[u8]) -> Option<InnerHeader> {
+        let first = u64::from_be_bytes(*packet.first_chunk()?);
+        let dont_fragment = first & u64::from(ipv4::DONT_FRAGMENT) != 0;
+        Some(InnerHeader { is_v6: false, tos: (first >> 48) as u8, dont_fragment, flow_label: 0 })
     }
 
     #[inline]

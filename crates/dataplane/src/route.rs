@@ -137,29 +137,55 @@ fn vrf_of<const VRFS: bool>(slot: &Slot<'_>, view: &View) -> u32 {
 
 #[inline(always)]
 fn route_all<const VRFS: bool>(batch: &mut Batch<'_>, view: &View, turn: &mut Turn<'_>) {
-    let mut last: Option<Last<'_>> = None;
-    let mut ahead: Option<Ahead> = None;
+    let mut router = Router::new();
     let has_host = view.has_host();
     for mut slots in batch.slots.chunks_mut(MANY) {
-        if let Some(ahead) = &mut ahead {
-            ahead.rest = None;
-        }
+        router.begin();
         while let Some((slot, later)) = slots.split_first_mut() {
             if slot.verdict.is_none() {
-                let is_known = last.as_mut().is_some_and(|last| last.is_way_of::<VRFS>(slot));
-                let led = match is_known {
-                    true => Ok(()),
-                    false => find::<VRFS>(slot, later, view, turn, &mut last, &mut ahead),
-                };
-                let sent_off = led.and_then(|()| match &last {
-                    Some(last) => last.way.send_off(slot),
-                    None => Err(Verdict::NoRoute),
-                });
+                let way = router.way::<VRFS>(slot, later, view, turn);
+                let sent_off = way.and_then(|way| way.send_off(slot));
                 let success = success(slot, has_host && slot.is_hosts(view));
                 slot.decide(sent_off.err().unwrap_or(success));
             }
             slots = later;
         }
+    }
+}
+
+/// Where packets leave, asked for one after the other.
+pub(crate) struct Router<'v> {
+    last: Option<Last<'v>>,
+    ahead: Option<Ahead>,
+}
+
+impl<'v> Router<'v> {
+    /// One that knows of no packet yet.
+    pub(crate) fn new() -> Router<'v> {
+        Router { last: None, ahead: None }
+    }
+
+    /// Before the first of at most [`MANY`] packets.
+    fn begin(&mut self) {
+        if let Some(ahead) = &mut self.ahead {
+            ahead.rest = None;
+        }
+    }
+
+    /// Where a packet leaves behind which others come.
+    #[inline(always)]
+    pub(crate) fn way<const VRFS: bool>(
+        &mut self,
+        slot: &Slot<'v>,
+        later: &[Slot<'v>],
+        view: &View,
+        turn: &mut Turn<'_>,
+    ) -> Result<&Way, Verdict> {
+        let Router { last, ahead } = self;
+        if !last.as_mut().is_some_and(|last| last.is_way_of::<VRFS>(slot)) {
+            find::<VRFS>(slot, later, view, turn, last, ahead)?;
+        }
+        last.as_ref().map(|last| &last.way).ok_or(Verdict::NoRoute)
     }
 }
 
@@ -176,7 +202,7 @@ impl<'v> Last<'v> {
         }
         let follows = !VRFS
             && match (slot.outbound, slot.flow.dst) {
-                (Some(sa), _) => sa.leads_to(&self.destination),
+                (Some(sa), _) => sa.leads_within(self.bits, self.mask, &self.destination),
                 (None, IpAddr::V4(v4)) => v4.to_bits() & self.mask == self.bits,
                 (None, IpAddr::V6(_)) => slot.flow.dst == self.destination,
             };
@@ -209,15 +235,27 @@ impl Way {
         self.mtu
     }
 
+    /// The port that packets leave by.
+    #[inline(always)]
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Writes a packet's link header.
+    #[inline(always)]
+    pub(crate) fn write(&self, link: &mut [u8; HEADER_LEN]) {
+        link[..8].copy_from_slice(&self.header[0].to_ne_bytes());
+        link[HEADER_LEN - 8..].copy_from_slice(&self.header[1].to_ne_bytes());
+    }
+
     /// Gives a packet its link header, and says where it leaves.
     #[inline(always)]
     pub(crate) fn send_off(&self, slot: &mut Slot<'_>) -> Result<(), Verdict> {
         if slot.frame.len() > self.mtu {
             return Err(Verdict::TooBig);
         }
-        let room = slot.frame.push_front(HEADER_LEN).ok_or(Verdict::NoRoom)?;
-        room[..8].copy_from_slice(&self.header[0].to_ne_bytes());
-        room[HEADER_LEN - 8..].copy_from_slice(&self.header[1].to_ne_bytes());
+        let room = slot.frame.push_front(HEADER_LEN).and_then(|room| room.first_chunk_mut());
+        self.write(room.ok_or(Verdict::NoRoom)?);
         slot.egress = Some(self.port);
         Ok(())
     }

@@ -282,6 +282,15 @@ impl Sa {
         }
     }
 
+    /// Whether it leads to an address of which certain bits are these, or to one of IPv6.
+    #[inline(always)]
+    pub(crate) fn leads_within(&self, bits: u32, mask: u32, address: &IpAddr) -> bool {
+        match &self.hot.outer {
+            OuterTemplate::V4(template) => template.destination().to_bits() & mask == bits,
+            OuterTemplate::V6(_) => self.leads_to(address),
+        }
+    }
+
     /// The replay window.
     #[inline]
     pub fn replay(&self) -> &Replay {

@@ -110,7 +110,7 @@ fn number_alone(slots: &mut [Slot<'_>], sa: &Sa, turn: &Turn<'_>) -> usize {
 #[inline]
 fn number_one(slot: &mut Slot<'_>, sa: &Sa, turn: &Turn<'_>) {
     let numbered = Room::of(sa.hot()).fit(slot).and_then(|counted| {
-        let numbers = next_numbers(&mut { Numbers::NONE }, sa, 1, true);
+        let numbers = sa.next_numbers(&mut { Numbers::NONE }, 1, true);
         numbers.map(|numbers| (counted, numbers)).map_err(refusal_verdict)
     });
     match numbered {
@@ -175,7 +175,7 @@ fn number_run(slots: &mut [Slot<'_>], run: &Fitting, sa: &Sa, alone: bool, turn:
     let mut wanted = packets;
     let mut numbers = Numbers::NONE;
     for slot in slots.iter_mut().filter(|slot| slot.verdict.is_none()) {
-        match next_numbers(&mut numbers, sa, wanted, alone) {
+        match sa.next_numbers(&mut numbers, wanted, alone) {
             Ok((sequence, iv)) => (slot.sequence, slot.iv) = (sequence, iv),
             Err(refusal) => {
                 packets -= 1;
@@ -191,21 +191,6 @@ fn number_run(slots: &mut [Slot<'_>], run: &Fitting, sa: &Sa, alone: bool, turn:
             turn.events.limit_reached(token, turn.counters);
         }
     }
-}
-
-/// The next of the numbers that were taken, or of new ones.
-#[inline]
-fn next_numbers(
-    numbers: &mut Numbers,
-    sa: &Sa,
-    wanted: u32,
-    alone: bool,
-) -> Result<(u64, u64), SealRefusal> {
-    if let Some(next) = numbers.next() {
-        return Ok(next);
-    }
-    *numbers = sa.take_run(wanted, alone)?;
-    numbers.next().ok_or(SealRefusal::SequenceExhausted)
 }
 
 fn refusal_verdict(refusal: SealRefusal) -> Verdict {

@@ -6,11 +6,12 @@ mod fixture;
 
 use std::sync::Arc;
 
+use dataplane::encapsulation::UdpEncapsulation;
 use dataplane::fib::{NextHop, Route};
 use dataplane::nonce::NonceSpace;
 use dataplane::policy::{Action, Direction, Policy, PolicyConfig};
 use dataplane::prefix::{Family, Prefix};
-use dataplane::sa::{Sa, SaConfig};
+use dataplane::sa::{HardLimits, Sa, SaConfig};
 use dataplane::selector::{PortMatch, Selector};
 use dataplane::tunnel::TunnelName;
 use dataplane::verdict::Verdict;
@@ -40,7 +41,45 @@ struct Case {
     bypasses: bool,
     /// A policy of what is forwarded forbids a port.
     forbids: bool,
+    /// In the west each of the hosts that packets go to is behind a tunnel of its own, the last of them behind such a one.
+    own: Option<Last>,
 }
+
+/// What is special about the last of three tunnels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Last {
+    Nothing,
+    /// Another worker has used its SA.
+    Shared,
+    /// Its SA ends after some packets.
+    Limited,
+    /// It has few numbers left.
+    Exhausted,
+    Selective,
+    InUdp,
+    /// It is not there.
+    Missing,
+    /// Its policy wants an SA for each worker, or drops what it covers.
+    WantsOwn,
+    Dropped,
+    /// There is no way to its far end, or nobody knows the far end's link address.
+    Unreachable,
+    Unresolved,
+}
+
+const LASTS: [Last; 11] = [
+    Last::Nothing,
+    Last::Shared,
+    Last::Limited,
+    Last::Exhausted,
+    Last::Selective,
+    Last::InUdp,
+    Last::Missing,
+    Last::WantsOwn,
+    Last::Dropped,
+    Last::Unreachable,
+    Last::Unresolved,
+];
 
 /// One packet, or what happens between two.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +128,8 @@ enum Odd {
     V6,
     Icmp,
     Congested,
+    /// By the other port, but for this one.
+    WrongPort,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -122,7 +163,7 @@ const ESPS: [Esp; 12] = [
     Esp::Congested,
 ];
 
-const ODDS: [Odd; 17] = [
+const ODDS: [Odd; 18] = [
     Odd::LastHop,
     Odd::ForHost,
     Odd::Elsewhere,
@@ -140,6 +181,7 @@ const ODDS: [Odd; 17] = [
     Odd::V6,
     Odd::Icmp,
     Odd::Congested,
+    Odd::WrongPort,
 ];
 
 fn step() -> impl Strategy<Value = Step> {
@@ -162,11 +204,12 @@ fn case() -> impl Strategy<Value = Case> {
     let often = prop::bool::weighted(0.8);
     let udp = prop_oneof![6 => Just(None), 1 => Just(Some((4500, 4500)))];
     let outer_v6 = prop::bool::weighted(0.1);
-    (any::<[bool; 4]>(), udp, outer_v6, often).prop_map(
-        |([extended, is_routed, bypasses, forbids], udp, outer_v6, forward)| {
+    let own = prop::option::of(prop::sample::select(&LASTS[..]));
+    (any::<[bool; 4]>(), udp, outer_v6, often, own).prop_map(
+        |([extended, is_routed, bypasses, forbids], udp, outer_v6, forward, own)| {
             let if_id = if is_routed { 5 } else { 0 };
             let tunnel = Tunnel { extended, if_id, udp, outer_v6, ..PLAIN };
-            Case { tunnel, forward, bypasses, forbids }
+            Case { tunnel, forward, bypasses, forbids, own }
         },
     )
 }
@@ -213,7 +256,86 @@ impl Case {
             let row = view.tunnels.number(&name).unwrap();
             view.tunnels.set_slots(row, [Some(0); 2]);
         }
+        if site == Site::West
+            && let Some(last) = self.own
+        {
+            self.give_each_host_a_tunnel(last, &mut view, nonces);
+        }
         view
+    }
+
+    /// Three tunnels, from which the slot 0 is left out.
+    fn give_each_host_a_tunnel(&self, last: Last, view: &mut View, nonces: &Arc<NonceSpace>) {
+        let policy = self.tunnel.policy(Direction::Out, Site::East);
+        view.spd.remove(&policy).unwrap();
+        for n in 1..=3 {
+            let last = if n == 3 { last } else { Last::Nothing };
+            let host = Prefix::host(ip(&format!("10.2.0.{n}")));
+            let if_id = if self.tunnel.if_id == 0 { 0 } else { self.tunnel.if_id + n };
+            if if_id != 0 {
+                let row = view.tunnels.join(TunnelName { if_id, remote: None }).unwrap();
+                view.tunnels.set_slots(row, [Some(n); 2]);
+                view.fib.insert(host, Route::Tunnel(row));
+            }
+            let selector = Selector::between(Site::West.inner(false), host).unwrap();
+            let own_sas = last == Last::WantsOwn;
+            let Action::Protect { template, .. } = policy.action else { unreachable!() };
+            let action = match last {
+                Last::Dropped => Action::Discard,
+                _ => Action::Protect { template, bundle: Some(n) },
+            };
+            let policy =
+                PolicyConfig { index: 100 + n, selector, own_sas, if_id, action, ..policy };
+            view.spd.insert(Arc::new(Policy::new(policy)));
+            let far_end = match last {
+                Last::Unreachable => ip("203.0.113.9"),
+                _ => ip(&format!("192.0.2.{}", 100 + n)),
+            };
+            if last != Last::Unreachable {
+                let hop = NextHop { port: BLACK, gateway: None };
+                view.fib.insert(Prefix::host(far_end), Route::Via(hop));
+            }
+            if last != Last::Unresolved {
+                view.neighbours.set(BLACK, far_end, MacAddr([2, 0, 0, 0, 2, n as u8]));
+            }
+            let sa = self.tunnel.sa(Site::East);
+            let outer_v4 = SaConfig {
+                source: Site::West.outer(false),
+                destination: far_end,
+                spi: 0x3000_0000 + n,
+                if_id,
+                ..sa
+            };
+            let sa = match last {
+                Last::Limited => {
+                    let limits = HardLimits { packets: 20, ..HardLimits::NONE };
+                    SaConfig { limits, ..outer_v4 }
+                }
+                Last::Exhausted => {
+                    let sent = u64::from(u32::MAX) - 20;
+                    SaConfig { sent, extended_sequence: false, ..outer_v4 }
+                }
+                Last::Selective => {
+                    let selector =
+                        Selector { destination_port: PortMatch::exactly(5000), ..selector };
+                    SaConfig { selector: Some(selector), ..outer_v4 }
+                }
+                Last::InUdp => SaConfig {
+                    encapsulation: Some(UdpEncapsulation {
+                        source_port: 4500,
+                        destination_port: 4500,
+                    }),
+                    ..outer_v4
+                },
+                _ => outer_v4,
+            };
+            let sa = Arc::new(Sa::new(sa).unwrap());
+            sa.arm(nonces).unwrap();
+            if last == Last::Shared {
+                sa.take_numbers().unwrap();
+            }
+            view.bundles.set(n, (last != Last::Missing).then_some(sa));
+        }
     }
 }
 
@@ -276,6 +398,7 @@ impl Odd {
             Odd::Icmp => {
                 Packet { protocol: protocol::ICMP, payload: vec![8; 16], ..packet }.frame(RED)
             }
+            Odd::WrongPort => packet.frame(RED),
             Odd::Congested => Packet { tos: 0xff, dont_fragment: true, ..packet }.frame(RED),
         }
     }
@@ -341,7 +464,7 @@ impl Side {
     fn new(site: Site, case: &Case) -> Side {
         let nonces = nonces();
         let gateway = Gateway::new(case.view(site, &nonces));
-        let sas = vec![gateway.outbound().clone()];
+        let sas = (0..=3).filter_map(|slot| gateway.view.bundles.get(slot).cloned()).collect();
         Side { gateway, nonces, sas, left: Default::default() }
     }
 
@@ -360,12 +483,14 @@ impl Side {
 
     fn rekey(&mut self, towards: Site, case: &Case) {
         let spi = towards.spi() + self.sas.len() as u32;
-        let config = SaConfig { spi, ..case.tunnel.sa(towards) };
+        let slot = if towards == Site::East && case.own.is_some() { 1 } else { 0 };
+        let if_id = self.gateway.view.bundles.get(slot).unwrap().if_id();
+        let config = SaConfig { spi, if_id, ..case.tunnel.sa(towards) };
         let sa = Arc::new(Sa::new(config).unwrap());
         sa.arm(&self.nonces).unwrap();
         self.sas.push(sa.clone());
         self.gateway.change(|view| {
-            view.bundles.set(0, Some(sa));
+            view.bundles.set(slot, Some(sa));
         });
     }
 
@@ -398,8 +523,13 @@ impl Side {
             let usage = policy.usage();
             [u64::from(policy.config().index), usage.packets, usage.bytes]
         });
-        let received = [snapshot.received, snapshot.received_bytes, refused];
-        (verdicts.chain(received).collect(), sas.collect(), policies.collect())
+        let by_sa = [snapshot.own_sa, snapshot.fallback_sa];
+        let received =
+            [snapshot.received, snapshot.received_bytes, refused].into_iter().chain(by_sa);
+        // They are in no order.
+        let mut policies: Vec<_> = policies.collect();
+        policies.sort_unstable();
+        (verdicts.chain(received).collect(), sas.collect(), policies)
     }
 }
 
@@ -428,6 +558,7 @@ impl Arrivals {
             }
         };
         match self.site {
+            Site::West if matches!(step, Step::Odd(Odd::WrongPort)) => (BLACK, there),
             Site::West => (RED, there),
             // All that is behind the link header has been sealed.
             Site::East => (BLACK, self.sealed(&there[14..])),
@@ -498,8 +629,13 @@ proptest! {
 #[test]
 fn most_of_a_fat_tunnels_packets_are_sealed_as_those_before() {
     for (forward, if_id) in [(false, 0), (true, 0), (false, 5), (true, 5)] {
-        let case =
-            Case { tunnel: Tunnel { if_id, ..PLAIN }, forward, bypasses: false, forbids: false };
+        let case = Case {
+            tunnel: Tunnel { if_id, ..PLAIN },
+            forward,
+            bypasses: false,
+            forbids: false,
+            own: None,
+        };
         let mut side = Side::new(Site::West, &case);
         let frames: Vec<_> =
             (0..60u16).map(|n| (RED, udp(n as u8 % 2, 5000 + n, 100).frame(RED))).collect();
@@ -522,7 +658,7 @@ fn most_of_a_fat_tunnels_packets_are_sealed_as_those_before() {
 fn most_of_a_fat_tunnels_packets_are_opened_as_those_before() {
     for if_id in [0, 5] {
         let tunnel = Tunnel { if_id, ..PLAIN };
-        let case = Case { tunnel, forward: true, bypasses: false, forbids: false };
+        let case = Case { tunnel, forward: true, bypasses: false, forbids: false, own: None };
         let mut side = Side::new(Site::East, &case);
         let mut arrivals = Arrivals { site: Site::East, case, next: 1 };
         for followed in [0, 60, 120] {
@@ -536,5 +672,36 @@ fn most_of_a_fat_tunnels_packets_are_opened_as_those_before() {
         side.forward(&[(BLACK, again.clone()), (BLACK, again.clone()), (BLACK, again)]);
         let snapshot = side.gateway.snapshot();
         assert_eq!((snapshot.of(Verdict::Opened), snapshot.of(Verdict::Replayed)), (181, 2));
+    }
+}
+
+/// So do those of many tunnels, whichever each is for, and by the word of policies or of routes.
+#[test]
+fn most_packets_of_many_tunnels_need_no_stages() {
+    for (forward, if_id) in [(false, 0), (true, 0), (false, 5), (true, 5)] {
+        let case = Case {
+            tunnel: Tunnel { if_id, ..PLAIN },
+            forward,
+            bypasses: false,
+            forbids: false,
+            own: Some(Last::Nothing),
+        };
+        let mut side = Side::new(Site::West, &case);
+        let frames: Vec<_> =
+            (0..60u16).map(|n| (RED, udp((n % 3) as u8, 5000 + n, 100).frame(RED))).collect();
+        for followed in [0, 60, 120] {
+            side.forward(&frames);
+            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
+        }
+        // Few packets before one that takes the stages do so as well.
+        let odd = (RED, Odd::LastHop.frame());
+        let of = |count: usize| {
+            [&frames[..count], std::slice::from_ref(&odd), &frames[count..59]].concat()
+        };
+        side.forward(&of(7));
+        assert_eq!(side.gateway.snapshot().followed, 120);
+        side.forward(&of(8));
+        assert_eq!(side.gateway.snapshot().followed, 128);
+        assert_eq!(side.gateway.snapshot().of(Verdict::Sealed), 3 * 60 + 2 * 59);
     }
 }

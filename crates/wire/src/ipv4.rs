@@ -394,7 +394,7 @@ impl Template {
 
     /// Writes what [`stamp`](Template::stamp) returns, put together in registers and stored in three pieces:
     /// made elsewhere and copied, it would be read in larger pieces than it was written in.
-    #[inline]
+    #[inline(always)]
     pub fn stamp_onto(
         &self,
         bytes: &mut [u8; HEADER_LEN],

@@ -182,6 +182,19 @@ impl Frame {
         Some(())
     }
 
+    /// Makes the packet `len` bytes, of which the first are the last `front` in front of it, and returns them; `None`, and no
+    /// change, when there is too little room. What was not of the packet is whatever the chunk held.
+    #[inline]
+    pub fn reframe(&mut self, front: usize, len: usize) -> Option<&mut [u8]> {
+        let start = self.headroom().checked_sub(front)?;
+        if len > usize::from(self.size) - start {
+            return None;
+        }
+        // Both are within the chunk, so they fit 16 bits.
+        (self.start, self.len) = (start as u16, len as u16);
+        Some(self.window_mut(start as u16, len as u16))
+    }
+
     /// Shortens the packet to `len` bytes; a packet that is already shorter stays as it is.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
@@ -258,6 +271,7 @@ mod tests {
         Grow(usize, usize),
         Truncate(usize),
         Narrow(usize, usize),
+        Reframe(usize, usize),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -269,6 +283,7 @@ mod tests {
             (0usize..300, 0usize..1900).prop_map(|(front, back)| Step::Grow(front, back)),
             count.prop_map(Step::Truncate),
             (0usize..300, 0usize..1900).prop_map(|(front, len)| Step::Narrow(front, len)),
+            (0usize..300, 0usize..2100).prop_map(|(front, len)| Step::Reframe(front, len)),
         ]
     }
 
@@ -319,6 +334,15 @@ mod tests {
                         prop_assert_eq!(narrowed, front + len <= twin.end - twin.start);
                         if narrowed {
                             twin.start += front;
+                            twin.end = twin.start + len;
+                        }
+                    }
+                    Step::Reframe(front, len) => {
+                        let reframed = frame.reframe(front, len).map(|all| all.len());
+                        let fits = front <= twin.start && twin.start - front + len <= 2048;
+                        prop_assert_eq!(reframed, fits.then_some(len));
+                        if fits {
+                            twin.start -= front;
                             twin.end = twin.start + len;
                         }
                     }

@@ -1,9 +1,9 @@
 //! Packets that are sealed just as those before them were.
 
 use wire::flow::Flow;
-use wire::{ethernet, ipv4};
+use wire::ipv4;
 
-use super::{Known, Like, accepts_all};
+use super::{Known, Like, accepts_all, has_room};
 use crate::batch::{Slot, Turn, is_same};
 use crate::claim::Access;
 use crate::encrypt::encrypt_data;
@@ -136,14 +136,8 @@ impl Trail {
         if !self.like.admits(&flow, known, view) {
             return None;
         }
-        let len = usize::from(flow.total_len);
-        let tail_len = envelope::tail_len(len);
-        // Its link header makes room for another.
-        let frame = &slot.frame;
-        let has_room = frame.headroom() >= envelope::FRONT_V4_LEN
-            && frame.tailroom() + (frame.len() - ethernet::HEADER_LEN - len) >= tail_len
-            && envelope::FRONT_V4_LEN + len + tail_len <= self.like.way.mtu();
-        has_room.then_some(flow)
+        let fits = envelope::len_v4(usize::from(flow.total_len)) <= self.like.way.mtu();
+        (fits && has_room(&slot.frame, flow.total_len)).then_some(flow)
     }
 
     /// Seals a packet. `None` if there is no room for what goes around it.
@@ -155,14 +149,13 @@ impl Trail {
         flow: &Flow,
         sa: &Sa,
         template: &ipv4::Template,
-        (sequence, iv): (u64, u64),
+        numbers: (u64, u64),
     ) -> Option<()> {
-        slot.frame.narrow(ethernet::HEADER_LEN, usize::from(flow.total_len))?;
-        if !ipv4::decrement_ttl(slot.frame.bytes_mut()) {
-            return None;
-        }
-        let enveloped = envelope::put_v4(&mut slot.frame, sa.hot(), template, (sequence, iv))?;
-        encrypt_data(sa.hot(), (sequence, iv), enveloped);
-        self.like.way.send_off(slot).ok()
+        let (hot, way) = (sa.hot(), &self.like.way);
+        let frame = envelope::frame_v4(&mut slot.frame, flow.total_len, hot, template, numbers)?;
+        way.write(frame.link);
+        encrypt_data(hot, numbers, frame.enveloped);
+        slot.egress = Some(way.port());
+        Some(())
     }
 }

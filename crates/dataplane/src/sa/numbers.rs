@@ -62,6 +62,38 @@ impl Sa {
         }
     }
 
+    /// Takes the numbers for one packet: `alone` if nobody else may.
+    #[inline(always)]
+    pub(crate) fn take_one(&self, alone: bool) -> Result<(u64, u64), SealRefusal> {
+        if !alone {
+            return self.take_shared();
+        }
+        let counter = self.words().sent();
+        let mut numbers = self.numbers_behind(counter.load(Relaxed), 1)?;
+        counter.store(numbers.first, Relaxed);
+        numbers.next().ok_or(SealRefusal::SequenceExhausted)
+    }
+
+    #[inline(never)]
+    fn take_shared(&self) -> Result<(u64, u64), SealRefusal> {
+        self.take_run(1, false)?.next().ok_or(SealRefusal::SequenceExhausted)
+    }
+
+    /// The next of the numbers that were taken, or of new ones, of which so many are wanted.
+    #[inline]
+    pub(crate) fn next_numbers(
+        &self,
+        numbers: &mut Numbers,
+        wanted: u32,
+        alone: bool,
+    ) -> Result<(u64, u64), SealRefusal> {
+        if let Some(next) = numbers.next() {
+            return Ok(next);
+        }
+        *numbers = self.take_run(wanted, alone)?;
+        numbers.next().ok_or(SealRefusal::SequenceExhausted)
+    }
+
     /// Takes those numbers that `serve` takes out, for who has the SA's words for himself: what it leaves was not
     /// taken. It hands none on before it returns, as they are only then written to be taken.
     #[inline(always)]
