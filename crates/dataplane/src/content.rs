@@ -9,7 +9,6 @@
 //! here, and so nothing that came of it may go on before `accept` has said so.
 
 use wire::esp::{self, ICV_LEN};
-use wire::flow::Flow;
 use wire::{Malformed, Overlay, flow, ipv4, ipv6, protocol};
 
 use crate::batch::Slot;
@@ -33,8 +32,8 @@ pub(crate) fn take(slot: &mut Slot<'_>, sa: &Sa) -> Result<(), Verdict> {
 /// to be carried inwards. `None`, and no change, for any other, good or bad.
 #[inline(always)]
 fn take_plain(slot: &mut Slot<'_>, sa: &Sa) -> Option<()> {
-    let Plain { at, len, flow } = plain_in(slot, sa)?;
-    slot.flow = flow;
+    let Plain { at, len, header } = plain_in(slot, sa)?;
+    slot.flow = flow::of_plain_v4(&header);
     slot.frame.narrow(at, usize::from(slot.flow.total_len))?;
     slot.counted = len;
     Some(())
@@ -46,7 +45,7 @@ pub(crate) struct Plain {
     pub(crate) at: usize,
     /// Its bytes, with those that may lie behind it.
     pub(crate) len: u16,
-    pub(crate) flow: Flow,
+    pub(crate) header: ipv4::Plain,
 }
 
 /// The same while it is still inside, of a packet with `esp_at` and the outer type of service.
@@ -59,7 +58,7 @@ pub(crate) fn plain_in(slot: &Slot<'_>, sa: &Sa) -> Option<Plain> {
     }
     let (plaintext, _) = slot.frame.bytes().get(at..)?.split_last_chunk::<ICV_LEN>()?;
     let content = esp::short_payload::<{ protocol::IPV4 }>(plaintext)?;
-    Some(Plain { at, len: content.len() as u16, flow: flow::plain_v4(content)? })
+    Some(Plain { at, len: content.len() as u16, header: flow::plain_header_v4(content)? })
 }
 
 /// Any content, step by step.

@@ -125,27 +125,27 @@ pub(crate) struct Framed<'f> {
     pub(crate) enveloped: Enveloped<'f>,
 }
 
-/// What [`put_v4`] does to a packet, of so many bytes, that is still behind its link header: which makes room for another.
-/// The packet loses a hop.
+/// What [`put_v4`] does to a packet that is still behind its link header, which makes room for another: it has that header,
+/// and is still to lose a hop.
 #[inline(always)]
 pub(crate) fn frame_v4<'f>(
     frame: &'f mut Frame,
-    content_len: u16,
+    header: &ipv4::Plain,
     hot: &Hot,
     template: &ipv4::Template,
     (sequence, iv): (u64, u64),
 ) -> Option<Framed<'f>> {
-    let content_len = usize::from(content_len);
+    let content_len = usize::from(header.total_len());
     let total_len = len_v4(content_len);
     let bytes = frame.reframe(FRONT_V4_LEN, ethernet::HEADER_LEN + total_len)?;
-    let (link, bytes) = bytes.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>()?;
-    let (front, rest) = bytes.split_first_chunk_mut::<FRONT_V4_LEN>()?;
-    let inner = InnerHeader::of_v4(rest)?;
-    if !ipv4::decrement_ttl(rest) {
-        return None;
-    }
+    let (front, rest) = bytes.split_first_chunk_mut::<{ ethernet::HEADER_LEN + FRONT_V4_LEN }>()?;
+    let (link, front) = front.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>()?;
+    let (content, tail) = rest.split_at_mut_checked(content_len)?;
+    let changed = content.first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
+    changed[8..16].copy_from_slice(&header.after_hop()?);
+    let inner = InnerHeader::of_plain(header);
     // What is behind the trailer, the ICV overwrites.
-    *rest.get_mut(content_len..)?.first_chunk_mut()? = inner.trailer(esp::pad_len(content_len));
+    *tail.first_chunk_mut()? = inner.trailer(esp::pad_len(content_len));
     let (outer, prefix) = front.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
     prefix.copy_from_slice(&esp::prefix(hot.spi, sequence as u32, iv));
     stamp_v4(outer, template, total_len as u16, sequence, &inner, hot);
@@ -235,10 +235,9 @@ impl InnerHeader {
 
     /// Of a packet of IPv4.
     #[inline(always)]
-    fn of_v4(packet: &[u8]) -> Option<InnerHeader> {
-        let first = u64::from_be_bytes(*packet.first_chunk()?);
-        let dont_fragment = first & u64::from(ipv4::DONT_FRAGMENT) != 0;
-        Some(InnerHeader { is_v6: false, tos: (first >> 48) as u8, dont_fragment, flow_label: 0 })
+    fn of_plain(header: &ipv4::Plain) -> InnerHeader {
+        let (tos, dont_fragment) = (header.tos(), header.dont_fragment());
+        InnerHeader { is_v6: false, tos, dont_fragment, flow_label: 0 }
     }
 
     #[inline]

@@ -23,18 +23,20 @@ mod sealing;
 
 use std::net::IpAddr;
 
-use wire::ethernet;
-use wire::flow::{Flow, Fragment};
-use xsk::Frame;
+use wire::flow::{self, Flow, Fragment};
+use wire::{ethernet, ipv4, protocol};
 
 use crate::batch::{Batch, Slot, Turn};
 use crate::classify::is_local;
+use crate::encrypt::encrypt_data;
 use crate::envelope;
 use crate::inspect::may_be_martians;
 use crate::parse;
 use crate::policy::{Fields, Words};
 use crate::route::Way;
+use crate::sa::Hot;
 use crate::spd::{DefaultAction, Lookup, Side};
+use crate::verdict::Verdict;
 use crate::view::View;
 
 /// What a worker knows of the packets before.
@@ -174,6 +176,11 @@ struct Like {
     /// Those bits of a flow that policies and routes look at, and what they are.
     mask: Words,
     flow: Words,
+    /// The same as they stand in a header.
+    mask_ends: [u64; 2],
+    ends: [u64; 2],
+    /// The mask looks at where addresses begin, so that one is a martian as little as another.
+    knows_beginnings: bool,
     way: Way,
 }
 
@@ -189,26 +196,42 @@ impl Like {
         }
         let (ingress, mac) = (slot.ingress, parse::mac_bits(slot, view));
         let flow = words(&slot.flow).under(mask);
-        Some(Like { version, ingress, mac, mask, flow, way })
+        let (mask_ends, ends) = (mask.ends(), flow.ends());
+        let knows_beginnings = mask.has_beginnings() && !may_be_martians(&slot.flow);
+        Some(Like { version, ingress, mac, mask, flow, mask_ends, ends, knows_beginnings, way })
     }
 
-    /// The flow of a packet as it came in, if it is plain and came by the port.
+    /// The header of a packet as it came in, if it is plain and came by the port.
     #[inline(always)]
-    fn outer(&self, slot: &Slot<'_>) -> Option<Flow> {
+    fn outer(&self, slot: &Slot<'_>) -> Option<ipv4::Plain> {
         if slot.ingress != self.ingress {
             return None;
         }
-        parse::plain(&slot.frame, self.mac)
+        parse::plain_header(&slot.frame, self.mac)
     }
 
     /// Whether a packet that is to be forwarded follows.
     #[inline(always)]
-    fn admits(&self, flow: &Flow, known: &mut Known, view: &View) -> bool {
-        let words = words(flow);
-        if !self.mask.agree(self.flow, words) || flow.ttl <= 1 || may_be_martians(flow) {
-            return false;
+    fn admits(&self, header: &ipv4::Plain, known: &mut Known, view: &View) -> bool {
+        if header.protocol() == protocol::ESP {
+            return self.admits_flow(flow::of_plain_v4(header), known, view);
         }
-        !known.is_for_host(words.destination(), view)
+        let ([second, third], [mask_second, mask_third]) = (header.ends(), self.mask_ends);
+        let differ = (second ^ self.ends[0]) & mask_second | (third ^ self.ends[1]) & mask_third;
+        differ == 0
+            && header.ttl() > 1
+            && (self.knows_beginnings || !may_be_martians(&flow::of_plain_v4(header)))
+            && !known.is_for_host(header.destination().to_bits(), view)
+    }
+
+    /// The same of one that has no ports where others have them.
+    #[cold]
+    fn admits_flow(&self, flow: Flow, known: &mut Known, view: &View) -> bool {
+        let words = words(&flow);
+        self.mask.agree(self.flow, words)
+            && flow.ttl > 1
+            && !may_be_martians(&flow)
+            && !known.is_for_host(words.destination(), view)
     }
 }
 
@@ -239,12 +262,25 @@ fn accepts_all(side: &Side<'_>, flow: &Flow) -> bool {
     side.is_silent() || matches!(found(), Lookup::Default(DefaultAction::Accept))
 }
 
-/// Whether a frame has room for the envelope of its packet, of so many bytes. The link header makes room for another.
+/// Seals a packet that is still as it came, of as many bytes as are counted, and says where it leaves. `None` if there is no
+/// room for what goes around it: then it is not encrypted, and must not leave.
 #[inline(always)]
-fn has_room(frame: &Frame, len: u16) -> bool {
-    let len = usize::from(len);
-    let behind = frame.tailroom() + (frame.len() - ethernet::HEADER_LEN - len);
-    frame.headroom() >= envelope::FRONT_V4_LEN && behind >= envelope::tail_len(len)
+#[must_use = "a packet that was not encrypted must not leave"]
+fn seal(
+    slot: &mut Slot<'_>,
+    hot: &Hot,
+    template: &ipv4::Template,
+    numbers: (u64, u64),
+    way: &Way,
+) -> Option<()> {
+    let header = slot.frame.bytes().get(ethernet::HEADER_LEN..)?.first_chunk()?;
+    let header = ipv4::Plain::reread(header);
+    let frame = envelope::frame_v4(&mut slot.frame, &header, hot, template, numbers)?;
+    way.write(frame.link);
+    encrypt_data(hot, numbers, frame.enveloped);
+    slot.egress = Some(way.port());
+    slot.decide(Verdict::Sealed);
+    Some(())
 }
 
 #[inline(always)]

@@ -5,7 +5,7 @@
 
 use wire::ethernet::{self, EtherType, MacAddr};
 use wire::flow::{self, Flow, Fragment};
-use wire::{Malformed, Overlay, protocol, vlan};
+use wire::{Malformed, Overlay, ipv4, protocol, vlan};
 use xsk::Frame;
 
 use crate::batch::{Batch, Slot};
@@ -59,11 +59,17 @@ pub(crate) fn parse(batch: &mut Batch<'_>, view: &View) {
 /// for us without a tag. `None` for any other, good or bad.
 #[inline(always)]
 pub(crate) fn plain(frame: &Frame, mac: u64) -> Option<Flow> {
+    plain_header(frame, mac).map(|header| flow::of_plain_v4(&header))
+}
+
+/// The header of such a packet.
+#[inline(always)]
+pub(crate) fn plain_header(frame: &Frame, mac: u64) -> Option<ipv4::Plain> {
     let (link, packet) = ethernet::Header::over(frame.bytes()).ok()?;
     if link.destination.bits() != mac || link.ethertype() != EtherType::IPV4 {
         return None;
     }
-    flow::plain_v4(packet)
+    flow::plain_header_v4(packet)
 }
 
 /// The same in a slot, which it does not change if it is any other.

@@ -41,9 +41,21 @@ struct Case {
     bypasses: bool,
     /// A policy of what is forwarded forbids a port.
     forbids: bool,
+    /// A policy drops what has no ports.
+    drops_portless: bool,
     /// In the west each of the hosts that packets go to is behind a tunnel of its own, the last of them behind such a one.
     own: Option<Last>,
 }
+
+/// One tunnel.
+const SIMPLE: Case = Case {
+    tunnel: PLAIN,
+    forward: true,
+    bypasses: false,
+    forbids: false,
+    drops_portless: false,
+    own: None,
+};
 
 /// What is special about the last of three tunnels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +98,9 @@ const LASTS: [Last; 11] = [
 enum Step {
     /// UDP into the tunnel, to some of its hosts and ports.
     Plain { host: u8, port: u16, len: usize },
-    /// The same with something about it.
+    /// So many of one kind.
+    Burst { host: u8, count: usize },
+    /// One with something about it.
     Odd(Odd),
     /// A packet the other way, to the other port.
     Back,
@@ -130,6 +144,12 @@ enum Odd {
     Congested,
     /// By the other port, but for this one.
     WrongPort,
+    /// ESP of others, whose SPI looks like ports.
+    TransitEsp,
+    /// The same on its last hop, or of and for whom no packet is forwarded.
+    LastHopEsp,
+    MartianEsp,
+    EspForHost,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -163,7 +183,7 @@ const ESPS: [Esp; 12] = [
     Esp::Congested,
 ];
 
-const ODDS: [Odd; 18] = [
+const ODDS: [Odd; 22] = [
     Odd::LastHop,
     Odd::ForHost,
     Odd::Elsewhere,
@@ -182,6 +202,10 @@ const ODDS: [Odd; 18] = [
     Odd::Icmp,
     Odd::Congested,
     Odd::WrongPort,
+    Odd::TransitEsp,
+    Odd::LastHopEsp,
+    Odd::MartianEsp,
+    Odd::EspForHost,
 ];
 
 fn step() -> impl Strategy<Value = Step> {
@@ -191,6 +215,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         60 => plain.prop_map(|(host, port, len)| Step::Plain { host, port, len }),
         4 => prop::sample::select(&ODDS[..]).prop_map(Step::Odd),
+        2 => (0u8..3, 2usize..50).prop_map(|(host, count)| Step::Burst { host, count }),
         3 => Just(Step::Back),
         3 => prop::sample::select(&ESPS[..]).prop_map(Step::Esp),
         8 => Just(Step::Turn),
@@ -205,11 +230,17 @@ fn case() -> impl Strategy<Value = Case> {
     let udp = prop_oneof![6 => Just(None), 1 => Just(Some((4500, 4500)))];
     let outer_v6 = prop::bool::weighted(0.1);
     let own = prop::option::of(prop::sample::select(&LASTS[..]));
-    (any::<[bool; 4]>(), udp, outer_v6, often, own).prop_map(
-        |([extended, is_routed, bypasses, forbids], udp, outer_v6, forward, own)| {
+    (any::<[bool; 5]>(), udp, outer_v6, often, own).prop_map(
+        |(
+            [extended, is_routed, bypasses, forbids, drops_portless],
+            udp,
+            outer_v6,
+            forward,
+            own,
+        )| {
             let if_id = if is_routed { 5 } else { 0 };
             let tunnel = Tunnel { extended, if_id, udp, outer_v6, ..PLAIN };
-            Case { tunnel, forward, bypasses, forbids, own }
+            Case { tunnel, forward, bypasses, forbids, drops_portless, own }
         },
     )
 }
@@ -232,7 +263,13 @@ impl Case {
         }
         let bypass = of_port(64, Direction::Out, CLEAR_PORT, Action::Bypass);
         let forbid = of_port(65, Direction::Forward, FORBIDDEN_PORT, Action::Discard);
-        for (policy, is_there) in [(bypass, self.bypasses), (forbid, self.forbids)] {
+        // Whatever has no ports has port 0.
+        let portless = of_port(67, Direction::Out, 0, Action::Discard);
+        let selector = Selector { protocol: 0, ..portless.selector };
+        let portless = PolicyConfig { selector, ..portless };
+        let policies =
+            [(bypass, self.bypasses), (forbid, self.forbids), (portless, self.drops_portless)];
+        for (policy, is_there) in policies {
             if is_there {
                 view.spd.insert(Arc::new(Policy::new(policy)));
             }
@@ -308,11 +345,11 @@ impl Case {
             };
             let sa = match last {
                 Last::Limited => {
-                    let limits = HardLimits { packets: 20, ..HardLimits::NONE };
+                    let limits = HardLimits { packets: 60, ..HardLimits::NONE };
                     SaConfig { limits, ..outer_v4 }
                 }
                 Last::Exhausted => {
-                    let sent = u64::from(u32::MAX) - 20;
+                    let sent = u64::from(u32::MAX) - 60;
                     SaConfig { sent, extended_sequence: false, ..outer_v4 }
                 }
                 Last::Selective => {
@@ -371,6 +408,9 @@ impl Odd {
         let bytes = packet.bytes();
         // Outer headers of IPv4, ESP and its trailer and ICV take 54 to 57 bytes.
         let of_len = |len: usize| udp(1, 5000, len - 28).frame(RED);
+        let ports = [4000u16, 5000].map(u16::to_be_bytes).concat();
+        let payload = [&ports[..], &[0; 36]].concat();
+        let esp = Packet { protocol: protocol::ESP, payload, ..packet.clone() };
         match self {
             Odd::LastHop => Packet { ttl: 1, ..packet }.frame(RED),
             Odd::ForHost => Packet { dst: ip(LOCAL), ..packet }.frame(RED),
@@ -399,6 +439,10 @@ impl Odd {
                 Packet { protocol: protocol::ICMP, payload: vec![8; 16], ..packet }.frame(RED)
             }
             Odd::WrongPort => packet.frame(RED),
+            Odd::TransitEsp => esp.frame(RED),
+            Odd::LastHopEsp => Packet { ttl: 1, ..esp }.frame(RED),
+            Odd::MartianEsp => Packet { src: ip("127.0.0.1"), ..esp }.frame(RED),
+            Odd::EspForHost => Packet { dst: ip(LOCAL), ..esp }.frame(RED),
             Odd::Congested => Packet { tos: 0xff, dont_fragment: true, ..packet }.frame(RED),
         }
     }
@@ -506,7 +550,12 @@ impl Side {
     fn counted(&self) -> (Vec<u64>, Vec<Vec<u64>>, Vec<[u64; 3]>) {
         let snapshot = self.gateway.snapshot();
         // An old packet is one or the other, as the packets before it in the batch were accepted or not.
-        let old = [Verdict::Replayed, Verdict::ReplayOld, Verdict::IntegrityFailed];
+        let old = [
+            Verdict::Replayed,
+            Verdict::ReplayOld,
+            Verdict::SequenceZero,
+            Verdict::IntegrityFailed,
+        ];
         let verdicts = Verdict::ALL.iter().filter(|verdict| !old.contains(verdict));
         let verdicts = verdicts.map(|verdict| snapshot.of(*verdict));
         let refused = old.iter().map(|verdict| snapshot.of(*verdict)).sum();
@@ -578,7 +627,11 @@ fn run(site: Site, case: Case, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let (mut following, mut leading) = (Side::new(site, &case), Side::new(site, &case));
     let mut arrivals = Arrivals { site, case, next: 1 };
     let mut waiting = Vec::new();
-    for step in steps.into_iter().chain([Step::Turn]) {
+    let each = |step| match step {
+        Step::Burst { host, count } => vec![Step::Plain { host, port: 5000, len: 90 }; count],
+        one => vec![one],
+    };
+    for step in steps.into_iter().chain([Step::Turn]).flat_map(each) {
         if step.waits() {
             waiting.push(arrivals.frame(step));
         }
@@ -629,13 +682,7 @@ proptest! {
 #[test]
 fn most_of_a_fat_tunnels_packets_are_sealed_as_those_before() {
     for (forward, if_id) in [(false, 0), (true, 0), (false, 5), (true, 5)] {
-        let case = Case {
-            tunnel: Tunnel { if_id, ..PLAIN },
-            forward,
-            bypasses: false,
-            forbids: false,
-            own: None,
-        };
+        let case = Case { tunnel: Tunnel { if_id, ..PLAIN }, forward, ..SIMPLE };
         let mut side = Side::new(Site::West, &case);
         let frames: Vec<_> =
             (0..60u16).map(|n| (RED, udp(n as u8 % 2, 5000 + n, 100).frame(RED))).collect();
@@ -658,7 +705,7 @@ fn most_of_a_fat_tunnels_packets_are_sealed_as_those_before() {
 fn most_of_a_fat_tunnels_packets_are_opened_as_those_before() {
     for if_id in [0, 5] {
         let tunnel = Tunnel { if_id, ..PLAIN };
-        let case = Case { tunnel, forward: true, bypasses: false, forbids: false, own: None };
+        let case = Case { tunnel, forward: true, ..SIMPLE };
         let mut side = Side::new(Site::East, &case);
         let mut arrivals = Arrivals { site: Site::East, case, next: 1 };
         for followed in [0, 60, 120] {
@@ -679,13 +726,8 @@ fn most_of_a_fat_tunnels_packets_are_opened_as_those_before() {
 #[test]
 fn most_packets_of_many_tunnels_need_no_stages() {
     for (forward, if_id) in [(false, 0), (true, 0), (false, 5), (true, 5)] {
-        let case = Case {
-            tunnel: Tunnel { if_id, ..PLAIN },
-            forward,
-            bypasses: false,
-            forbids: false,
-            own: Some(Last::Nothing),
-        };
+        let case =
+            Case { tunnel: Tunnel { if_id, ..PLAIN }, forward, own: Some(Last::Nothing), ..SIMPLE };
         let mut side = Side::new(Site::West, &case);
         let frames: Vec<_> =
             (0..60u16).map(|n| (RED, udp((n % 3) as u8, 5000 + n, 100).frame(RED))).collect();

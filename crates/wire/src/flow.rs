@@ -165,14 +165,25 @@ const fn plain_ports(protocol: u8, [a, b, c, d]: [u8; 4]) -> (u16, u16) {
 /// The summary of a sound IPv4 packet without options that is no fragment; `None` for any other.
 #[inline(always)]
 pub fn plain_v4(l3: &[u8]) -> Option<Flow> {
+    plain_header_v4(l3).map(|header| of_plain_v4(&header))
+}
+
+/// The header of a packet that [`plain_v4`] summarises.
+#[inline(always)]
+pub fn plain_header_v4(l3: &[u8]) -> Option<ipv4::Plain> {
     const LEN_MIN: u16 = ipv4::Plain::LEN as u16;
     let header = ipv4::Plain::read(l3.first_chunk()?)?;
     let (protocol, total_len) = (header.protocol(), header.total_len());
-    if !is_plain(protocol) || total_len < LEN_MIN || usize::from(total_len) > l3.len() {
-        return None;
-    }
+    let is_sound = is_plain(protocol) && total_len >= LEN_MIN && usize::from(total_len) <= l3.len();
+    is_sound.then_some(header)
+}
+
+/// The summary of a packet with such a header.
+#[inline(always)]
+pub fn of_plain_v4(header: &ipv4::Plain) -> Flow {
+    let (protocol, total_len) = (header.protocol(), header.total_len());
     let (src_port, dst_port) = if protocol == protocol::ESP { (0, 0) } else { header.ports() };
-    Some(Flow {
+    Flow {
         src: IpAddr::V4(header.source()),
         dst: IpAddr::V4(header.destination()),
         protocol,
@@ -184,7 +195,7 @@ pub fn plain_v4(l3: &[u8]) -> Option<Flow> {
         total_len,
         fragment: Fragment::Whole,
         has_options: false,
-    })
+    }
 }
 
 /// The summary of a sound IPv6 packet without extension headers.

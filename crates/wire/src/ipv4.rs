@@ -2,6 +2,8 @@
 //! options are only checked for shape; what an option means for forwarding is the caller's
 //! choice, except that [`Opt::source_route_left`] tells where the destination is not final.
 
+mod plain;
+
 use core::net::Ipv4Addr;
 
 use zerocopy::byteorder::big_endian::U16;
@@ -9,6 +11,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::{self, Sum};
 use crate::{Malformed, Overlay};
+
+pub use plain::Plain;
 
 /// Length in bytes of the header without options.
 pub const HEADER_LEN: usize = 20;
@@ -169,87 +173,6 @@ impl Header {
 #[must_use = "a packet without hops left must not be forwarded"]
 pub fn decrement_ttl(bytes: &mut [u8]) -> bool {
     Header::over_mut(bytes).is_ok_and(|(header, _)| header.decrement_ttl())
-}
-
-/// The header of a packet without options that is no fragment, and the four bytes behind it, as nearly
-/// every packet begins: read in three pieces, from whose registers the fields come.
-///
-/// ```text
-///   first    version, tos, total length, identification, flags and offset
-///   second   ttl, protocol, checksum, source
-///   third    destination, and the first four bytes of what is carried
-/// ```
-#[derive(Clone, Copy)]
-pub struct Plain {
-    first: u64,
-    second: u64,
-    third: u64,
-}
-
-impl Plain {
-    /// Bytes that are read.
-    pub const LEN: usize = HEADER_LEN + 4;
-
-    /// The beginning of a packet, if it is so plain and its checksum is right. Lengths are not looked at.
-    #[inline(always)]
-    pub fn read(bytes: &[u8; Plain::LEN]) -> Option<Plain> {
-        // Of the first piece: version and header length, more fragments, and the offset.
-        const SHAPE: u64 = 0xff3f_0000_0000_00ff;
-        let piece = |at: usize| {
-            let mut piece = [0; 8];
-            piece.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_le_bytes(piece)
-        };
-        let (first, second, third) = (piece(0), piece(8), piece(16));
-        // A sum is all ones when it is a multiple of 65 535 and not zero, and no header with a version
-        // is zero; that holds in either byte order (RFC 1071 §2.B), so nothing is swapped or folded.
-        let halves = |piece: u64| (piece >> 32) + (piece & 0xffff_ffff);
-        let sum = halves(first) + halves(second) + (third & 0xffff_ffff);
-        let is_plain = first & SHAPE == u64::from(VERSION_IHL_PLAIN) && sum.is_multiple_of(0xffff);
-        is_plain.then_some(Plain { first, second, third })
-    }
-
-    /// The type of service byte.
-    #[inline]
-    pub const fn tos(&self) -> u8 {
-        (self.first >> 8) as u8
-    }
-
-    /// Length of the packet, header included, in bytes.
-    #[inline]
-    pub const fn total_len(&self) -> u16 {
-        ((self.first >> 16) as u16).swap_bytes()
-    }
-
-    /// Time to live.
-    #[inline]
-    pub const fn ttl(&self) -> u8 {
-        self.second as u8
-    }
-
-    /// The protocol of the payload.
-    #[inline]
-    pub const fn protocol(&self) -> u8 {
-        (self.second >> 8) as u8
-    }
-
-    /// The address the packet comes from.
-    #[inline]
-    pub fn source(&self) -> Ipv4Addr {
-        Ipv4Addr::from(((self.second >> 32) as u32).to_le_bytes())
-    }
-
-    /// The address the packet goes to.
-    #[inline]
-    pub fn destination(&self) -> Ipv4Addr {
-        Ipv4Addr::from((self.third as u32).to_le_bytes())
-    }
-
-    /// The two words behind the header: the ports of those protocols that have them there.
-    #[inline]
-    pub const fn ports(&self) -> (u16, u16) {
-        (((self.third >> 32) as u16).swap_bytes(), ((self.third >> 48) as u16).swap_bytes())
-    }
 }
 
 /// A packet whose lengths and header checksum hold.
@@ -555,6 +478,32 @@ mod tests {
             prop_assert_eq!(&in_place, &bytes);
             prop_assert!(!header.is_fragment());
             prop_assert_eq!(packet.payload.len(), usize::from(payload_len));
+        }
+
+        #[test]
+        fn plain_headers_are_what_they_are_field_by_field(mut bytes: [u8; Plain::LEN]) {
+            bytes[0] = 0x45;
+            (bytes[6], bytes[7]) = (bytes[6] & 0x40, 0);
+            resum(&mut bytes, HEADER_LEN);
+            let (plain, again) = (Plain::read(&bytes).unwrap(), Plain::reread(&bytes));
+            prop_assert_eq!(plain.ends(), again.ends());
+            let (header, carried) = Header::over(&bytes).unwrap();
+            prop_assert_eq!(plain.dont_fragment(), header.dont_fragment());
+            prop_assert_eq!((plain.tos(), plain.ttl()), (header.tos(), header.ttl()));
+            prop_assert_eq!(plain.total_len(), header.total_len());
+            let ports = u32::from_be_bytes(carried.try_into().unwrap());
+            let [source, destination] = [header.source(), header.destination()].map(u32::from);
+            let [mask, every] = Plain::ends_of(u8::MAX, u32::MAX, u32::MAX, u32::MAX);
+            let [second, third] = plain.ends();
+            let ends = Plain::ends_of(header.protocol(), source, destination, ports);
+            prop_assert_eq!([second & mask, third & every], ends);
+            let mut forwarded = bytes;
+            let has_hops = decrement_ttl(&mut forwarded);
+            let changed = plain.after_hop();
+            prop_assert_eq!(changed.is_some(), has_hops);
+            if let Some(changed) = changed {
+                prop_assert_eq!(&changed[..], &forwarded[8..16]);
+            }
         }
 
         #[test]

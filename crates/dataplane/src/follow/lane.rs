@@ -15,9 +15,10 @@
 
 mod find;
 
+use super::seal;
 use crate::batch::{Slot, Turn, is_same};
 use crate::claim::Access;
-use crate::encrypt::{TAIL_LEN_MAX, encrypt_data};
+use crate::encrypt::TAIL_LEN_MAX;
 use crate::envelope;
 use crate::keys;
 use crate::parse;
@@ -168,17 +169,15 @@ fn encrypt<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) {
     for at in 0..slots.len() {
         keys::step(slots, at, need);
         let Some((slot, later)) = slots[at..].split_first_mut() else { break };
-        match seal(slot, later, &mut router, view, turn) {
-            Ok(()) => slot.decide(Verdict::Sealed),
-            // Whatever it is, it does not leave in clear.
-            Err(verdict) => slot.decide(verdict),
+        if let Err(verdict) = encrypt_one(slot, later, &mut router, view, turn) {
+            slot.decide(verdict);
         }
     }
 }
 
 /// Seals a packet, and says where it leaves.
 #[inline(always)]
-fn seal<'v>(
+fn encrypt_one<'v>(
     slot: &mut Slot<'v>,
     later: &[Slot<'v>],
     router: &mut Router<'v>,
@@ -191,13 +190,8 @@ fn seal<'v>(
     if envelope::len_v4(usize::from(slot.counted)) > way.mtu() {
         return Err(Verdict::TooBig);
     }
-    let (hot, numbers) = (sa.hot(), (slot.sequence, slot.iv));
-    let frame = envelope::frame_v4(&mut slot.frame, slot.counted, hot, template, numbers);
-    let frame = frame.ok_or(Verdict::NoRoom)?;
-    way.write(frame.link);
-    encrypt_data(hot, numbers, frame.enveloped);
-    slot.egress = Some(way.port());
-    Ok(())
+    let numbers = (slot.sequence, slot.iv);
+    seal(slot, sa.hot(), template, numbers, way).ok_or(Verdict::NoRoom)
 }
 
 /// What it takes to encrypt a packet.

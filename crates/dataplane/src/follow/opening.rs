@@ -3,9 +3,8 @@
 //! Whether a packet follows is only known once it is decrypted. One that does not is parked: it is as `decrypt`
 //! would have left it, its number not accepted yet, and takes its place again where that stage ends.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use wire::flow::Flow;
 use wire::{esp, ethernet, ipv4, protocol};
 
 use super::{Known, Like, accepts_all};
@@ -31,7 +30,7 @@ pub(super) struct Trail {
     like: Like,
     /// What their SA is called.
     spi: u32,
-    destination: IpAddr,
+    destination: Ipv4Addr,
     /// The number of the policy that lets them in; `None` if everything that comes through the SA is welcome.
     policy: Option<u32>,
 }
@@ -94,7 +93,7 @@ impl Trail {
             _ => None,
         };
         let like = Like::of(last, version, mask, way_of(last, view, turn)?, view)?;
-        let (spi, destination) = (sa.hot().spi, sa.destination());
+        let (spi, IpAddr::V4(destination)) = (sa.hot().spi, sa.destination()) else { return None };
         let trail = Trail { like, spi, destination, policy };
         trail.opener(view, turn).is_some_and(|opener| is_same(Some(opener.sa), sa)).then_some(trail)
     }
@@ -124,7 +123,7 @@ impl Trail {
                 End::Opened(content) => {
                     opened.packets += 1;
                     opened.contents += u64::from(content.len);
-                    opened.bytes += u64::from(content.flow.total_len);
+                    opened.bytes += u64::from(content.header.total_len());
                     slot.decide(Verdict::Opened);
                 }
                 End::Refused(verdict) => slot.refuse(Some(sa), verdict),
@@ -149,7 +148,7 @@ impl Trail {
     /// Who opens in this turn, if what comes through the SA is still welcome.
     #[inline]
     fn opener<'v>(&self, view: &'v View, turn: &Turn<'_>) -> Option<Opener<'v>> {
-        let sa = view.sad.get(self.spi, self.destination).filter(|sa| is_plain(sa))?;
+        let sa = view.sad.get(self.spi, self.destination.into()).filter(|sa| is_plain(sa))?;
         let policy = match self.policy {
             Some(number) => match view.spd.numbered(number, Direction::Forward) {
                 Lookup::Policy(policy)
@@ -168,13 +167,13 @@ impl Trail {
     /// The outer flow of an ESP packet with the SA's name, and the number that it shows. Nothing is changed, so that
     /// any other is as it came.
     #[inline(always)]
-    fn names(&self, slot: &Slot<'_>) -> Option<(Flow, u32)> {
+    fn names(&self, slot: &Slot<'_>) -> Option<(ipv4::Plain, u32)> {
         let outer = self.like.outer(slot)?;
-        if outer.protocol != protocol::ESP || outer.dst != self.destination {
+        if outer.protocol() != protocol::ESP || outer.destination() != self.destination {
             return None;
         }
         let frame =
-            slot.frame.bytes().get(..ethernet::HEADER_LEN + usize::from(outer.total_len))?;
+            slot.frame.bytes().get(..ethernet::HEADER_LEN + usize::from(outer.total_len()))?;
         let packet = frame.get(ethernet::HEADER_LEN + ipv4::HEADER_LEN..)?;
         let header = esp::Packet::parse(packet).ok()?.header;
         (header.spi() == self.spi).then(|| (outer, header.sequence()))
@@ -185,24 +184,24 @@ impl Trail {
     fn open(
         &self,
         slot: &mut Slot<'_>,
-        outer: &Flow,
+        outer: &ipv4::Plain,
         sequence: u64,
         sa: &Sa,
         known: &mut Known,
         view: &View,
     ) -> End {
-        if slot.frame.narrow(ethernet::HEADER_LEN, usize::from(outer.total_len)).is_none() {
+        if slot.frame.narrow(ethernet::HEADER_LEN, usize::from(outer.total_len())).is_none() {
             return End::Refused(Verdict::EspTruncated);
         }
         slot.link_len = ethernet::HEADER_LEN as u8;
         (slot.sequence, slot.esp_at, slot.flow.tos) =
-            (sequence, ipv4::HEADER_LEN as u16, outer.tos);
+            (sequence, ipv4::HEADER_LEN as u16, outer.tos());
         if decrypt_one(slot, sa) != Some(true) {
             return End::Refused(Verdict::IntegrityFailed);
         }
         let content = content::plain_in(slot, sa).filter(|content| {
-            usize::from(content.flow.total_len) <= self.like.way.mtu()
-                && self.like.admits(&content.flow, known, view)
+            usize::from(content.header.total_len()) <= self.like.way.mtu()
+                && self.like.admits(&content.header, known, view)
         });
         let Some(content) = content else { return End::Parked };
         if let Err(refused) = sa.replay().commit_alone(sequence) {
@@ -217,8 +216,9 @@ impl Trail {
     /// The packet inside leaves. `None` if there is no room for its link header.
     #[inline(always)]
     fn send_off(&self, slot: &mut Slot<'_>, content: &content::Plain) -> Option<()> {
-        slot.frame.narrow(content.at, usize::from(content.flow.total_len))?;
-        ipv4::decrement_ttl(slot.frame.bytes_mut()).then_some(())?;
+        slot.frame.narrow(content.at, usize::from(content.header.total_len()))?;
+        let changed = slot.frame.bytes_mut().first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
+        changed[8..16].copy_from_slice(&content.header.after_hop()?);
         self.like.way.send_off(slot).ok()
     }
 }

@@ -1,12 +1,10 @@
 //! Packets that are sealed just as those before them were.
 
-use wire::flow::Flow;
 use wire::ipv4;
 
-use super::{Known, Like, accepts_all, has_room};
+use super::{Known, Like, accepts_all, seal};
 use crate::batch::{Slot, Turn, is_same};
 use crate::claim::Access;
-use crate::encrypt::encrypt_data;
 use crate::envelope;
 use crate::fib::Fib;
 use crate::policy::{Direction, Kind, Policy, Words};
@@ -82,36 +80,37 @@ impl Trail {
         turn: &Turn<'_>,
     ) -> usize {
         let mut known = Known::default();
-        let leads = |slot: &Slot<'_>| self.admit(slot, &mut known, view).is_some();
-        if self.like.version != version || !slots.first().is_some_and(leads) {
+        if self.like.version != version {
             return 0;
         }
+        let mut packets = 0;
+        for slot in &mut *slots {
+            if !self.admit(slot, &mut known, view) {
+                break;
+            }
+            packets += 1;
+        }
+        let slots = &mut slots[..packets];
         let Some(Sealer { sa, template, policy }) = self.sealer(view) else { return 0 };
-        if sa.hot().counted || sa.access(turn) != Access::Alone {
+        let hot = sa.hot();
+        if slots.is_empty() || hot.counted || sa.access(turn) != Access::Alone {
             return 0;
         }
-        let (mut packets, mut bytes) = (0, 0);
-        let taken = sa.take_alone(|numbers| {
-            for slot in slots {
-                let Some(flow) = self.admit(slot, &mut known, view) else { break };
-                let Some(number) = numbers.next() else { break };
-                match self.seal(slot, &flow, sa, template, number) {
-                    Some(()) => slot.decide(Verdict::Sealed),
-                    // `admit` left nothing of the kind; whatever it is, it does not leave in clear.
-                    None => slot.refuse(Some(sa), Verdict::NoRoom),
-                }
-                packets += 1;
-                bytes += u64::from(flow.total_len);
+        let Ok(mut numbers) = sa.take_run(packets as u32, true) else { return 0 };
+        let (mut sealed, mut bytes) = (0, 0);
+        for slot in slots {
+            let Some(numbers) = numbers.next() else { break };
+            if seal(slot, hot, template, numbers, &self.like.way).is_none() {
+                slot.refuse(Some(sa), Verdict::NoRoom);
             }
-        });
-        // Without a number, nothing was done.
-        if taken.is_ok() && packets != 0 {
-            sa.count(packets, bytes, turn.now_ns, true);
-            if let Some(policy) = policy {
-                policy.count(turn.seat, packets, bytes, turn.now_ns);
-            }
+            sealed += 1;
+            bytes += u64::from(slot.counted);
         }
-        packets as usize
+        sa.count(sealed, bytes, turn.now_ns, true);
+        if let Some(policy) = policy {
+            policy.count(turn.seat, sealed, bytes, turn.now_ns);
+        }
+        sealed as usize
     }
 
     /// Who seals in this turn, found by numbers: a trail refers to nothing in the view.
@@ -129,33 +128,12 @@ impl Trail {
         Some(Sealer { sa, template, policy })
     }
 
-    /// The flow of a packet that follows. Nothing is changed, so that any other is as it came.
+    /// Whether a packet follows. Only its bytes are noted, so that any other is as it came.
     #[inline(always)]
-    fn admit(&self, slot: &Slot<'_>, known: &mut Known, view: &View) -> Option<Flow> {
-        let flow = self.like.outer(slot)?;
-        if !self.like.admits(&flow, known, view) {
-            return None;
-        }
-        let fits = envelope::len_v4(usize::from(flow.total_len)) <= self.like.way.mtu();
-        (fits && has_room(&slot.frame, flow.total_len)).then_some(flow)
-    }
-
-    /// Seals a packet. `None` if there is no room for what goes around it.
-    #[inline(always)]
-    #[must_use = "a packet that was not encrypted must not leave"]
-    fn seal(
-        &self,
-        slot: &mut Slot<'_>,
-        flow: &Flow,
-        sa: &Sa,
-        template: &ipv4::Template,
-        numbers: (u64, u64),
-    ) -> Option<()> {
-        let (hot, way) = (sa.hot(), &self.like.way);
-        let frame = envelope::frame_v4(&mut slot.frame, flow.total_len, hot, template, numbers)?;
-        way.write(frame.link);
-        encrypt_data(hot, numbers, frame.enveloped);
-        slot.egress = Some(way.port());
-        Some(())
+    fn admit(&self, slot: &mut Slot<'_>, known: &mut Known, view: &View) -> bool {
+        let Some(header) = self.like.outer(slot) else { return false };
+        slot.counted = header.total_len();
+        let fits = envelope::len_v4(usize::from(slot.counted)) <= self.like.way.mtu();
+        fits && self.like.admits(&header, known, view)
     }
 }

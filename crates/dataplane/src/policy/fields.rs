@@ -4,6 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 use wire::flow::Flow;
+use wire::ipv4;
 
 use super::{Brief, Policy, PolicyConfig};
 use crate::prefix::address_bits;
@@ -282,6 +283,12 @@ impl Words {
         Words { addresses: u64::from(<u32 as Address>::prefix(len)), rest: 0 }
     }
 
+    /// The same as it stands in a packet's header.
+    pub(crate) fn ends(self) -> [u64; 2] {
+        let fields = self.fields();
+        ipv4::Plain::ends_of(fields.protocol, fields.source, fields.destination, fields.ports)
+    }
+
     /// The destination's bits.
     #[inline(always)]
     pub(crate) fn destination(self) -> u32 {
@@ -291,6 +298,12 @@ impl Words {
     /// The mask that looks at all that two masks look at.
     pub(crate) fn with(self, other: Words) -> Words {
         Words { addresses: self.addresses | other.addresses, rest: self.rest | other.rest }
+    }
+
+    /// Whether this mask looks at the first byte of both addresses.
+    pub(crate) fn has_beginnings(self) -> bool {
+        const BEGINNINGS: u64 = 0xff00_0000_ff00_0000;
+        self.addresses & BEGINNINGS == BEGINNINGS
     }
 
     /// The mask that looks at every bit of the addresses as well.

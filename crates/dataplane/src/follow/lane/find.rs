@@ -8,7 +8,7 @@ use crate::bundles::Sole;
 use crate::cpu::prefetch;
 use crate::fib::{Fib, MANY};
 use crate::flows::Flows;
-use crate::follow::{Known, has_room, words};
+use crate::follow::{Known, words};
 use crate::inspect::may_be_martians;
 use crate::parse;
 use crate::policy::{Direction, Kind, Policy};
@@ -133,7 +133,7 @@ fn admit(
             (ingress, mac) = (u32::from(slot.ingress), parse::mac_bits(slot, view));
         }
         let Some(flow) = parse::plain(&slot.frame, mac) else { break };
-        if flow.ttl <= 1 || may_be_martians(&flow) || !has_room(&slot.frame, flow.total_len) {
+        if flow.ttl <= 1 || may_be_martians(&flow) {
             break;
         }
         if known.is_for_host(words(&flow).destination(), view) {

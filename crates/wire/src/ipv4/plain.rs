@@ -1,0 +1,127 @@
+//! IPv4 headers as nearly all are, in as few pieces as they can be read.
+
+use core::net::Ipv4Addr;
+
+use super::{HEADER_LEN, VERSION_IHL_PLAIN};
+
+/// The header of a packet without options that is no fragment, and the four bytes behind it, as nearly
+/// every packet begins: read in three pieces, from whose registers the fields come.
+///
+/// ```text
+///   first    version, tos, total length, identification, flags and offset
+///   second   ttl, protocol, checksum, source
+///   third    destination, and the first four bytes of what is carried
+/// ```
+#[derive(Clone, Copy)]
+pub struct Plain {
+    first: u64,
+    second: u64,
+    third: u64,
+}
+
+impl Plain {
+    /// Bytes that are read.
+    pub const LEN: usize = HEADER_LEN + 4;
+
+    /// The beginning of a packet, if it is so plain and its checksum is right. Lengths are not looked at.
+    #[inline(always)]
+    pub fn read(bytes: &[u8; Plain::LEN]) -> Option<Plain> {
+        // Of the first piece: version and header length, more fragments, and the offset.
+        const SHAPE: u64 = 0xff3f_0000_0000_00ff;
+        let Plain { first, second, third } = Plain::reread(bytes);
+        // A sum is all ones when it is a multiple of 65 535 and not zero, and no header with a version
+        // is zero; that holds in either byte order (RFC 1071 §2.B), so nothing is swapped or folded.
+        let halves = |piece: u64| (piece >> 32) + (piece & 0xffff_ffff);
+        let sum = halves(first) + halves(second) + (third & 0xffff_ffff);
+        let is_plain = first & SHAPE == u64::from(VERSION_IHL_PLAIN) && sum.is_multiple_of(0xffff);
+        is_plain.then_some(Plain { first, second, third })
+    }
+
+    /// The header of a packet that was read before, and of which nothing is asked anew.
+    #[inline(always)]
+    pub fn reread(bytes: &[u8; Plain::LEN]) -> Plain {
+        let piece = |at: usize| {
+            let mut piece = [0; 8];
+            piece.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(piece)
+        };
+        Plain { first: piece(0), second: piece(8), third: piece(16) }
+    }
+
+    /// What tells packets of different flows apart, as it stands in the last two pieces; with it stands what routers change, and
+    /// of protocols without ports what they have there.
+    #[inline(always)]
+    pub const fn ends(&self) -> [u64; 2] {
+        [self.second, self.third]
+    }
+
+    /// The same of a flow, or of a mask over it: nothing stands with it. `ports` are the source's and the destination's.
+    #[inline]
+    pub const fn ends_of(protocol: u8, source: u32, destination: u32, ports: u32) -> [u64; 2] {
+        let second = (protocol as u64) << 8 | (source.swap_bytes() as u64) << 32;
+        [second, destination.swap_bytes() as u64 | (ports.swap_bytes() as u64) << 32]
+    }
+
+    /// What stands in the second piece's place once the packet has lost a hop: time to live, protocol, checksum and source.
+    /// `None` if it has none left.
+    #[inline(always)]
+    pub const fn after_hop(&self) -> Option<[u8; 8]> {
+        const CHANGED: u64 = 0xffff_00ff;
+        if self.ttl() <= 1 {
+            return None;
+        }
+        // As `Header::decrement_ttl`.
+        let sum = (self.second >> 16) as u16 as u32 + 1;
+        let sum = (sum + (sum >= 0xffff) as u32) as u16;
+        let second = self.second & !CHANGED | (sum as u64) << 16 | (self.ttl() - 1) as u64;
+        Some(second.to_le_bytes())
+    }
+
+    /// Whether the packet must not be fragmented.
+    #[inline(always)]
+    pub const fn dont_fragment(&self) -> bool {
+        self.first >> 48 & 0x40 != 0
+    }
+
+    /// The type of service byte.
+    #[inline]
+    pub const fn tos(&self) -> u8 {
+        (self.first >> 8) as u8
+    }
+
+    /// Length of the packet, header included, in bytes.
+    #[inline]
+    pub const fn total_len(&self) -> u16 {
+        ((self.first >> 16) as u16).swap_bytes()
+    }
+
+    /// Time to live.
+    #[inline]
+    pub const fn ttl(&self) -> u8 {
+        self.second as u8
+    }
+
+    /// The protocol of the payload.
+    #[inline]
+    pub const fn protocol(&self) -> u8 {
+        (self.second >> 8) as u8
+    }
+
+    /// The address the packet comes from.
+    #[inline]
+    pub fn source(&self) -> Ipv4Addr {
+        Ipv4Addr::from(((self.second >> 32) as u32).to_le_bytes())
+    }
+
+    /// The address the packet goes to.
+    #[inline]
+    pub fn destination(&self) -> Ipv4Addr {
+        Ipv4Addr::from((self.third as u32).to_le_bytes())
+    }
+
+    /// The two words behind the header: the ports of those protocols that have them there.
+    #[inline]
+    pub const fn ports(&self) -> (u16, u16) {
+        (((self.third >> 32) as u16).swap_bytes(), ((self.third >> 48) as u16).swap_bytes())
+    }
+}
