@@ -6,9 +6,9 @@
 //! 1. Is it such a packet? What the policies or routes are asked about it; ask for the memory of their answer.
 //! 2. Its policy, or its tunnel; ask for the memory of the slot in which its SA is.
 //! 3. Its SA; ask for the memory of that.
-//! 4. Where does it leave? Ask for the memory of the SA's words.
+//! 4. Is its envelope what most are? Ask for the memory of the SA's words.
 //! 5. Its numbers, which are its own from here on.
-//! 6. Seal it.
+//! 6. Where does it leave? Seal it, unless it cannot leave: then it is lost, as by the stages, which ask that last as well.
 //!
 //! Before 5 nothing about a packet is changed. The lane ends at the first one of which anything is out of the ordinary:
 //! that, and what is behind it, take the stages.
@@ -191,7 +191,10 @@ fn encrypt_one<'v>(
         return Err(Verdict::TooBig);
     }
     let numbers = (slot.sequence, slot.iv);
-    seal(slot, sa.hot(), template, numbers, way).ok_or(Verdict::NoRoom)
+    if seal(slot, sa.hot(), template, numbers, way).is_none() {
+        slot.refuse(Some(sa), Verdict::NoRoom);
+    }
+    Ok(())
 }
 
 /// What it takes to encrypt a packet.
