@@ -45,7 +45,7 @@ pub struct CounterSnapshot {
     pub own_sa: u64,
     /// Packets for which it chose the SA for all, having none of its own where it should.
     pub fallback_sa: u64,
-    /// Packets that became just what those before them became (`follow.rs`).
+    /// Packets that became just what those before them became, or were sealed in the lane (`follow.rs`).
     pub followed: u64,
 }
 

@@ -370,7 +370,8 @@ pub struct Worker {
     /// Packets for which it took the SA for all, having none of its own where it should.
     #[serde(default)]
     pub fallback_sa_packets: u64,
-    /// Packets that it sealed or opened just as those before them, without asking everything anew.
+    /// Packets that it sealed or opened just as those before them, or sealed into many tunnels, without asking of each
+    /// what nearly all answer alike.
     #[serde(default)]
     pub followed_packets: u64,
 }
