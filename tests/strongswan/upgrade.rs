@@ -69,7 +69,9 @@ fn silence_ms(load: &Load, side: Side, (from_ns, to_ns): (u64, u64)) -> f64 {
         let own = frames.iter().filter(|frame| {
             frame.esp().is_some() && frame.ends().is_some_and(|(from, _)| from == outer(side))
         });
-        let times: Vec<u64> = own.map(|frame| frame.at_ns).collect();
+        // Two workers' packets may be written down in another order than they were stamped in.
+        let mut times: Vec<u64> = own.map(|frame| frame.at_ns).collect();
+        times.sort_unstable();
         // What was seen is written down a little later.
         if times.last().is_some_and(|last| *last > to_ns) {
             break times;
