@@ -80,22 +80,17 @@ impl Trail {
         turn: &Turn<'_>,
     ) -> usize {
         let mut known = Known::default();
-        if self.like.version != version {
+        let Some((first, later)) = slots.split_at_mut_checked(1) else { return 0 };
+        if self.like.version != version || self.followers(first, &mut known, view) == 0 {
             return 0;
         }
-        let mut packets = 0;
-        for slot in &mut *slots {
-            if !self.admit(slot, &mut known, view) {
-                break;
-            }
-            packets += 1;
-        }
-        let slots = &mut slots[..packets];
         let Some(Sealer { sa, template, policy }) = self.sealer(view) else { return 0 };
         let hot = sa.hot();
-        if slots.is_empty() || hot.counted || sa.access(turn) != Access::Alone {
+        if hot.counted || sa.access(turn) != Access::Alone {
             return 0;
         }
+        let packets = 1 + self.followers(later, &mut known, view);
+        let slots = &mut slots[..packets];
         let Ok(mut numbers) = sa.take_run(packets as u32, true) else { return 0 };
         let (mut sealed, mut bytes) = (0, 0);
         for slot in slots {
@@ -126,6 +121,21 @@ impl Trail {
             None => None,
         };
         Some(Sealer { sa, template, policy })
+    }
+
+    /// How many of the first packets follow.
+    ///
+    /// Out of line, so that nothing else takes registers from who asks each of them.
+    #[inline(never)]
+    fn followers(&self, slots: &mut [Slot<'_>], known: &mut Known, view: &View) -> usize {
+        let mut packets = 0;
+        for slot in slots {
+            if !self.admit(slot, known, view) {
+                break;
+            }
+            packets += 1;
+        }
+        packets
     }
 
     /// Whether a packet follows. Only its bytes are noted, so that any other is as it came.
