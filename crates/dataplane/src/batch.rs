@@ -146,6 +146,8 @@ pub(crate) struct Batch<'v> {
     pub(crate) slots: Vec<Slot<'v>>,
     /// The SAs of ESP packets, while they are being looked for.
     pub(crate) named: Vec<Named>,
+    /// Packets that were decrypted and wait, as long as others are, to take their places again.
+    pub(crate) parked: Vec<Slot<'v>>,
     /// Packets that another worker decrypted, which join the batch in this turn.
     pub(crate) returned: usize,
     /// Whether packets that waited for an SA join the batch in this turn.
@@ -168,25 +170,32 @@ pub(crate) struct Named {
 pub(crate) struct BatchMemory {
     slots: Vec<Slot<'static>>,
     named: Vec<Named>,
+    parked: Vec<Slot<'static>>,
 }
 
 impl BatchMemory {
     /// Memory for a full batch.
     pub fn new() -> BatchMemory {
-        BatchMemory { slots: Vec::with_capacity(SLOTS), named: Vec::with_capacity(SLOTS) }
+        BatchMemory {
+            slots: Vec::with_capacity(SLOTS),
+            named: Vec::with_capacity(SLOTS),
+            parked: Vec::with_capacity(BATCH_PACKETS),
+        }
     }
 
     /// Lends the memory to a turn.
     pub(crate) fn begin<'v>(&mut self) -> Batch<'v> {
         let named = std::mem::take(&mut self.named);
         let slots = relabel(std::mem::take(&mut self.slots));
-        Batch { slots, named, returned: 0, rejoined: false, seals: false }
+        let parked = relabel(std::mem::take(&mut self.parked));
+        Batch { slots, named, parked, returned: 0, rejoined: false, seals: false }
     }
 
     /// Takes the memory back.
     pub(crate) fn end(&mut self, batch: Batch<'_>) {
         self.slots = relabel(batch.slots);
         self.named = batch.named;
+        self.parked = relabel(batch.parked);
     }
 }
 

@@ -141,8 +141,7 @@ pub(crate) fn frame_v4<'f>(
     let (front, rest) = bytes.split_first_chunk_mut::<{ ethernet::HEADER_LEN + FRONT_V4_LEN }>()?;
     let (link, front) = front.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>()?;
     let (content, tail) = rest.split_at_mut_checked(content_len)?;
-    let changed = content.first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
-    changed[8..16].copy_from_slice(&header.after_hop()?);
+    header.take_hop(content.first_chunk_mut()?)?;
     let inner = InnerHeader::of_plain(header);
     // What is behind the trailer, the ICV overwrites.
     *tail.first_chunk_mut()? = inner.trailer(esp::pad_len(content_len));

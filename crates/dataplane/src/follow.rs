@@ -44,20 +44,21 @@ use crate::view::View;
 pub(crate) struct Trails {
     sealed: Option<sealing::Trail>,
     opened: Option<opening::Trail>,
-    /// What may be sealed that follows nobody.
-    lane: Option<lane::Lane>,
+    /// What may be sealed that follows nobody, and what may be opened.
+    sealing: Option<lane::sealing::Lane>,
+    opening: Option<lane::opening::Lane>,
 }
 
 /// What became of a batch here.
 #[derive(Default)]
-pub(crate) struct Followed<'v> {
+pub(crate) struct Followed {
     sealed: usize,
     opened: usize,
-    /// A packet that was decrypted and then turned out to be another, and its place in the batch.
-    parked: Option<(usize, Slot<'v>)>,
+    /// Where in the batch those packets belong that were decrypted and then turned out to be others.
+    parked: Option<usize>,
 }
 
-impl<'v> Followed<'v> {
+impl Followed {
     /// Whether nothing of a batch is left for the other stages.
     #[inline]
     pub(crate) fn is_all(&self, batch: &Batch<'_>) -> bool {
@@ -69,12 +70,13 @@ impl<'v> Followed<'v> {
         self.sealed + self.opened
     }
 
-    /// After `decrypt`, which it had here: the packet that turned out to be another takes its place again.
+    /// After `decrypt`, which they had here: the packets that turned out to be others take their places again.
     #[inline]
-    pub(crate) fn unpark(&mut self, batch: &mut Batch<'v>) {
-        if let Some((at, slot)) = self.parked.take() {
-            batch.slots.insert(at.min(batch.slots.len()), slot);
-            batch.returned += 1;
+    pub(crate) fn unpark(&mut self, batch: &mut Batch<'_>) {
+        if let Some(at) = self.parked.take() {
+            let at = at.min(batch.slots.len());
+            batch.returned += batch.parked.len();
+            batch.slots.splice(at..at, batch.parked.drain(..));
         }
     }
 }
@@ -88,7 +90,7 @@ impl Trails {
         version: u64,
         view: &'v View,
         turn: &mut Turn<'_>,
-    ) -> Followed<'v> {
+    ) -> Followed {
         let mut followed = Followed::default();
         // Packets that wait go first.
         if turn.hold.len() != 0 {
@@ -98,29 +100,16 @@ impl Trails {
         loop {
             let at = followed.packets();
             let slots = &mut batch.slots[at..];
-            let sealed = self.sealed.as_ref();
-            let sealed = sealed.map_or(0, |trail| trail.follow(slots, version, view, turn));
-            let slots = &mut slots[sealed..];
-            let lane = self.lane.as_mut();
-            let passed = lane.map_or(0, |lane| lane.follow(slots, version, view, turn));
-            // Two together may be the first of many.
-            if let [.., before, last] = &slots[..passed]
-                && let Some(trail) = sealing::Trail::of([before, last], version, view, turn)
-            {
-                self.sealed = Some(trail);
-            }
-            let sealed = sealed + passed;
+            let sealed = self.seal(slots, version, view, turn);
+            let (opened, parked) = self.open(&mut slots[sealed..], version, view, turn);
             followed.sealed += sealed;
-            let slots = &mut slots[passed..];
-            let opened = self.opened.as_ref();
-            let (opened, is_parked) =
-                opened.map_or((0, false), |trail| trail.follow(slots, version, view, turn));
             followed.opened += opened;
-            if is_parked {
+            if parked != 0 {
                 let at = followed.packets();
-                followed.parked = Some((at, batch.slots.remove(at)));
+                followed.parked = Some(at);
+                batch.parked.extend(batch.slots.drain(at..at + parked));
             }
-            if is_parked || sealed + opened == 0 {
+            if parked != 0 || sealed + opened == 0 {
                 break;
             }
         }
@@ -130,11 +119,67 @@ impl Trails {
         followed
     }
 
+    /// Seals those of the first packets that follow, and those behind them that the lane takes; how many.
+    #[inline]
+    fn seal<'v>(
+        &mut self,
+        slots: &mut [Slot<'v>],
+        version: u64,
+        view: &'v View,
+        turn: &mut Turn<'_>,
+    ) -> usize {
+        let trail = self.sealed.as_ref();
+        let sealed = trail.map_or(0, |trail| trail.follow(slots, version, view, turn));
+        let slots = &mut slots[sealed..];
+        let lane = self.sealing.as_mut();
+        let passed = lane.map_or(0, |lane| lane.follow(slots, version, view, turn));
+        // Two together may be the first of many.
+        if let [.., before, last] = &slots[..passed]
+            && let Some(trail) = sealing::Trail::of([before, last], version, view, turn)
+        {
+            self.sealed = Some(trail);
+        }
+        sealed + passed
+    }
+
+    /// Opens those of the first packets that follow, and those behind them that the lane takes: how many, and how many behind
+    /// them are to be parked.
+    #[inline]
+    fn open<'v>(
+        &mut self,
+        slots: &mut [Slot<'v>],
+        version: u64,
+        view: &'v View,
+        turn: &mut Turn<'_>,
+    ) -> (usize, usize) {
+        let trail = self.opened.as_mut();
+        let (opened, parked) =
+            trail.map_or((0, 0), |trail| trail.follow(slots, version, view, turn));
+        let Some(lane) = self.opening.as_mut().filter(|_| parked == 0) else {
+            return (opened, parked);
+        };
+        let slots = &mut slots[opened..];
+        let (passed, parked) = lane.follow(slots, version, view, turn);
+        // Two together may be the first of many.
+        if let [.., before, last] = &slots[..passed]
+            && self.may_leave_trail(version)
+            && let Some(trail) = opening::Trail::of([before, last], version, view, turn)
+        {
+            self.opened = Some(trail);
+        }
+        (opened + passed, parked)
+    }
+
+    /// Whether a trail of opened packets may take the place of the one that is there, if one is.
+    fn may_leave_trail(&self, version: u64) -> bool {
+        !self.opened.as_ref().is_some_and(|trail| trail.rests(version))
+    }
+
     /// Takes note of what became of a batch, where none of it followed.
     #[inline]
     pub(crate) fn learn(
         &mut self,
-        followed: &Followed<'_>,
+        followed: &Followed,
         batch: &Batch<'_>,
         version: u64,
         view: &View,
@@ -147,10 +192,15 @@ impl Trails {
         // Packets of one port lie together: those of the first port and of the last.
         for at in [0, slots.len() - 2] {
             let pair = [&slots[at], &slots[at + 1]];
-            if !self.lane.as_ref().is_some_and(|lane| lane.is_of(version))
-                && let Some(lane) = lane::Lane::of(pair[1], version, view)
+            if !self.sealing.as_ref().is_some_and(|lane| lane.is_of(version))
+                && let Some(lane) = lane::sealing::Lane::of(pair[1], version, view)
             {
-                self.lane = Some(lane);
+                self.sealing = Some(lane);
+            }
+            if !self.opening.as_ref().is_some_and(|lane| lane.is_of(version))
+                && let Some(lane) = lane::opening::Lane::of(pair[1], version, view)
+            {
+                self.opening = Some(lane);
             }
             if followed.sealed == 0
                 && let Some(trail) = sealing::Trail::of(pair, version, view, turn)
@@ -158,6 +208,7 @@ impl Trails {
                 self.sealed = Some(trail);
             }
             if followed.opened == 0
+                && self.may_leave_trail(version)
                 && let Some(trail) = opening::Trail::of(pair, version, view, turn)
             {
                 self.opened = Some(trail);

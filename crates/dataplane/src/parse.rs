@@ -5,7 +5,7 @@
 
 use wire::ethernet::{self, EtherType, MacAddr};
 use wire::flow::{self, Flow, Fragment};
-use wire::{Malformed, Overlay, ipv4, protocol, vlan};
+use wire::{Malformed, Overlay, esp, ipv4, protocol, vlan};
 use xsk::Frame;
 
 use crate::batch::{Batch, Slot};
@@ -38,18 +38,36 @@ pub(crate) fn mac_bits(slot: &Slot<'_>, view: &View) -> u64 {
     door.mac.filter(|_| !door.is_hosts).map_or(u64::MAX, MacAddr::bits)
 }
 
+/// What [`mac_bits`] says of the port by which the packet before came, as most packets come by that.
+pub(crate) struct LastMac {
+    ingress: u32,
+    bits: u64,
+}
+
+impl LastMac {
+    /// That of a port by which none comes.
+    pub(crate) fn new() -> LastMac {
+        LastMac { ingress: u32::MAX, bits: u64::MAX }
+    }
+
+    /// What it says of a packet's.
+    #[inline(always)]
+    pub(crate) fn bits(&mut self, slot: &Slot<'_>, view: &View) -> u64 {
+        if self.ingress != u32::from(slot.ingress) {
+            (self.ingress, self.bits) = (u32::from(slot.ingress), mac_bits(slot, view));
+        }
+        self.bits
+    }
+}
+
 /// Parses every packet.
 pub(crate) fn parse(batch: &mut Batch<'_>, view: &View) {
-    // Most come by the port by which the one before came; none by this one.
-    let (mut ingress, mut bits) = (u32::MAX, u64::MAX);
+    let mut mac = LastMac::new();
     for slot in &mut batch.slots {
         if slot.verdict.is_some() {
             continue;
         }
-        if ingress != u32::from(slot.ingress) {
-            (ingress, bits) = (u32::from(slot.ingress), mac_bits(slot, view));
-        }
-        if parse_plain(slot, bits).is_none() {
+        if parse_plain(slot, mac.bits(slot, view)).is_none() {
             slot.verdict = parse_one(slot, view).err();
         }
     }
@@ -70,6 +88,18 @@ pub(crate) fn plain_header(frame: &Frame, mac: u64) -> Option<ipv4::Plain> {
         return None;
     }
     flow::plain_header_v4(packet)
+}
+
+/// The outer header of such a packet with ESP in it, and what follows that header.
+#[inline(always)]
+pub(crate) fn plain_esp(frame: &Frame, mac: u64) -> Option<(ipv4::Plain, esp::Packet<'_>)> {
+    let (link, packet) = ethernet::Header::over(frame.bytes()).ok()?;
+    if link.destination.bits() != mac || link.ethertype() != EtherType::IPV4 {
+        return None;
+    }
+    let header = flow::plain_esp_header_v4(packet)?;
+    let esp = packet.get(ipv4::HEADER_LEN..usize::from(header.total_len()))?;
+    Some((header, esp::Packet::parse(esp).ok()?))
 }
 
 /// The same in a slot, which it does not change if it is any other.

@@ -3,11 +3,11 @@
 //! Keyed by SPI and outer destination (RFC 4301 §4.1, unicast SAs). Whatever else control knows of
 //! an SA (marks, larval states, outbound SAs) is not here.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use crate::sa::Sa;
-use crate::table::Table;
+use crate::table::{Home, Table};
 
 /// SPI and outer destination, as small as they go: four of IPv4 lie in a cache line with their SAs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +31,16 @@ impl Key {
     #[inline]
     pub(crate) fn new(spi: u32, destination: IpAddr) -> Key {
         match destination {
-            IpAddr::V4(v4) => Key::V4(KeyV4(u64::from(spi) << 32 | u64::from(v4.to_bits()))),
+            IpAddr::V4(v4) => Key::V4(KeyV4::new(spi, v4)),
             IpAddr::V6(v6) => Key::V6(KeyV6::new(spi, v6)),
         }
+    }
+}
+
+impl KeyV4 {
+    #[inline]
+    fn new(spi: u32, destination: Ipv4Addr) -> KeyV4 {
+        KeyV4(u64::from(spi) << 32 | u64::from(destination.to_bits()))
     }
 }
 
@@ -42,6 +49,14 @@ impl KeyV6 {
         let bits = destination.to_bits();
         KeyV6 { high: (bits >> 64) as u64, low: bits as u64, spi }
     }
+}
+
+/// The name of an SA of IPv4 that was asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct AskedV4<'a> {
+    key: KeyV4,
+    hash: u64,
+    home: Home<'a, KeyV4, Arc<Sa>, 4>,
 }
 
 /// A version of the inbound SA database. Cloning is cheap; versions share what did not change.
@@ -85,6 +100,23 @@ impl Sad {
             Key::V4(key) => self.v4.get_hashed(hash, key),
             Key::V6(key) => self.v6.get_hashed(hash, key),
         }
+    }
+
+    /// Asks for the memory that [`find_v4`](Sad::find_v4) will mostly read.
+    #[inline(always)]
+    pub(crate) fn ask_v4(&self, spi: u32, destination: Ipv4Addr) -> AskedV4<'_> {
+        let key = KeyV4::new(spi, destination);
+        let hash = self.v4.hash(&key);
+        AskedV4 { key, hash, home: self.v4.ask(hash) }
+    }
+
+    /// The SA that was asked for.
+    #[inline(always)]
+    pub(crate) fn find_v4<'a>(
+        &'a self,
+        AskedV4 { key, hash, home }: AskedV4<'a>,
+    ) -> Option<&'a Arc<Sa>> {
+        self.v4.find_from(home, hash, |found| *found == key).map(|(_, sa)| sa)
     }
 
     /// See [`Table::settle`].

@@ -171,6 +171,17 @@ pub fn plain_v4(l3: &[u8]) -> Option<Flow> {
 /// The header of a packet that [`plain_v4`] summarises.
 #[inline(always)]
 pub fn plain_header_v4(l3: &[u8]) -> Option<ipv4::Plain> {
+    plain_header_of(l3, is_plain)
+}
+
+/// The same of an ESP packet.
+#[inline(always)]
+pub fn plain_esp_header_v4(l3: &[u8]) -> Option<ipv4::Plain> {
+    plain_header_of(l3, |protocol| protocol == protocol::ESP)
+}
+
+#[inline(always)]
+fn plain_header_of(l3: &[u8], is_plain: impl Fn(u8) -> bool) -> Option<ipv4::Plain> {
     const LEN_MIN: u16 = ipv4::Plain::LEN as u16;
     let header = ipv4::Plain::read(l3.first_chunk()?)?;
     let (protocol, total_len) = (header.protocol(), header.total_len());

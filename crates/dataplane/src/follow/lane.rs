@@ -1,204 +1,46 @@
-//! Packets that are as nearly all are: in clear, each into a tunnel of its own, whichever that is.
+//! Lanes, for packets that are as nearly all are, each of a tunnel of its own, whichever that is.
 //!
 //! Among many tunnels no packet follows the one before. The stages ask each of them for much that nearly none is; here
-//! is asked, in the same order, only what it takes to be sure that it is not.
-//!
-//! 1. Is it such a packet? What the policies or routes are asked about it; ask for the memory of their answer.
-//! 2. Its policy, or its tunnel; ask for the memory of the slot in which its SA is.
-//! 3. Its SA; ask for the memory of that.
-//! 4. Is its envelope what most are? Ask for the memory of the SA's words.
-//! 5. Its numbers, which are its own from here on.
-//! 6. Where does it leave? Seal it, unless it cannot leave: then it is lost, as by the stages, which ask that last as well.
-//!
-//! Before 5 nothing about a packet is changed. The lane ends at the first one of which anything is out of the ordinary:
-//! that, and what is behind it, take the stages.
+//! is asked, in the same order, only what it takes to be sure that it is not. A lane takes the first packets of a batch and
+//! ends at the first one of which anything is out of the ordinary: that, and what is behind it, take the stages.
 
-mod find;
+mod inquiry;
+pub(super) mod opening;
+pub(super) mod sealing;
 
-use super::seal;
-use crate::batch::{Slot, Turn, is_same};
-use crate::claim::Access;
-use crate::encrypt::TAIL_LEN_MAX;
-use crate::envelope;
-use crate::keys;
-use crate::parse;
-use crate::policy::{Direction, Policy};
-use crate::route::Router;
-use crate::sa::Sa;
-use crate::verdict::Verdict;
-use crate::view::View;
+/// Packets for which it is worth it, where others come behind them: fewer would wait for their memory one after the
+/// other.
+const WORTH: usize = 8;
 
-use find::{Found, quickly};
-
-/// Batches that go by after one of which nothing came through.
+/// Batches that go by after one of which next to nothing came through.
 const PAUSE: u32 = 15;
 
-/// Who says by which SA a packet leaves.
-#[derive(Clone, Copy)]
-enum By {
-    Policies,
-    Routes,
-}
-
-/// That packets in clear may come here.
-pub(super) struct Lane {
+/// When packets may come.
+struct Hours {
     /// The version of the view that says so.
     version: u64,
-    by: By,
     /// Batches that go by.
     pause: u32,
 }
 
-impl Lane {
-    /// The lane for packets that come behind one that the stages have sealed.
-    pub(super) fn of(slot: &Slot<'_>, version: u64, view: &View) -> Option<Lane> {
-        let sa = slot.outbound.filter(|_| slot.verdict == Some(Verdict::Sealed))?;
-        let (out, forward) = (view.spd.side(Direction::Out), view.spd.side(Direction::Forward));
-        if !is_plain(sa) || !forward.is_silent() && quickly(&forward).is_none() {
-            return None;
+impl Hours {
+    fn of(version: u64) -> Hours {
+        Hours { version, pause: 0 }
+    }
+
+    /// Whether the packets of a batch may come, now that it is there.
+    #[inline]
+    fn open(&mut self, version: u64) -> bool {
+        if self.version != version {
+            return false;
         }
-        let by = match view.has_tunnels() {
-            true if out.is_silent() => By::Routes,
-            false if quickly(&out).is_some() => By::Policies,
-            _ => return None,
-        };
-        Some(Lane { version, by, pause: 0 })
+        let Some(pause) = self.pause.checked_sub(1) else { return true };
+        self.pause = pause;
+        false
     }
 
-    /// Whether it is there in a version of the view.
-    pub(super) fn is_of(&self, version: u64) -> bool {
-        self.version == version
+    /// After a batch of which next to nothing came through.
+    fn pause(&mut self) {
+        self.pause = PAUSE;
     }
-
-    /// Seals those of the first packets that may come here; how many.
-    pub(super) fn follow<'v>(
-        &mut self,
-        slots: &mut [Slot<'v>],
-        version: u64,
-        view: &'v View,
-        turn: &mut Turn<'_>,
-    ) -> usize {
-        if !self.is_of(version) || slots.is_empty() {
-            return 0;
-        }
-        if let Some(pause) = self.pause.checked_sub(1) {
-            self.pause = pause;
-            return 0;
-        }
-        let found = match self.by {
-            By::Policies => find::by_policies(slots, view),
-            By::Routes => find::by_routes(slots, view),
-        };
-        let sealed = seal_all(slots, &found, view, turn);
-        if !found.group_of().is_empty() && sealed == 0 {
-            self.pause = PAUSE;
-        }
-        sealed
-    }
-}
-
-/// Whether the envelopes and numbers of an SA are as simple as most are.
-#[inline(always)]
-fn is_plain(sa: &Sa) -> bool {
-    !sa.hot().counted && envelope::plain_outer(sa.hot()).is_some()
-}
-
-/// Seals packets whose SAs are found, up to the first that has to take the stages; how many.
-fn seal_all<'v>(
-    slots: &mut [Slot<'v>],
-    found: &Found<'v>,
-    view: &'v View,
-    turn: &mut Turn<'_>,
-) -> usize {
-    let mut packets = 0;
-    for (slot, group) in slots.iter_mut().zip(found.group_of()) {
-        let Some(sa) = found.sa(*group) else { break };
-        sa.prefetch();
-        slot.outbound = Some(sa);
-        packets += 1;
-    }
-    let slots = &mut slots[..packets];
-    let is_plain = |slot: &&Slot<'_>| slot.outbound.is_some_and(is_plain);
-    let plain = slots.iter().take_while(is_plain);
-    let plain = plain.filter_map(|slot| slot.outbound).inspect(|sa| sa.prefetch_words()).count();
-    keys::ask_first(&slots[..plain], need);
-    let mut numbered = 0;
-    for (slot, group) in slots[..plain].iter_mut().zip(found.group_of()) {
-        if number(slot, found.policy(*group), turn).is_none() {
-            break;
-        }
-        numbered += 1;
-    }
-    let (numbered, rest) = slots.split_at_mut(numbered);
-    // Two of one SA may be the first of many that follow: what they are is only to be seen now.
-    if let [.., before, last] = numbered
-        && last.outbound.is_some_and(|sa| is_same(before.outbound, sa))
-        && let Some(flow) = parse::plain(&last.frame, parse::mac_bits(last, view))
-    {
-        last.flow = flow;
-    }
-    encrypt(numbered, view, turn);
-    // What `choose` is to find out is not there yet.
-    rest.iter_mut().for_each(|slot| slot.outbound = None);
-    numbered.len()
-}
-
-/// Gives a packet its numbers, and counts it. `None`, and nothing has changed, if it has to take the stages.
-#[inline(always)]
-fn number(slot: &mut Slot<'_>, policy: Option<&Policy>, turn: &Turn<'_>) -> Option<()> {
-    let sa = slot.outbound?;
-    let alone = match sa.access(turn) {
-        Access::Alone => true,
-        Access::Shared => false,
-        Access::Wait => return None,
-    };
-    (slot.sequence, slot.iv) = sa.take_one(alone).ok()?;
-    let bytes = u64::from(slot.counted);
-    sa.count(1, bytes, turn.now_ns, alone);
-    if let Some(policy) = policy {
-        policy.count(turn.seat, 1, bytes, turn.now_ns);
-    }
-    Some(())
-}
-
-/// Seals packets that have their numbers.
-#[inline(always)]
-fn encrypt<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) {
-    let mut router = Router::new();
-    keys::fetch_first(slots, need);
-    for at in 0..slots.len() {
-        keys::step(slots, at, need);
-        let Some((slot, later)) = slots[at..].split_first_mut() else { break };
-        if let Err(verdict) = encrypt_one(slot, later, &mut router, view, turn) {
-            slot.decide(verdict);
-        }
-    }
-}
-
-/// Seals a packet, and says where it leaves.
-#[inline(always)]
-fn encrypt_one<'v>(
-    slot: &mut Slot<'v>,
-    later: &[Slot<'v>],
-    router: &mut Router<'v>,
-    view: &'v View,
-    turn: &mut Turn<'_>,
-) -> Result<(), Verdict> {
-    let sa = slot.outbound.ok_or(Verdict::NoRoom)?;
-    let template = envelope::plain_outer(sa.hot()).ok_or(Verdict::NoRoom)?;
-    let way = router.way::<false>(slot, later, view, turn)?;
-    if envelope::len_v4(usize::from(slot.counted)) > way.mtu() {
-        return Err(Verdict::TooBig);
-    }
-    let numbers = (slot.sequence, slot.iv);
-    if seal(slot, sa.hot(), template, numbers, way).is_none() {
-        slot.refuse(Some(sa), Verdict::NoRoom);
-    }
-    Ok(())
-}
-
-/// What it takes to encrypt a packet.
-#[inline(always)]
-fn need<'v>(slot: &Slot<'v>) -> Option<(&'v Sa, usize)> {
-    Some((slot.outbound?, usize::from(slot.counted) + TAIL_LEN_MAX))
 }

@@ -5,7 +5,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use wire::{esp, ethernet, ipv4, protocol};
+use wire::{ethernet, ipv4};
+use xsk::Frame;
 
 use super::{Known, Like, accepts_all};
 use crate::batch::{Slot, Turn, is_same};
@@ -15,8 +16,10 @@ use crate::decrypt::decrypt_one;
 use crate::fib::Route;
 use crate::inspect::{Standing, is_welcome};
 use crate::open::refusal;
+use crate::parse;
 use crate::policy::{Direction, Kind, Policy, Words};
 use crate::prefix::Family;
+use crate::replay::run::Run;
 use crate::route::way_of;
 use crate::sa::{Mode, Sa};
 use crate::spd::Lookup;
@@ -24,15 +27,21 @@ use crate::verdict::Verdict;
 use crate::view::View;
 use crate::vrfs::MAIN;
 
+/// Batches that go by after one of which most turned out to be others.
+const PAUSE: u32 = 15;
+
 /// What became of the packets before.
 pub(super) struct Trail {
     /// What those have in common with them that are to follow, once they are opened.
     like: Like,
-    /// What their SA is called.
+    /// What their SA is called, and the same as it stands in a header.
     spi: u32,
     destination: Ipv4Addr,
+    name: u64,
     /// The number of the policy that lets them in; `None` if everything that comes through the SA is welcome.
     policy: Option<u32>,
+    /// Batches that go by.
+    pause: u32,
 }
 
 /// Who opens the packets of a trail in this turn.
@@ -42,26 +51,9 @@ struct Opener<'v> {
 }
 
 /// Whether an SA's packets are of the kind that may follow.
-fn is_plain(sa: &Sa) -> bool {
+pub(super) fn is_plain(sa: &Sa) -> bool {
     let hot = sa.hot();
     hot.mode == Mode::Tunnel && !hot.encapsulated && !sa.is_selective()
-}
-
-/// What the packets of a turn are to count.
-#[derive(Default)]
-struct Opened {
-    packets: u64,
-    /// Their bytes as the SA counts them, and as the policy does.
-    contents: u64,
-    bytes: u64,
-}
-
-/// How a packet ended that is the SA's.
-enum End {
-    Opened(content::Plain),
-    Refused(Verdict),
-    /// It was decrypted, and is another.
-    Parked,
 }
 
 impl Trail {
@@ -94,55 +86,47 @@ impl Trail {
         };
         let like = Like::of(last, version, mask, way_of(last, view, turn)?, view)?;
         let (spi, IpAddr::V4(destination)) = (sa.hot().spi, sa.destination()) else { return None };
-        let trail = Trail { like, spi, destination, policy };
+        let [_, name] = ipv4::Plain::ends_of(0, 0, destination.to_bits(), spi);
+        let trail = Trail { like, spi, destination, name, policy, pause: 0 };
         trail.opener(view, turn).is_some_and(|opener| is_same(Some(opener.sa), sa)).then_some(trail)
     }
 
-    /// Opens those of the first packets that follow: how many, and whether the next one is to be parked.
+    /// Opens those of the first packets that follow: how many, and how many behind them are to be parked.
     pub(super) fn follow<'v>(
-        &self,
+        &mut self,
         slots: &mut [Slot<'v>],
         version: u64,
         view: &'v View,
         turn: &Turn<'_>,
-    ) -> (usize, bool) {
+    ) -> (usize, usize) {
         let leads = |slot: &Slot<'_>| self.names(slot).is_some();
         if self.like.version != version || !slots.first().is_some_and(leads) {
-            return (0, false);
+            return (0, 0);
         }
-        let Some(Opener { sa, policy }) = self.opener(view, turn) else { return (0, false) };
+        if let Some(pause) = self.pause.checked_sub(1) {
+            self.pause = pause;
+            return (0, 0);
+        }
+        let Some(Opener { sa, policy }) = self.opener(view, turn) else { return (0, 0) };
         if sa.hot().counted || sa.access(turn) != Access::Alone {
-            return (0, false);
+            return (0, 0);
         }
-        let (mut known, mut opened) = (Known::default(), Opened::default());
-        let (mut done, mut is_parked) = (0, false);
-        for slot in slots {
-            let Some((outer, received)) = self.names(slot) else { break };
-            let Ok(sequence) = sa.replay().check(received) else { break };
-            match self.open(slot, &outer, sequence, sa, &mut known, view) {
-                End::Opened(content) => {
-                    opened.packets += 1;
-                    opened.contents += u64::from(content.len);
-                    opened.bytes += u64::from(content.header.total_len());
-                    slot.decide(Verdict::Opened);
-                }
-                End::Refused(verdict) => slot.refuse(Some(sa), verdict),
-                End::Parked => {
-                    slot.inbound = Some(sa);
-                    slot.flaw = content::take(slot, sa).err();
-                    is_parked = true;
-                    break;
-                }
-            }
-            done += 1;
+        let followers = self.followers(slots, sa);
+        let slots = &mut slots[..followers];
+        decrypt(slots, sa);
+        let looked = self.look(slots, sa, view);
+        let (slots, others) = slots.split_at_mut(looked);
+        self.accept(slots, sa, policy, turn);
+        others.iter_mut().for_each(|slot| park(slot, sa));
+        if looked < others.len() {
+            self.pause = PAUSE;
         }
-        if opened.packets != 0 {
-            sa.count(opened.packets, opened.contents, turn.now_ns, true);
-            if let Some(policy) = policy {
-                policy.count(turn.seat, opened.packets, opened.bytes, turn.now_ns);
-            }
-        }
-        (done, is_parked)
+        (looked, others.len())
+    }
+
+    /// Whether batches of a version of the view go by, as next to nothing followed that looked as if it did.
+    pub(super) fn rests(&self, version: u64) -> bool {
+        self.like.version == version && self.pause != 0
     }
 
     /// Who opens in this turn, if what comes through the SA is still welcome.
@@ -164,61 +148,107 @@ impl Trail {
         Some(Opener { sa, policy })
     }
 
-    /// The outer flow of an ESP packet with the SA's name, and the number that it shows. Nothing is changed, so that
-    /// any other is as it came.
+    /// The outer header of an ESP packet with the SA's name, and the number that it shows.
     #[inline(always)]
     fn names(&self, slot: &Slot<'_>) -> Option<(ipv4::Plain, u32)> {
-        let outer = self.like.outer(slot)?;
-        if outer.protocol() != protocol::ESP || outer.destination() != self.destination {
+        if slot.ingress != self.like.ingress {
             return None;
         }
-        let frame =
-            slot.frame.bytes().get(..ethernet::HEADER_LEN + usize::from(outer.total_len()))?;
-        let packet = frame.get(ethernet::HEADER_LEN + ipv4::HEADER_LEN..)?;
-        let header = esp::Packet::parse(packet).ok()?.header;
-        (header.spi() == self.spi).then(|| (outer, header.sequence()))
+        let (outer, packet) = parse::plain_esp(&slot.frame, self.like.mac)?;
+        // Its destination, and behind the header its SPI.
+        let [_, name] = outer.ends();
+        (name == self.name).then(|| (outer, packet.header.sequence()))
     }
 
-    /// Opens a packet.
-    #[inline(always)]
-    fn open(
-        &self,
-        slot: &mut Slot<'_>,
-        outer: &ipv4::Plain,
-        sequence: u64,
-        sa: &Sa,
-        known: &mut Known,
-        view: &View,
-    ) -> End {
-        if slot.frame.narrow(ethernet::HEADER_LEN, usize::from(outer.total_len())).is_none() {
-            return End::Refused(Verdict::EspTruncated);
+    /// How many of the first packets are to be decrypted, which are left as `open` would have left them.
+    #[inline(never)]
+    fn followers(&self, slots: &mut [Slot<'_>], sa: &Sa) -> usize {
+        let mut packets = 0;
+        for slot in slots {
+            let Some((outer, received)) = self.names(slot) else { break };
+            let Ok(sequence) = sa.replay().check(received) else { break };
+            let len = usize::from(outer.total_len());
+            if slot.frame.narrow(ethernet::HEADER_LEN, len).is_none() {
+                break;
+            }
+            (slot.sequence, slot.esp_at, slot.flow.tos) =
+                (sequence, ipv4::HEADER_LEN as u16, outer.tos());
+            packets += 1;
         }
-        slot.link_len = ethernet::HEADER_LEN as u8;
-        (slot.sequence, slot.esp_at, slot.flow.tos) =
-            (sequence, ipv4::HEADER_LEN as u16, outer.tos());
+        packets
+    }
+
+    /// Looks at what was inside of packets, up to the first that is another, of which nothing is changed; how many it looked at.
+    #[inline(never)]
+    fn look(&self, slots: &mut [Slot<'_>], sa: &Sa, view: &View) -> usize {
+        let (mut packets, mut known) = (0, Known::default());
+        for slot in slots {
+            if slot.verdict.is_none() {
+                let content = content::plain_behind(ipv4::HEADER_LEN, slot, sa);
+                let Some(content) = content else { break };
+                let len = usize::from(content.header.total_len());
+                if !self.like.admits(&content.header, &mut known, view)
+                    || slot.frame.narrow(content.at, len).is_none()
+                {
+                    break;
+                }
+                slot.counted = content.len;
+            }
+            packets += 1;
+        }
+        packets
+    }
+
+    /// Accepts packets, which leave, unless they are replays.
+    #[inline(never)]
+    fn accept(&self, slots: &mut [Slot<'_>], sa: &Sa, policy: Option<&Policy>, turn: &Turn<'_>) {
+        let mut numbers = Run::new(sa.replay());
+        // Their bytes as the SA counts them, and as the policy does.
+        let (mut packets, mut contents, mut bytes) = (0, 0, 0);
+        for slot in slots.iter_mut().filter(|slot| slot.verdict.is_none()) {
+            if let Err(refused) = numbers.commit(slot.sequence) {
+                slot.refuse(Some(sa), refusal(refused));
+                continue;
+            }
+            packets += 1;
+            contents += u64::from(slot.counted);
+            bytes += slot.frame.len() as u64;
+            let sent_off = take_hop(&mut slot.frame).and_then(|()| self.like.way.send_off(slot));
+            slot.decide(sent_off.err().unwrap_or(Verdict::Opened));
+        }
+        if packets != 0 {
+            sa.count(packets, contents, turn.now_ns, true);
+            if let Some(policy) = policy {
+                policy.count(turn.seat, packets, bytes, turn.now_ns);
+            }
+        }
+    }
+}
+
+/// Decrypts packets of one SA.
+#[inline(always)]
+fn decrypt(slots: &mut [Slot<'_>], sa: &Sa) {
+    for slot in slots {
         if decrypt_one(slot, sa) != Some(true) {
-            return End::Refused(Verdict::IntegrityFailed);
-        }
-        let content = content::plain_in(slot, sa).filter(|content| {
-            usize::from(content.header.total_len()) <= self.like.way.mtu()
-                && self.like.admits(&content.header, known, view)
-        });
-        let Some(content) = content else { return End::Parked };
-        if let Err(refused) = sa.replay().commit_alone(sequence) {
-            return End::Refused(refusal(refused));
-        }
-        match self.send_off(slot, &content) {
-            Some(()) => End::Opened(content),
-            None => End::Refused(Verdict::NoRoom),
+            slot.refuse(Some(sa), Verdict::IntegrityFailed);
         }
     }
+}
 
-    /// The packet inside leaves. `None` if there is no room for its link header.
-    #[inline(always)]
-    fn send_off(&self, slot: &mut Slot<'_>, content: &content::Plain) -> Option<()> {
-        slot.frame.narrow(content.at, usize::from(content.header.total_len()))?;
-        let changed = slot.frame.bytes_mut().first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
-        changed[8..16].copy_from_slice(&content.header.after_hop()?);
-        self.like.way.send_off(slot).ok()
+/// Takes a hop from a packet that has some left, and the header that nearly every packet has.
+#[inline(always)]
+pub(super) fn take_hop(frame: &mut Frame) -> Result<(), Verdict> {
+    let header = frame.bytes_mut().first_chunk_mut::<{ ipv4::Plain::LEN }>();
+    let header = header.ok_or(Verdict::InnerMalformed)?;
+    let plain = ipv4::Plain::reread(header);
+    header.first_chunk_mut().and_then(|header| plain.take_hop(header)).ok_or(Verdict::TtlExpired)
+}
+
+/// Leaves a packet that was decrypted as `decrypt` would have.
+#[cold]
+fn park<'v>(slot: &mut Slot<'v>, sa: &'v Sa) {
+    slot.inbound = Some(sa);
+    if slot.verdict.is_none() {
+        slot.flaw = content::take(slot, sa).err();
     }
 }

@@ -17,14 +17,16 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Sides, check_addresses};
+use super::{Sides, check_addresses, inspect_opened};
+use wire::flow::Flow;
+
 use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::classify::is_local;
-use crate::policy::Direction;
+use crate::policy::{Direction, Policy};
 use crate::prefix::Family;
 use crate::runs::Run;
 use crate::sa::{Mode, Sa};
-use crate::spd::Lookup;
+use crate::spd::{Lookup, Side};
 use crate::view::View;
 
 const MARK: u64 = 1 << 63;
@@ -90,15 +92,29 @@ impl Standing {
             && slot.verdict.is_none()
             && run.unwelcome.is_none()
             && let Some(sa) = slot.inbound
-            && let hot = sa.hot()
-            && hot.if_id != 0
-            && hot.mode == Mode::Tunnel
-            && !sa.is_selective()
+            && sa.hot().if_id != 0
         {
-            let family = Family::of(slot.flow.src);
-            if sides.side(hot.if_id, run.direction).is_for_all(policy, family) {
-                hot.welcomed_by.store(self.of_family(family), Relaxed);
-            }
+            let side = sides.side(sa.hot().if_id, run.direction);
+            self.remember(policy, side, sa, Family::of(slot.flow.src));
+        }
+    }
+
+    /// The policy by which a packet is welcome that came through an SA of route mode and goes on; remembers if all others are.
+    #[inline(never)]
+    pub(crate) fn ask<'v>(self, flow: &Flow, sa: &Sa, view: &'v View) -> Option<&'v Policy> {
+        let (side, if_id) = (view.spd.side_of(Direction::Forward, true), sa.hot().if_id);
+        let asked = side.ask(if_id, flow);
+        let found = side.lookup(if_id, flow, asked, side.presume(if_id, flow, asked));
+        let policy = inspect_opened(flow, sa, found).ok()??;
+        self.remember(policy, &side, sa, Family::of(flow.src));
+        Some(policy)
+    }
+
+    /// Remembers of an SA of route mode that a policy lets all of its packets pass, if that is so.
+    fn remember(self, policy: &Policy, side: &Side<'_>, sa: &Sa, family: Family) {
+        let hot = sa.hot();
+        if hot.mode == Mode::Tunnel && !sa.is_selective() && side.is_for_all(policy, family) {
+            hot.welcomed_by.store(self.of_family(family), Relaxed);
         }
     }
 }

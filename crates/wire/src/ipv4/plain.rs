@@ -62,10 +62,11 @@ impl Plain {
         [second, destination.swap_bytes() as u64 | (ports.swap_bytes() as u64) << 32]
     }
 
-    /// What stands in the second piece's place once the packet has lost a hop: time to live, protocol, checksum and source.
-    /// `None` if it has none left.
+    /// Takes a hop from the packet that begins with this header. `None`, and no change, if it has none left.
     #[inline(always)]
-    pub const fn after_hop(&self) -> Option<[u8; 8]> {
+    #[must_use = "a packet without a hop left is not forwarded"]
+    pub fn take_hop(&self, packet: &mut [u8; HEADER_LEN]) -> Option<()> {
+        // Time to live, and checksum.
         const CHANGED: u64 = 0xffff_00ff;
         if self.ttl() <= 1 {
             return None;
@@ -74,7 +75,8 @@ impl Plain {
         let sum = (self.second >> 16) as u16 as u32 + 1;
         let sum = (sum + (sum >= 0xffff) as u32) as u16;
         let second = self.second & !CHANGED | (sum as u64) << 16 | (self.ttl() - 1) as u64;
-        Some(second.to_le_bytes())
+        packet[8..16].copy_from_slice(&second.to_le_bytes());
+        Some(())
     }
 
     /// Whether the packet must not be fragmented.

@@ -7,20 +7,17 @@ use crate::batch::{BATCH_PACKETS, Slot};
 use crate::bundles::Sole;
 use crate::cpu::prefetch;
 use crate::fib::{Fib, MANY};
-use crate::flows::Flows;
+use crate::follow::lane::WORTH;
+use crate::follow::lane::inquiry::{Inquiry, last_of, quickly};
 use crate::follow::{Known, words};
 use crate::inspect::may_be_martians;
-use crate::parse;
+use crate::parse::{self, LastMac};
 use crate::policy::{Direction, Kind, Policy};
 use crate::prefix::Family;
 use crate::sa::Sa;
-use crate::spd::{Asked, DefaultAction, Lookup, Many, Question, Side};
+use crate::spd::Lookup;
 use crate::tunnel::Slots;
 use crate::view::View;
-
-/// Packets for which it is worth it, where others come behind them: fewer would wait for their memory one after the
-/// other.
-const WORTH: usize = 8;
 
 /// Of each packet, what was asked about it.
 type Guarded = ArrayVec<u8, BATCH_PACKETS>;
@@ -51,12 +48,6 @@ impl<'v> Found<'v> {
     pub(super) fn policy(&self, group: u8) -> Option<&'v Policy> {
         self.soles.get(usize::from(group)).and_then(|(policy, _)| *policy)
     }
-}
-
-/// The policies of a direction, if many packets are quickly looked up among them.
-#[inline]
-pub(super) fn quickly<'v>(side: &Side<'v>) -> Option<Many<'v>> {
-    side.many().filter(|_| !Flows::is_worth_it(side))
 }
 
 /// By what policies say.
@@ -125,14 +116,10 @@ fn admit(
         return group_of;
     }
     let mut known = Known::default();
-    // Most come by the port by which the one before came; none by this one.
-    let (mut ingress, mut mac) = (u32::MAX, u64::MAX);
+    let mut mac = LastMac::new();
     let packets = slots.len();
     for slot in slots.iter_mut().take(BATCH_PACKETS) {
-        if ingress != u32::from(slot.ingress) {
-            (ingress, mac) = (u32::from(slot.ingress), parse::mac_bits(slot, view));
-        }
-        let Some(flow) = parse::plain(&slot.frame, mac) else { break };
+        let Some(flow) = parse::plain(&slot.frame, mac.bits(slot, view)) else { break };
         if flow.ttl <= 1 || may_be_martians(&flow) {
             break;
         }
@@ -153,56 +140,4 @@ fn admit(
         group_of.truncate(guarded.iter().take_while(|group| usize::from(**group) < free).count());
     }
     group_of
-}
-
-/// The last of so many groups.
-#[inline(always)]
-fn last_of(groups: usize) -> u8 {
-    (groups as u8).wrapping_sub(1)
-}
-
-/// What policies are asked about packets: once about those that are the same to them, and come one after the other.
-struct Inquiry<'v> {
-    many: Many<'v>,
-    last: Option<Question>,
-    asked: ArrayVec<Asked<'v>, BATCH_PACKETS>,
-}
-
-impl<'v> Inquiry<'v> {
-    fn of(many: Many<'v>) -> Inquiry<'v> {
-        Inquiry { many, last: None, asked: ArrayVec::new() }
-    }
-
-    /// Takes note of a packet that is whole, and of IPv4, and asks for the memory of the answer: how many are asked for.
-    #[inline(always)]
-    fn note(&mut self, flow: &Flow) -> usize {
-        if let Some(question) = self.many.flow(flow)
-            && self.last.is_none_or(|last| !self.many.same(last, question))
-        {
-            self.last = Some(question);
-            self.asked.push(self.many.ask(question));
-        }
-        self.asked.len()
-    }
-
-    /// The policies that presumably decide.
-    #[inline(always)]
-    fn presumed(&self) -> ArrayVec<Option<&'v Policy>, BATCH_PACKETS> {
-        let mut presumed = ArrayVec::new();
-        for asked in &self.asked {
-            presumed.push(self.many.presume(*asked));
-        }
-        presumed
-    }
-
-    /// Of how many of the first no policy says anything, so that they may pass.
-    #[inline(never)]
-    fn free(&self) -> usize {
-        let presumed = self.presumed();
-        let is_free = |(asked, presumed): &(&Asked<'v>, &Option<&'v Policy>)| {
-            let found = self.many.lookup(**asked, **presumed);
-            matches!(found, Lookup::Default(DefaultAction::Accept))
-        };
-        self.asked.iter().zip(&presumed).take_while(is_free).count()
-    }
 }

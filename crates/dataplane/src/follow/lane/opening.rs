@@ -1,0 +1,269 @@
+//! ESP for this host in tunnels of IPv4, with packets inside that go on in clear.
+//!
+//! 1. Is it such a packet? What its SA is called; ask for the database's memory there.
+//! 2. Its SA; ask for the memory of that.
+//! 3. Are its packets what most are? Ask for the memory of the SA's words.
+//! 4. What the window says of its number.
+//! 5. Decrypt it. Is what is inside as nearly all is? What the policies are asked about it; ask for the memory of
+//!    their answer.
+//! 6. Do they let it in, and go on?
+//! 7. Its number is accepted. Where does it leave?
+//!
+//! Before 5 nothing about a packet is changed. From the first one on that is something else inside, all are *parked*: they
+//! are as `decrypt` would have left them.
+
+mod inside;
+
+use arrayvec::ArrayVec;
+use wire::{ethernet, flow, ipv4};
+
+use super::inquiry::quickly;
+use super::{Hours, WORTH};
+use crate::batch::{BATCH_PACKETS, Slot, Turn, is_same};
+use crate::claim::Access;
+use crate::classify::is_local;
+use crate::content;
+use crate::decrypt::decrypt_one;
+use crate::follow::opening::{is_plain, take_hop};
+use crate::keys;
+use crate::open::refusal;
+use crate::parse::{self, LastMac};
+use crate::policy::{Direction, Policy};
+use crate::route::Router;
+use crate::sa::Sa;
+use crate::sad::AskedV4;
+use crate::verdict::Verdict;
+use crate::view::View;
+
+use inside::{Answers, Inside};
+
+/// That ESP may come here.
+pub(in crate::follow) struct Lane {
+    hours: Hours,
+}
+
+/// A packet's SA, which was asked for, and the number that it shows.
+struct Named<'v> {
+    asked: AskedV4<'v>,
+    received: u32,
+    /// Its bytes, and its type of service.
+    len: u16,
+    tos: u8,
+}
+
+impl Lane {
+    /// The lane for packets that come behind one that the stages have opened.
+    pub(in crate::follow) fn of(slot: &Slot<'_>, version: u64, view: &View) -> Option<Lane> {
+        let sa = slot.inbound.filter(|_| slot.verdict == Some(Verdict::Opened))?;
+        let out = view.spd.side(Direction::Out);
+        let forward = view.spd.side(Direction::Forward);
+        let is_let_in = match sa.hot().if_id {
+            0 => quickly(&forward).is_some(),
+            _ => !view.spd.side_of(Direction::Forward, true).is_empty(),
+        };
+        let is_it = is_plain(sa) && is_let_in && (out.is_silent() || quickly(&out).is_some());
+        is_it.then(|| Lane { hours: Hours::of(version) })
+    }
+
+    /// Whether it is there in a version of the view.
+    pub(in crate::follow) fn is_of(&self, version: u64) -> bool {
+        self.hours.version == version
+    }
+
+    /// Opens those of the first packets that may come here: how many, and how many behind them are to be parked.
+    pub(in crate::follow) fn follow<'v>(
+        &mut self,
+        slots: &mut [Slot<'v>],
+        version: u64,
+        view: &'v View,
+        turn: &mut Turn<'_>,
+    ) -> (usize, usize) {
+        if slots.is_empty() || !self.hours.open(version) {
+            return (0, 0);
+        }
+        let named = name(slots, view);
+        let slots = &mut slots[..named.len()];
+        let checked = check_all(slots, &named, view, turn);
+        let (slots, rest) = slots.split_at_mut(checked);
+        // What `classify` is to find out is not there yet.
+        rest.iter_mut().for_each(|slot| slot.inbound = None);
+        let opened = open(slots, view, turn);
+        if !named.is_empty() && opened <= checked / 2 {
+            self.hours.pause();
+        }
+        // Two of one SA may be the first of many that follow: what they are is only to be seen now.
+        if let [.., before, last] = &mut slots[..opened]
+            && last.inbound.is_some_and(|sa| is_same(before.inbound, sa))
+            && let Some(header) = last.frame.bytes().get(ethernet::HEADER_LEN..)
+            && let Some(header) = header.first_chunk()
+        {
+            last.flow = flow::of_plain_v4(&ipv4::Plain::reread(header));
+        }
+        (opened, checked - opened)
+    }
+}
+
+/// What the SAs of the first packets are called that may come here.
+#[inline(always)]
+fn name<'v>(slots: &mut [Slot<'_>], view: &'v View) -> ArrayVec<Named<'v>, BATCH_PACKETS> {
+    let mut named: ArrayVec<Named<'_>, BATCH_PACKETS> = ArrayVec::new();
+    let packets = slots.len();
+    let (mut known, mut mac) = (None, LastMac::new());
+    for slot in slots.iter_mut().take(BATCH_PACKETS) {
+        let esp = parse::plain_esp(&slot.frame, mac.bits(slot, view));
+        let Some((outer, packet)) = esp else { break };
+        let destination = outer.destination();
+        if known != Some(destination) {
+            if !is_local(&destination.into(), view) {
+                break;
+            }
+            known = Some(destination);
+        }
+        let asked = view.sad.ask_v4(packet.header.spi(), destination);
+        let received = packet.header.sequence();
+        // What its key is needed for.
+        slot.counted = packet.ciphertext.len() as u16;
+        named.push(Named { asked, received, len: outer.total_len(), tos: outer.tos() });
+    }
+    if named.len() < WORTH.min(packets) {
+        named.clear();
+    }
+    named
+}
+
+/// Finds the SAs of packets, up to the first that has to take the stages, and asks their windows: how many packets may be
+/// decrypted.
+#[inline(always)]
+fn check_all<'v>(
+    slots: &mut [Slot<'v>],
+    named: &[Named<'v>],
+    view: &'v View,
+    turn: &Turn<'_>,
+) -> usize {
+    let mut found = 0;
+    for (slot, named) in slots.iter_mut().zip(named) {
+        let Some(sa) = view.sad.find_v4(named.asked) else { break };
+        sa.prefetch_inbound();
+        slot.inbound = Some(sa);
+        found += 1;
+    }
+    let mut plain = 0;
+    for (slot, named) in slots[..found].iter().zip(named) {
+        let Some(sa) = slot.inbound.filter(|sa| is_plain(sa) && !sa.hot().counted) else { break };
+        sa.prefetch_words();
+        sa.replay().prefetch(named.received);
+        plain += 1;
+    }
+    let slots = &mut slots[..plain];
+    keys::ask_first(slots, need);
+    let mut checked = 0;
+    for (slot, named) in slots.iter_mut().zip(named) {
+        let Some(sa) = slot.inbound.filter(|sa| sa.access(turn) != Access::Wait) else { break };
+        let Ok(sequence) = sa.replay().check(named.received) else { break };
+        if slot.frame.narrow(ethernet::HEADER_LEN, named.len.into()).is_none() {
+            break;
+        }
+        (slot.sequence, slot.esp_at, slot.flow.tos) =
+            (sequence, ipv4::HEADER_LEN as u16, named.tos);
+        checked += 1;
+    }
+    checked
+}
+
+/// What it takes to decrypt a packet.
+#[inline(always)]
+fn need<'v>(slot: &Slot<'v>) -> Option<(&'v Sa, usize)> {
+    Some((slot.inbound?, usize::from(slot.counted)))
+}
+
+/// Opens packets that the windows let pass; how many, up to the first that has to be parked.
+#[inline(never)]
+fn open<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) -> usize {
+    decrypt(slots);
+    let mut inside = Inside::of(view, turn);
+    let looked = inside.look_at_all(slots);
+    let accepted = accept_all(&mut slots[..looked], &inside, view, turn);
+    let (plain, other) = slots[accepted..].split_at_mut(looked - accepted);
+    plain.iter_mut().for_each(|slot| park(slot, true));
+    other.iter_mut().for_each(|slot| park(slot, false));
+    accepted
+}
+
+/// Decrypts packets.
+#[inline(always)]
+fn decrypt<'v>(slots: &mut [Slot<'v>]) {
+    keys::fetch_first(slots, need);
+    for at in 0..slots.len() {
+        keys::step(slots, at, need);
+        let slot = &mut slots[at];
+        if let Some(sa) = slot.inbound
+            && decrypt_one(slot, sa) != Some(true)
+        {
+            slot.refuse(Some(sa), Verdict::IntegrityFailed);
+        }
+    }
+}
+
+/// Leaves a packet as `decrypt` would have: one whose content was looked at, and was as nearly all is, or any other.
+#[cold]
+fn park(slot: &mut Slot<'_>, is_plain: bool) {
+    let Some(sa) = slot.inbound.filter(|_| slot.verdict.is_none()) else { return };
+    if is_plain {
+        if let Some(header) = slot.frame.bytes().first_chunk() {
+            slot.flow = flow::of_plain_v4(&ipv4::Plain::reread(header));
+        }
+    } else {
+        slot.flaw = content::take(slot, sa).err();
+    }
+}
+
+/// Accepts packets, and says where they leave, up to the first that has to be parked; how many.
+#[inline(always)]
+fn accept_all<'v>(
+    slots: &mut [Slot<'v>],
+    inside: &Inside<'v>,
+    view: &'v View,
+    turn: &mut Turn<'_>,
+) -> usize {
+    let mut answers = Answers::to(inside);
+    let mut router = Router::new();
+    for at in 0..slots.len() {
+        let Some((slot, later)) = slots[at..].split_first_mut() else { break };
+        if slot.verdict.is_some() {
+            continue;
+        }
+        let Some(sa) = slot.inbound else { return at };
+        let Some(policy) = answers.let_pass(at, sa) else { return at };
+        let accepted = accept(slot, sa, later, policy, &mut router, view, turn);
+        slot.decide(accepted.err().unwrap_or(Verdict::Opened));
+    }
+    slots.len()
+}
+
+/// Accepts a packet, and says where it leaves.
+#[inline(always)]
+fn accept<'v>(
+    slot: &mut Slot<'v>,
+    sa: &Sa,
+    later: &[Slot<'v>],
+    policy: Option<&Policy>,
+    router: &mut Router<'v>,
+    view: &'v View,
+    turn: &mut Turn<'_>,
+) -> Result<(), Verdict> {
+    let alone = sa.access(turn) == Access::Alone;
+    let committed = match alone {
+        true => sa.replay().commit_alone(slot.sequence),
+        false => sa.replay().commit(slot.sequence),
+    };
+    if let Err(refused) = committed {
+        sa.count_error(refusal(refused));
+        return Err(refusal(refused));
+    }
+    sa.count(1, slot.counted.into(), turn.now_ns, alone);
+    if let Some(policy) = policy {
+        policy.count(turn.seat, 1, slot.frame.len() as u64, turn.now_ns);
+    }
+    take_hop(&mut slot.frame)?;
+    router.way::<false>(slot, later, view, turn)?.send_off(slot)
+}

@@ -1,0 +1,192 @@
+//! Packets in clear, of IPv4, for tunnels whose envelopes are what most are.
+//!
+//! 1. Is it such a packet? What the policies or routes are asked about it; ask for the memory of their answer.
+//! 2. Its policy, or its tunnel; ask for the memory of the slot in which its SA is.
+//! 3. Its SA; ask for the memory of that.
+//! 4. Is its envelope what most are? Ask for the memory of the SA's words.
+//! 5. Its numbers, which are its own from here on.
+//! 6. Where does it leave? Seal it, unless it cannot leave: then it is lost, as by the stages, which ask that last as well.
+//!
+//! Before 5 nothing about a packet is changed.
+
+mod find;
+
+use super::Hours;
+use super::inquiry::quickly;
+use crate::batch::{Slot, Turn, is_same};
+use crate::claim::Access;
+use crate::encrypt::TAIL_LEN_MAX;
+use crate::envelope;
+use crate::follow::seal;
+use crate::keys;
+use crate::parse;
+use crate::policy::{Direction, Policy};
+use crate::route::Router;
+use crate::sa::Sa;
+use crate::verdict::Verdict;
+use crate::view::View;
+
+use find::Found;
+
+/// Who says by which SA a packet leaves.
+#[derive(Clone, Copy)]
+enum By {
+    Policies,
+    Routes,
+}
+
+/// That packets in clear may come here.
+pub(in crate::follow) struct Lane {
+    hours: Hours,
+    by: By,
+}
+
+impl Lane {
+    /// The lane for packets that come behind one that the stages have sealed.
+    pub(in crate::follow) fn of(slot: &Slot<'_>, version: u64, view: &View) -> Option<Lane> {
+        let sa = slot.outbound.filter(|_| slot.verdict == Some(Verdict::Sealed))?;
+        let (out, forward) = (view.spd.side(Direction::Out), view.spd.side(Direction::Forward));
+        if !is_plain(sa) || !forward.is_silent() && quickly(&forward).is_none() {
+            return None;
+        }
+        let by = match view.has_tunnels() {
+            true if out.is_silent() => By::Routes,
+            false if quickly(&out).is_some() => By::Policies,
+            _ => return None,
+        };
+        Some(Lane { hours: Hours::of(version), by })
+    }
+
+    /// Whether it is there in a version of the view.
+    pub(in crate::follow) fn is_of(&self, version: u64) -> bool {
+        self.hours.version == version
+    }
+
+    /// Seals those of the first packets that may come here; how many.
+    pub(in crate::follow) fn follow<'v>(
+        &mut self,
+        slots: &mut [Slot<'v>],
+        version: u64,
+        view: &'v View,
+        turn: &mut Turn<'_>,
+    ) -> usize {
+        if slots.is_empty() || !self.hours.open(version) {
+            return 0;
+        }
+        let found = match self.by {
+            By::Policies => find::by_policies(slots, view),
+            By::Routes => find::by_routes(slots, view),
+        };
+        let sealed = seal_all(slots, &found, view, turn);
+        if !found.group_of().is_empty() && sealed == 0 {
+            self.hours.pause();
+        }
+        sealed
+    }
+}
+
+/// Whether the envelopes and numbers of an SA are as simple as most are.
+#[inline(always)]
+fn is_plain(sa: &Sa) -> bool {
+    !sa.hot().counted && envelope::plain_outer(sa.hot()).is_some()
+}
+
+/// Seals packets whose SAs are found, up to the first that has to take the stages; how many.
+fn seal_all<'v>(
+    slots: &mut [Slot<'v>],
+    found: &Found<'v>,
+    view: &'v View,
+    turn: &mut Turn<'_>,
+) -> usize {
+    let mut packets = 0;
+    for (slot, group) in slots.iter_mut().zip(found.group_of()) {
+        let Some(sa) = found.sa(*group) else { break };
+        sa.prefetch();
+        slot.outbound = Some(sa);
+        packets += 1;
+    }
+    let slots = &mut slots[..packets];
+    let is_plain = |slot: &&Slot<'_>| slot.outbound.is_some_and(is_plain);
+    let plain = slots.iter().take_while(is_plain);
+    let plain = plain.filter_map(|slot| slot.outbound).inspect(|sa| sa.prefetch_words()).count();
+    keys::ask_first(&slots[..plain], need);
+    let mut numbered = 0;
+    for (slot, group) in slots[..plain].iter_mut().zip(found.group_of()) {
+        if number(slot, found.policy(*group), turn).is_none() {
+            break;
+        }
+        numbered += 1;
+    }
+    let (numbered, rest) = slots.split_at_mut(numbered);
+    // Two of one SA may be the first of many that follow: what they are is only to be seen now.
+    if let [.., before, last] = numbered
+        && last.outbound.is_some_and(|sa| is_same(before.outbound, sa))
+        && let Some(flow) = parse::plain(&last.frame, parse::mac_bits(last, view))
+    {
+        last.flow = flow;
+    }
+    encrypt(numbered, view, turn);
+    // What `choose` is to find out is not there yet.
+    rest.iter_mut().for_each(|slot| slot.outbound = None);
+    numbered.len()
+}
+
+/// Gives a packet its numbers, and counts it. `None`, and nothing has changed, if it has to take the stages.
+#[inline(always)]
+fn number(slot: &mut Slot<'_>, policy: Option<&Policy>, turn: &Turn<'_>) -> Option<()> {
+    let sa = slot.outbound?;
+    let alone = match sa.access(turn) {
+        Access::Alone => true,
+        Access::Shared => false,
+        Access::Wait => return None,
+    };
+    (slot.sequence, slot.iv) = sa.take_one(alone).ok()?;
+    let bytes = u64::from(slot.counted);
+    sa.count(1, bytes, turn.now_ns, alone);
+    if let Some(policy) = policy {
+        policy.count(turn.seat, 1, bytes, turn.now_ns);
+    }
+    Some(())
+}
+
+/// Seals packets that have their numbers.
+#[inline(always)]
+fn encrypt<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) {
+    let mut router = Router::new();
+    keys::fetch_first(slots, need);
+    for at in 0..slots.len() {
+        keys::step(slots, at, need);
+        let Some((slot, later)) = slots[at..].split_first_mut() else { break };
+        if let Err(verdict) = encrypt_one(slot, later, &mut router, view, turn) {
+            slot.decide(verdict);
+        }
+    }
+}
+
+/// Seals a packet, and says where it leaves.
+#[inline(always)]
+fn encrypt_one<'v>(
+    slot: &mut Slot<'v>,
+    later: &[Slot<'v>],
+    router: &mut Router<'v>,
+    view: &'v View,
+    turn: &mut Turn<'_>,
+) -> Result<(), Verdict> {
+    let sa = slot.outbound.ok_or(Verdict::NoRoom)?;
+    let template = envelope::plain_outer(sa.hot()).ok_or(Verdict::NoRoom)?;
+    let way = router.way::<false>(slot, later, view, turn)?;
+    if envelope::len_v4(usize::from(slot.counted)) > way.mtu() {
+        return Err(Verdict::TooBig);
+    }
+    let numbers = (slot.sequence, slot.iv);
+    if seal(slot, sa.hot(), template, numbers, way).is_none() {
+        slot.refuse(Some(sa), Verdict::NoRoom);
+    }
+    Ok(())
+}
+
+/// What it takes to encrypt a packet.
+#[inline(always)]
+fn need<'v>(slot: &Slot<'v>) -> Option<(&'v Sa, usize)> {
+    Some((slot.outbound?, usize::from(slot.counted) + TAIL_LEN_MAX))
+}

@@ -1,0 +1,343 @@
+//! What a gateway is like.
+
+use std::sync::Arc;
+
+use dataplane::encapsulation::UdpEncapsulation;
+use dataplane::fib::{NextHop, Route};
+use dataplane::nonce::NonceSpace;
+use dataplane::policy::{Action, Direction, Policy, PolicyConfig, Template};
+use dataplane::prefix::{Family, Prefix};
+use dataplane::sa::{HardLimits, Sa, SaConfig, SaFlags};
+use dataplane::selector::{PortMatch, Selector};
+use dataplane::tunnel::TunnelName;
+use dataplane::view::View;
+use proptest::prelude::*;
+use wire::ethernet::MacAddr;
+use wire::protocol;
+
+use crate::fixture::*;
+
+/// An address of this host among those that the tunnel protects.
+pub const LOCAL: &str = "10.2.0.77";
+/// The port that passes in clear where ports matter.
+pub const CLEAR_PORT: u16 = 53;
+/// The port that is not forwarded where ports matter, and the one that is blocked for a while.
+pub const FORBIDDEN_PORT: u16 = 54;
+pub const BLOCKED_PORT: u16 = 5001;
+/// In whose datagrams ESP comes and goes.
+const IN_UDP: UdpEncapsulation = UdpEncapsulation { source_port: 4500, destination_port: 4500 };
+
+/// One of the hosts that packets go to, from 1.
+fn host_of(n: u32) -> Prefix {
+    Prefix::host(ip(&format!("10.2.0.{n}")))
+}
+
+/// What a gateway is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    pub tunnel: Tunnel,
+    /// There are policies of what is forwarded.
+    pub forward: bool,
+    /// A policy lets a port pass in clear.
+    pub bypasses: bool,
+    /// A policy of what is forwarded forbids a port.
+    pub forbids: bool,
+    /// A policy drops what has no ports.
+    pub drops_portless: bool,
+    /// Each of the hosts that packets go to has a tunnel of its own, the last of them such a one.
+    pub own: Option<Last>,
+}
+
+/// One tunnel.
+pub const SIMPLE: Case = Case {
+    tunnel: PLAIN,
+    forward: true,
+    bypasses: false,
+    forbids: false,
+    drops_portless: false,
+    own: None,
+};
+
+/// What is special about the last of three tunnels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Last {
+    Nothing,
+    /// Another worker has used its SA.
+    Shared,
+    /// Its SA ends after some packets.
+    Limited,
+    /// It has few numbers left.
+    Exhausted,
+    Selective,
+    InUdp,
+    /// It is not there.
+    Missing,
+    /// Its policy wants an SA for each worker, or drops what it covers.
+    WantsOwn,
+    Dropped,
+    /// There is no way to where its packets go, or nobody knows the link address there.
+    Unreachable,
+    Unresolved,
+    /// What comes through it is not what the policy asks for, or no policy asks for it, but routes of route mode.
+    Unwelcome,
+    ByRoutes,
+    /// What comes through it goes into another tunnel, by a route or a policy.
+    Onward,
+    Resealed,
+    /// Its outer headers say something to the inner ones.
+    Marked,
+    /// It ends at an address that is no longer this host's.
+    Elsewhere,
+}
+
+const LASTS: [Last; 17] = [
+    Last::Nothing,
+    Last::Shared,
+    Last::Limited,
+    Last::Exhausted,
+    Last::Selective,
+    Last::InUdp,
+    Last::Missing,
+    Last::WantsOwn,
+    Last::Dropped,
+    Last::Unreachable,
+    Last::Unresolved,
+    Last::Unwelcome,
+    Last::ByRoutes,
+    Last::Onward,
+    Last::Resealed,
+    Last::Marked,
+    Last::Elsewhere,
+];
+
+pub fn case() -> impl Strategy<Value = Case> {
+    let often = prop::bool::weighted(0.8);
+    let udp = prop_oneof![6 => Just(None), 1 => Just(Some((4500, 4500)))];
+    let outer_v6 = prop::bool::weighted(0.1);
+    let own = prop::option::of(prop::sample::select(&LASTS[..]));
+    (any::<[bool; 5]>(), udp, outer_v6, often, own).prop_map(
+        |(
+            [extended, is_routed, bypasses, forbids, drops_portless],
+            udp,
+            outer_v6,
+            forward,
+            own,
+        )| {
+            let if_id = if is_routed { 5 } else { 0 };
+            let tunnel = Tunnel { extended, if_id, udp, outer_v6, ..PLAIN };
+            Case { tunnel, forward, bypasses, forbids, drops_portless, own }
+        },
+    )
+}
+
+impl Case {
+    pub fn view(&self, site: Site, nonces: &Arc<NonceSpace>) -> View {
+        let mut view = self.tunnel.view(site, nonces);
+        view.local.insert(ip(LOCAL));
+        let router = NextHop { port: BLACK, gateway: Some(site.peer().outer(false)) };
+        view.fib.insert(prefix("198.51.100.0/24"), Route::Via(router));
+        view.neighbours.set(BLACK, site.peer().outer(false), OTHER_MAC);
+        if !self.forward {
+            view.spd.remove(&self.tunnel.policy(Direction::Forward, site)).unwrap();
+        } else if self.tunnel.if_id != 0 {
+            // What everything that comes through the tunnel is welcome by.
+            let policy = self.tunnel.policy(Direction::Forward, site);
+            view.spd.remove(&policy).unwrap();
+            let policy = PolicyConfig { selector: Selector::any(Family::V4), ..policy };
+            view.spd.insert(Arc::new(Policy::new(policy)));
+        }
+        let bypass = of_port(64, Direction::Out, CLEAR_PORT, Action::Bypass);
+        let forbid = of_port(65, Direction::Forward, FORBIDDEN_PORT, Action::Discard);
+        // Whatever has no ports has port 0.
+        let portless = of_port(67, Direction::Out, 0, Action::Discard);
+        let selector = Selector { protocol: 0, ..portless.selector };
+        let portless = PolicyConfig { selector, ..portless };
+        let policies =
+            [(bypass, self.bypasses), (forbid, self.forbids), (portless, self.drops_portless)];
+        for (policy, is_there) in policies {
+            if is_there {
+                view.spd.insert(Arc::new(Policy::new(policy)));
+            }
+        }
+        if site == Site::East {
+            // Its hosts are there without a router between, and no link takes more.
+            view.fib
+                .insert(prefix("10.2.0.0/24"), Route::Via(NextHop { port: RED, gateway: None }));
+            for n in 1..=3 {
+                view.neighbours.set(RED, ip(&format!("10.2.0.{n}")), MacAddr([2, 0, 0, 0, 1, n]));
+            }
+            let mut ports = view.ports.to_vec();
+            ports[usize::from(RED)].mtu = 1446;
+            view.ports = ports.into();
+        } else if self.tunnel.if_id == 0 {
+            // One of its hosts is also reached in clear, if a policy lets that be.
+            view.fib.insert(Prefix::host(ip("10.2.0.1")), Route::Via(router));
+        }
+        if self.tunnel.if_id != 0 {
+            let name = TunnelName { if_id: self.tunnel.if_id, remote: None };
+            let row = view.tunnels.number(&name).unwrap();
+            view.tunnels.set_slots(row, [Some(0); 2]);
+        }
+        match (self.own, site) {
+            (Some(last), Site::West) => self.give_each_host_a_tunnel(last, &mut view, nonces),
+            (Some(last), Site::East) => self.reach_each_host_by_a_tunnel(last, &mut view),
+            (None, _) => {}
+        }
+        view
+    }
+
+    /// The SA by which packets come to a host of the east, from 1, that has one of its own.
+    pub fn sa_to(&self, n: u32) -> SaConfig {
+        let Some(last) = self.own else { return self.tunnel.sa(Site::East) };
+        let last = if n == 3 { last } else { Last::Nothing };
+        let sa = self.tunnel.sa(Site::East);
+        let if_id = if sa.if_id == 0 || last == Last::ByRoutes { sa.if_id } else { sa.if_id + n };
+        let sa = SaConfig { spi: sa.spi + n, reqid: sa.reqid + n, if_id, ..sa };
+        match last {
+            Last::Limited => {
+                SaConfig { limits: HardLimits { packets: 12, ..HardLimits::NONE }, ..sa }
+            }
+            Last::Selective => SaConfig { selector: Some(Case::to_port(n)), ..sa },
+            Last::InUdp => SaConfig { encapsulation: Some(IN_UDP), ..sa },
+            Last::Marked => {
+                SaConfig { flags: SaFlags { decap_dscp: true, ..SaFlags::default() }, ..sa }
+            }
+            Last::Elsewhere if sa.destination.is_ipv4() => {
+                SaConfig { destination: ip("192.0.2.77"), ..sa }
+            }
+            _ => sa,
+        }
+    }
+
+    /// Three tunnels beside the one that is there.
+    fn reach_each_host_by_a_tunnel(&self, last: Last, view: &mut View) {
+        let policy = self.tunnel.policy(Direction::Forward, Site::East);
+        view.spd.remove(&policy);
+        view.encapsulation_ports.set(IN_UDP.destination_port, true);
+        for n in 1..=3 {
+            let last = if n == 3 { last } else { Last::Nothing };
+            let host = host_of(n);
+            let sa = self.sa_to(n);
+            let Action::Protect { template, bundle } = policy.action else { unreachable!() };
+            let reqid = if last == Last::Unwelcome { sa.reqid + 9 } else { sa.reqid };
+            let action = match last {
+                Last::Dropped => Action::Discard,
+                _ => Action::Protect { template: Template { reqid, ..template }, bundle },
+            };
+            let selector = match sa.if_id {
+                0 => Selector::between(Site::West.inner(false), host).unwrap(),
+                _ => Selector::any(Family::V4),
+            };
+            let if_id = sa.if_id;
+            let policy = PolicyConfig { index: 100 + n, selector, if_id, action, ..policy };
+            if self.forward && last != Last::ByRoutes {
+                view.spd.insert(Arc::new(Policy::new(policy)));
+            }
+            let sa = Arc::new(Sa::new(sa).unwrap());
+            if last == Last::Shared {
+                sa.take_numbers().unwrap_err();
+            }
+            if last != Last::Missing {
+                view.sad.insert(sa);
+            }
+            let nobody = NextHop { port: RED, gateway: Some(ip("10.2.0.99")) };
+            match last {
+                Last::Unreachable => drop(view.fib.insert(host, Route::Unreachable)),
+                Last::Unresolved => drop(view.fib.insert(host, Route::Via(nobody))),
+                Last::Onward => {
+                    let name = TunnelName { if_id: 77, remote: None };
+                    let row = view.tunnels.join(name).unwrap();
+                    view.tunnels.set_slots(row, [Some(0); 2]);
+                    view.fib.insert(host, Route::Tunnel(row));
+                }
+                Last::Resealed => {
+                    let out = self.tunnel.policy(Direction::Out, Site::West);
+                    let selector = Selector::between(Site::West.inner(false), host).unwrap();
+                    let out = PolicyConfig { index: 200, selector, if_id: 0, ..out };
+                    view.spd.insert(Arc::new(Policy::new(out)));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What is for a host, and one of its ports.
+    fn to_port(n: u32) -> Selector {
+        let selector = Selector::between(Site::West.inner(false), host_of(n)).unwrap();
+        Selector { destination_port: PortMatch::exactly(5000), ..selector }
+    }
+
+    /// Three tunnels, from which the slot 0 is left out.
+    fn give_each_host_a_tunnel(&self, last: Last, view: &mut View, nonces: &Arc<NonceSpace>) {
+        let policy = self.tunnel.policy(Direction::Out, Site::East);
+        view.spd.remove(&policy).unwrap();
+        for n in 1..=3 {
+            let last = if n == 3 { last } else { Last::Nothing };
+            let host = host_of(n);
+            let if_id = if self.tunnel.if_id == 0 { 0 } else { self.tunnel.if_id + n };
+            if if_id != 0 {
+                let row = view.tunnels.join(TunnelName { if_id, remote: None }).unwrap();
+                view.tunnels.set_slots(row, [Some(n); 2]);
+                view.fib.insert(host, Route::Tunnel(row));
+            }
+            let selector = Selector::between(Site::West.inner(false), host).unwrap();
+            let own_sas = last == Last::WantsOwn;
+            let Action::Protect { template, .. } = policy.action else { unreachable!() };
+            let action = match last {
+                Last::Dropped => Action::Discard,
+                _ => Action::Protect { template, bundle: Some(n) },
+            };
+            let policy =
+                PolicyConfig { index: 100 + n, selector, own_sas, if_id, action, ..policy };
+            view.spd.insert(Arc::new(Policy::new(policy)));
+            let far_end = match last {
+                Last::Unreachable => ip("203.0.113.9"),
+                _ => ip(&format!("192.0.2.{}", 100 + n)),
+            };
+            if last != Last::Unreachable {
+                let hop = NextHop { port: BLACK, gateway: None };
+                view.fib.insert(Prefix::host(far_end), Route::Via(hop));
+            }
+            if last != Last::Unresolved {
+                view.neighbours.set(BLACK, far_end, MacAddr([2, 0, 0, 0, 2, n as u8]));
+            }
+            let sa = self.tunnel.sa(Site::East);
+            let outer_v4 = SaConfig {
+                source: Site::West.outer(false),
+                destination: far_end,
+                spi: 0x3000_0000 + n,
+                if_id,
+                ..sa
+            };
+            let sa = match last {
+                Last::Limited => {
+                    let limits = HardLimits { packets: 12, ..HardLimits::NONE };
+                    SaConfig { limits, ..outer_v4 }
+                }
+                Last::Exhausted => {
+                    let sent = u64::from(u32::MAX) - 60;
+                    SaConfig { sent, extended_sequence: false, ..outer_v4 }
+                }
+                Last::Selective => SaConfig { selector: Some(Case::to_port(n)), ..outer_v4 },
+                Last::InUdp => SaConfig { encapsulation: Some(IN_UDP), ..outer_v4 },
+                _ => outer_v4,
+            };
+            let sa = Arc::new(Sa::new(sa).unwrap());
+            sa.arm(nonces).unwrap();
+            if last == Last::Shared {
+                sa.take_numbers().unwrap();
+            }
+            view.bundles.set(n, (last != Last::Missing).then_some(sa));
+        }
+    }
+}
+
+/// A policy of a port, before all others.
+pub fn of_port(index: u32, direction: Direction, port: u16, action: Action) -> PolicyConfig {
+    let selector = Selector {
+        protocol: protocol::UDP,
+        destination_port: PortMatch::exactly(port),
+        ..Selector::any(Family::V4)
+    };
+    PolicyConfig { priority: 1, action, ..PolicyConfig::bypass(index, direction, selector) }
+}

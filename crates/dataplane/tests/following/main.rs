@@ -1,0 +1,291 @@
+//! Packets that become just what those before them became (`follow.rs`), against their stupid twins: the same
+//! packets where each turn has a view of its own, so that nobody follows. The same leaves, in the same order, and
+//! everything is counted alike.
+
+mod case;
+#[path = "../fixture/mod.rs"]
+mod fixture;
+mod steps;
+
+use std::sync::Arc;
+
+use case::{BLOCKED_PORT, Case, Last, SIMPLE, case, of_port};
+use dataplane::nonce::NonceSpace;
+use dataplane::policy::{Action, Direction, Policy};
+use dataplane::sa::{Sa, SaConfig};
+use dataplane::verdict::Verdict;
+use fixture::*;
+use proptest::prelude::*;
+use steps::{Arrivals, Odd, Step, step, udp};
+
+/// Packets that wait for a turn, at most.
+const WAITING_MAX: usize = 60;
+
+/// A gateway, and what left it.
+struct Side {
+    gateway: Gateway,
+    nonces: Arc<NonceSpace>,
+    /// Every SA that sealed.
+    sas: Vec<Arc<Sa>>,
+    left: [Vec<Vec<u8>>; 2],
+}
+
+impl Side {
+    fn new(site: Site, case: &Case) -> Side {
+        let nonces = nonces();
+        let gateway = Gateway::new(case.view(site, &nonces));
+        let sas = (0..=3).filter_map(|slot| gateway.view.bundles.get(slot).cloned()).collect();
+        Side { gateway, nonces, sas, left: Default::default() }
+    }
+
+    /// Forwards frames in one turn.
+    fn forward(&mut self, frames: &[(u16, Vec<u8>)]) {
+        for (port, frame) in frames {
+            self.gateway.inject(*port, frame);
+        }
+        assert_eq!(self.gateway.worker.turn(), frames.len());
+        for port in [RED, BLACK] {
+            while let Some(frame) = self.gateway.collect(port) {
+                self.left[usize::from(port)].push(frame);
+            }
+        }
+    }
+
+    fn rekey(&mut self, towards: Site, case: &Case) {
+        let spi = towards.spi() + self.sas.len() as u32;
+        let slot = if towards == Site::East && case.own.is_some() { 1 } else { 0 };
+        let if_id = self.gateway.view.bundles.get(slot).unwrap().if_id();
+        let config = SaConfig { spi, if_id, ..case.tunnel.sa(towards) };
+        let sa = Arc::new(Sa::new(config).unwrap());
+        sa.arm(&self.nonces).unwrap();
+        self.sas.push(sa.clone());
+        self.gateway.change(|view| {
+            view.bundles.set(slot, Some(sa));
+        });
+    }
+
+    fn block(&mut self, on: bool) {
+        let policy = of_port(66, Direction::Out, BLOCKED_PORT, Action::Discard);
+        self.gateway.change(|view| match on {
+            true => drop(view.spd.insert(Arc::new(Policy::new(policy)))),
+            false => drop(view.spd.remove(&policy)),
+        });
+    }
+
+    /// What was counted, but for the turns.
+    fn counted(&self) -> (Vec<u64>, Vec<Vec<u64>>, Vec<[u64; 3]>) {
+        let snapshot = self.gateway.snapshot();
+        // An old packet is one or the other, as the packets before it in the batch were accepted or not.
+        let old = [
+            Verdict::Replayed,
+            Verdict::ReplayOld,
+            Verdict::SequenceZero,
+            Verdict::IntegrityFailed,
+        ];
+        let verdicts = Verdict::ALL.iter().filter(|verdict| !old.contains(verdict));
+        let verdicts = verdicts.map(|verdict| snapshot.of(*verdict));
+        let refused = old.iter().map(|verdict| snapshot.of(*verdict)).sum();
+        // They are in no order.
+        let mut inbound: Vec<_> = self.gateway.view.sad.iter().collect();
+        inbound.sort_unstable_by_key(|sa| sa.spi());
+        let sas = self.sas.iter().chain(inbound).map(|sa| {
+            let stats = sa.stats();
+            let old = stats.replayed + stats.replay_old + stats.integrity_failed;
+            let numbers = [stats.sent, stats.received, u64::from(stats.replay_bitmap[0])];
+            let counts = [stats.usage.packets, stats.usage.bytes, stats.other_errors, old];
+            [&numbers[..], &counts].concat()
+        });
+        // A policy that welcomes all that comes through a tunnel is asked twice a second.
+        let is_counted = |policy: &&Arc<Policy>| policy.config().if_id == 0;
+        let policies = self.gateway.view.spd.iter().filter(is_counted).map(|policy| {
+            let usage = policy.usage();
+            [u64::from(policy.config().index), usage.packets, usage.bytes]
+        });
+        let by_sa = [snapshot.own_sa, snapshot.fallback_sa];
+        let received =
+            [snapshot.received, snapshot.received_bytes, refused].into_iter().chain(by_sa);
+        // They are in no order.
+        let mut policies: Vec<_> = policies.collect();
+        policies.sort_unstable();
+        (verdicts.chain(received).collect(), sas.collect(), policies)
+    }
+}
+
+/// The steps at a site: for packets that follow, and for such that each lead.
+fn run(site: Site, case: Case, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let (mut following, mut leading) = (Side::new(site, &case), Side::new(site, &case));
+    let mut arrivals = Arrivals::new(site, case);
+    let mut waiting = Vec::new();
+    let each = |step| match step {
+        Step::Burst { host, count } => vec![Step::Plain { host, port: 5000, len: 90 }; count],
+        one => vec![one],
+    };
+    for step in steps.into_iter().chain([Step::Turn]).flat_map(each) {
+        if step.waits() {
+            waiting.push(arrivals.frame(step));
+        }
+        if !step.waits() || waiting.len() == WAITING_MAX {
+            following.forward(&waiting);
+            // What a view says may have changed, so nobody follows.
+            leading.gateway.change(|_| {});
+            leading.forward(&waiting);
+            waiting.clear();
+        }
+        for side in [&mut following, &mut leading] {
+            match step {
+                Step::Rekey => side.rekey(site.peer(), &case),
+                Step::Publish => side.gateway.change(|_| {}),
+                Step::Block(on) => side.block(on),
+                _ => {}
+            }
+        }
+    }
+    for (followed, led) in following.left.iter().zip(&leading.left) {
+        let same = followed.iter().zip(led).take_while(|(one, other)| one == other).count();
+        prop_assert_eq!(followed.get(same), led.get(same), "packet {}", same);
+    }
+    prop_assert_eq!(following.counted(), leading.counted());
+    prop_assert_eq!(leading.gateway.snapshot().followed, 0);
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn whoever_follows_is_sealed_as_who_leads(
+        case in case(),
+        steps in prop::collection::vec(step(), 1..300),
+    ) {
+        run(Site::West, case, steps)?;
+    }
+
+    #[test]
+    fn whoever_follows_is_opened_as_who_leads(
+        case in case(),
+        steps in prop::collection::vec(step(), 1..300),
+    ) {
+        run(Site::East, case, steps)?;
+    }
+}
+
+/// As many as may follow do.
+#[test]
+fn most_of_a_fat_tunnels_packets_are_sealed_as_those_before() {
+    for (forward, if_id) in [(false, 0), (true, 0), (false, 5), (true, 5)] {
+        let case = Case { tunnel: Tunnel { if_id, ..PLAIN }, forward, ..SIMPLE };
+        let mut side = Side::new(Site::West, &case);
+        let frames: Vec<_> =
+            (0..60u16).map(|n| (RED, udp(n as u8 % 2, 5000 + n, 100).frame(RED))).collect();
+        side.forward(&frames);
+        assert_eq!(side.gateway.snapshot().followed, 0, "there is nobody to follow yet");
+        side.forward(&frames);
+        side.forward(&frames);
+        assert_eq!(side.gateway.snapshot().followed, 120, "{case:?}");
+        // A view that may say something else ends the trail, and the next turn leaves another.
+        side.gateway.change(|_| {});
+        side.forward(&frames);
+        assert_eq!(side.gateway.snapshot().followed, 120);
+        side.forward(&frames);
+        assert_eq!(side.gateway.snapshot().followed, 180);
+        assert_eq!(side.gateway.snapshot().of(Verdict::Sealed), 300);
+    }
+}
+
+#[test]
+fn most_of_a_fat_tunnels_packets_are_opened_as_those_before() {
+    for if_id in [0, 5] {
+        let tunnel = Tunnel { if_id, ..PLAIN };
+        let case = Case { tunnel, forward: true, ..SIMPLE };
+        let mut side = Side::new(Site::East, &case);
+        let mut arrivals = Arrivals::new(Site::East, case);
+        for followed in [0, 60, 120] {
+            let mut one = |port| arrivals.frame(Step::Plain { host: 0, port, len: 100 });
+            let frames: Vec<_> = (0..60).map(|n| one(5000 + n)).collect();
+            side.forward(&frames);
+            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
+        }
+        // The last of them once more: none is opened, whoever they follow.
+        let again = arrivals.sealed(0, &udp(0, 5000, 100).bytes());
+        side.forward(&[(BLACK, again.clone()), (BLACK, again.clone()), (BLACK, again)]);
+        let snapshot = side.gateway.snapshot();
+        assert_eq!((snapshot.of(Verdict::Opened), snapshot.of(Verdict::Replayed)), (181, 2));
+        assert_eq!(side.gateway.inbound().stats().replayed, 2);
+    }
+}
+
+/// So do those of many tunnels, whichever each is for, and by the word of policies or of routes.
+#[test]
+fn most_packets_of_many_tunnels_need_no_stages() {
+    for (forward, if_id) in [(false, 0), (true, 0), (false, 5), (true, 5)] {
+        let case =
+            Case { tunnel: Tunnel { if_id, ..PLAIN }, forward, own: Some(Last::Nothing), ..SIMPLE };
+        let mut side = Side::new(Site::West, &case);
+        let frames: Vec<_> =
+            (0..60u16).map(|n| (RED, udp((n % 3) as u8, 5000 + n, 100).frame(RED))).collect();
+        for followed in [0, 60, 120] {
+            side.forward(&frames);
+            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
+        }
+        // Few packets before one that takes the stages do so as well.
+        let odd = (RED, Odd::LastHop.frame());
+        let of = |count: usize| {
+            [&frames[..count], std::slice::from_ref(&odd), &frames[count..59]].concat()
+        };
+        side.forward(&of(7));
+        assert_eq!(side.gateway.snapshot().followed, 120);
+        side.forward(&of(8));
+        assert_eq!(side.gateway.snapshot().followed, 128);
+        assert_eq!(side.gateway.snapshot().of(Verdict::Sealed), 3 * 60 + 2 * 59);
+    }
+}
+
+/// Where it is asked what lets in all that comes through a tunnel, the policy that does is told.
+#[test]
+fn who_is_welcome_is_counted_where_that_is_asked() {
+    let case = Case { tunnel: Tunnel { if_id: 5, ..PLAIN }, own: Some(Last::Nothing), ..SIMPLE };
+    let mut side = Side::new(Site::East, &case);
+    let mut arrivals = Arrivals::new(Site::East, case);
+    for (hosts, followed) in [(0..2, 0), (0..2, 40), (2..3, 60)] {
+        let step = |host| Step::Plain { host, port: 5000, len: 100 };
+        let frames = (0..20).flat_map(|_| hosts.clone()).map(step);
+        let frames: Vec<_> = frames.map(|step| arrivals.frame(step)).collect();
+        side.forward(&frames);
+        assert_eq!(side.gateway.snapshot().followed, followed);
+    }
+    let policies = side.gateway.view.spd.iter().filter(|policy| policy.config().if_id > 5);
+    let packets: Vec<_> = policies.map(|policy| policy.usage().packets).collect();
+    assert!(packets.len() == 3 && packets.iter().all(|packets| *packets > 0), "{packets:?}");
+}
+
+/// So do ESP packets of many tunnels, by the word of policies or as all is welcome that comes through a tunnel; from the first
+/// on that carries something else they wait for the stages.
+#[test]
+fn most_packets_out_of_many_tunnels_need_no_stages() {
+    for if_id in [0, 5] {
+        let tunnel = Tunnel { if_id, ..PLAIN };
+        let case = Case { tunnel, own: Some(Last::Nothing), ..SIMPLE };
+        let mut side = Side::new(Site::East, &case);
+        let mut arrivals = Arrivals::new(Site::East, case);
+        let step = |n| Step::Plain { host: n % 3, port: 5000 + u16::from(n), len: 100 };
+        let mut frames =
+            |count: u8| -> Vec<_> { (0..count).map(|n| arrivals.frame(step(n))).collect() };
+        for followed in [0, 60, 120] {
+            side.forward(&frames(60));
+            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
+        }
+        // Few packets before one that is in clear take the stages as well.
+        let last_hop = Packet { ttl: 1, ..udp(1, 5000, 40) };
+        let clear = (BLACK, last_hop.frame(BLACK));
+        side.forward(&[frames(7), vec![clear.clone()], frames(51)].concat());
+        assert_eq!(side.gateway.snapshot().followed, 120);
+        side.forward(&[frames(8), vec![clear], frames(51)].concat());
+        assert_eq!(side.gateway.snapshot().followed, 128);
+        let before = frames(40);
+        let odd = (BLACK, arrivals.sealed(1, &last_hop.bytes()));
+        side.forward(&[before, vec![odd]].concat());
+        let snapshot = side.gateway.snapshot();
+        assert_eq!(snapshot.followed, 168);
+        assert_eq!(snapshot.of(Verdict::Opened), 3 * 60 + 58 + 59 + 40);
+        let dropped = [Verdict::TtlExpired, Verdict::ClearOfProtected];
+        assert_eq!(dropped.iter().map(|verdict| snapshot.of(*verdict)).sum::<u64>(), 3);
+    }
+}

@@ -1,0 +1,307 @@
+//! What comes to a gateway.
+
+use dataplane::sa::SaConfig;
+use proptest::prelude::*;
+use wire::{checksum, protocol};
+
+use crate::case::{BLOCKED_PORT, CLEAR_PORT, Case, FORBIDDEN_PORT, LOCAL};
+use crate::fixture::*;
+
+/// One packet, or what happens between two.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    /// UDP into the tunnel, to some of its hosts and ports.
+    Plain { host: u8, port: u16, len: usize },
+    /// So many of one kind.
+    Burst { host: u8, count: usize },
+    /// One with something about it.
+    Odd(Odd),
+    /// A packet the other way, to the other port.
+    Back,
+    /// ESP to one of its hosts with something about it.
+    Esp(u8, Esp),
+    /// What waits is forwarded.
+    Turn,
+    /// Another SA takes the place of the one that seals.
+    Rekey,
+    /// A view that says the same.
+    Publish,
+    /// A port is blocked from now on, or no more.
+    Block(bool),
+}
+
+impl Step {
+    /// Whether it is a packet.
+    pub fn waits(self) -> bool {
+        !matches!(self, Step::Turn | Step::Rekey | Step::Publish | Step::Block(_))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Odd {
+    LastHop,
+    ForHost,
+    Elsewhere,
+    Martian,
+    Spoofed,
+    Options,
+    FirstFragment,
+    LaterFragment,
+    BadChecksum,
+    NotForUs,
+    Truncated,
+    Padded,
+    JustFits,
+    TooBig,
+    V6,
+    Icmp,
+    Congested,
+    /// By the other port, but for this one.
+    WrongPort,
+    /// ESP of others, whose SPI looks like ports.
+    TransitEsp,
+    /// The same on its last hop, or of and for whom no packet is forwarded.
+    LastHopEsp,
+    MartianEsp,
+    EspForHost,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Esp {
+    Again,
+    Late,
+    TooLate,
+    FarAhead,
+    Forged,
+    Padded,
+    OddlyPadded,
+    Dummy,
+    OfNobody,
+    ForOther,
+    Short,
+    Congested,
+    WrongPort,
+}
+
+const ESPS: [Esp; 13] = [
+    Esp::Again,
+    Esp::Late,
+    Esp::TooLate,
+    Esp::FarAhead,
+    Esp::Forged,
+    Esp::Padded,
+    Esp::OddlyPadded,
+    Esp::Dummy,
+    Esp::OfNobody,
+    Esp::ForOther,
+    Esp::Short,
+    Esp::Congested,
+    Esp::WrongPort,
+];
+
+const ODDS: [Odd; 22] = [
+    Odd::LastHop,
+    Odd::ForHost,
+    Odd::Elsewhere,
+    Odd::Martian,
+    Odd::Spoofed,
+    Odd::Options,
+    Odd::FirstFragment,
+    Odd::LaterFragment,
+    Odd::BadChecksum,
+    Odd::NotForUs,
+    Odd::Truncated,
+    Odd::Padded,
+    Odd::JustFits,
+    Odd::TooBig,
+    Odd::V6,
+    Odd::Icmp,
+    Odd::Congested,
+    Odd::WrongPort,
+    Odd::TransitEsp,
+    Odd::LastHopEsp,
+    Odd::MartianEsp,
+    Odd::EspForHost,
+];
+
+pub fn step() -> impl Strategy<Value = Step> {
+    let special = prop::sample::select(&[CLEAR_PORT, FORBIDDEN_PORT, BLOCKED_PORT][..]);
+    let port = prop_oneof![6 => Just(5000), 1 => special, 1 => 1u16..60_000];
+    let plain = (0u8..3, port, 0usize..300);
+    prop_oneof![
+        60 => plain.prop_map(|(host, port, len)| Step::Plain { host, port, len }),
+        4 => prop::sample::select(&ODDS[..]).prop_map(Step::Odd),
+        2 => (0u8..3, 2usize..50).prop_map(|(host, count)| Step::Burst { host, count }),
+        3 => Just(Step::Back),
+        3 => (0u8..3, prop::sample::select(&ESPS[..])).prop_map(|(host, esp)| Step::Esp(host, esp)),
+        8 => Just(Step::Turn),
+        1 => Just(Step::Rekey),
+        1 => Just(Step::Publish),
+        1 => any::<bool>().prop_map(Step::Block),
+    ]
+}
+
+pub fn udp(host: u8, port: u16, len: usize) -> Packet {
+    Packet::udp(Site::West.host(false), ip(&format!("10.2.0.{}", host + 1)), 4000, port, len)
+}
+
+/// An IPv4 packet with other bytes in its header, and a right checksum.
+fn with(mut bytes: Vec<u8>, changes: &[(usize, u8)]) -> Vec<u8> {
+    for (at, byte) in changes {
+        bytes[*at] = *byte;
+    }
+    bytes[10..12].fill(0);
+    let header_len = usize::from(bytes[0] & 0xf) * 4;
+    let sum = checksum::Sum::ZERO.bytes(&bytes[..header_len]).checksum();
+    bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
+impl Odd {
+    pub fn frame(self) -> Vec<u8> {
+        let packet = udp(1, 5000, 40);
+        let bytes = packet.bytes();
+        // Outer headers of IPv4, ESP and its trailer and ICV take 54 to 57 bytes.
+        let of_len = |len: usize| udp(1, 5000, len - 28).frame(RED);
+        let ports = [4000u16, 5000].map(u16::to_be_bytes).concat();
+        let payload = [&ports[..], &[0; 36]].concat();
+        let esp = Packet { protocol: protocol::ESP, payload, ..packet.clone() };
+        match self {
+            Odd::LastHop => Packet { ttl: 1, ..packet }.frame(RED),
+            Odd::ForHost => Packet { dst: ip(LOCAL), ..packet }.frame(RED),
+            Odd::Elsewhere => Packet { dst: ip("198.51.100.7"), ..packet }.frame(RED),
+            Odd::Martian => Packet { src: ip("127.0.0.1"), ..packet }.frame(RED),
+            Odd::Spoofed => Packet { src: ip("10.9.9.9"), ..packet }.frame(RED),
+            Odd::Options => {
+                let options = [&bytes[..20], &[1, 1, 1, 0], &bytes[20..]].concat();
+                let len = options.len() as u8;
+                frame(RED, &with(options, &[(0, 0x46), (3, len)]))
+            }
+            Odd::FirstFragment => frame(RED, &with(bytes, &[(6, 0x20), (7, 0)])),
+            Odd::LaterFragment => frame(RED, &with(bytes, &[(6, 0), (7, 3)])),
+            Odd::BadChecksum => {
+                let mut bytes = bytes;
+                bytes[10] ^= 0x55;
+                frame(RED, &bytes)
+            }
+            Odd::NotForUs => packet.frame(BLACK),
+            Odd::Truncated => frame(RED, &bytes[..bytes.len() - 5]),
+            Odd::Padded => [packet.frame(RED), vec![0xee; 9]].concat(),
+            Odd::JustFits => of_len(1446),
+            Odd::TooBig => of_len(1447),
+            Odd::V6 => Packet::towards(Site::East, true, 10).frame(RED),
+            Odd::Icmp => {
+                Packet { protocol: protocol::ICMP, payload: vec![8; 16], ..packet }.frame(RED)
+            }
+            Odd::WrongPort => packet.frame(RED),
+            Odd::TransitEsp => esp.frame(RED),
+            Odd::LastHopEsp => Packet { ttl: 1, ..esp }.frame(RED),
+            Odd::MartianEsp => Packet { src: ip("127.0.0.1"), ..esp }.frame(RED),
+            Odd::EspForHost => Packet { dst: ip(LOCAL), ..esp }.frame(RED),
+            Odd::Congested => Packet { tos: 0xff, dont_fragment: true, ..packet }.frame(RED),
+        }
+    }
+}
+
+impl Esp {
+    /// The frame around a packet with the next number, which it takes.
+    fn frame(self, sa: &SaConfig, next: &mut u64) -> Vec<u8> {
+        let inner = udp(1, 5000, 40).bytes();
+        let number = match self {
+            Esp::Again => next.saturating_sub(1),
+            Esp::Late => next.saturating_sub(20),
+            Esp::TooLate => next.saturating_sub(70),
+            Esp::FarAhead => {
+                *next += 100;
+                *next
+            }
+            _ => *next,
+        };
+        *next += u64::from(number == *next);
+        let seal = Seal::sequence(number);
+        let mut frame = match self {
+            Esp::Padded => Seal { tfc: 8, ..seal },
+            Esp::OddlyPadded => Seal { padding: Some(vec![7; 2]), ..seal },
+            Esp::Dummy => Seal { next_header: protocol::NO_NEXT_HEADER, ..seal },
+            Esp::Congested => Seal { outer_tos: 3, ..seal },
+            _ => seal,
+        }
+        .frame(sa, &inner);
+        match self {
+            Esp::Forged => *frame.last_mut().unwrap() ^= 1,
+            Esp::OfNobody => {
+                let wrong = SaConfig { spi: 0x3333, ..sa.clone() };
+                frame = Seal::sequence(number).frame(&wrong, &inner);
+            }
+            // Another address of this host, for which the SA is not.
+            Esp::ForOther if sa.destination.is_ipv4() => {
+                let [a, b, c, d] = [10, 2, 0, 77];
+                let packet = with(frame[14..].to_vec(), &[(16, a), (17, b), (18, c), (19, d)]);
+                frame.splice(14.., packet);
+            }
+            Esp::Short => {
+                let esp = [&sa.spi.to_be_bytes()[..], &[0; 20]].concat();
+                let outer = Packet::udp(sa.source, sa.destination, 0, 0, 0);
+                frame = Packet { protocol: protocol::ESP, payload: esp, ..outer }.frame(BLACK);
+            }
+            _ => {}
+        }
+        frame
+    }
+}
+
+/// What steps bring to the gateway of a site, where most packets go to the east.
+pub struct Arrivals {
+    site: Site,
+    case: Case,
+    /// The number of the next ESP packet to each host.
+    next: [u64; 3],
+}
+
+impl Arrivals {
+    pub fn new(site: Site, case: Case) -> Arrivals {
+        Arrivals { site, case, next: [1; 3] }
+    }
+
+    pub fn frame(&mut self, step: Step) -> (u16, Vec<u8>) {
+        let (host, there) = match step {
+            Step::Plain { host, port, len } => (host, udp(host, port, len).frame(RED)),
+            Step::Odd(odd) => (1, odd.frame()),
+            Step::Esp(host, esp) => {
+                let (sa, next) = self.esp(host);
+                let port = if matches!(esp, Esp::WrongPort) { RED } else { BLACK };
+                return (port, esp.frame(&sa, next));
+            }
+            _ => {
+                let back = Packet::towards(Site::West, false, 20).bytes();
+                return match self.site {
+                    Site::West => (BLACK, self.sealed(1, &back)),
+                    Site::East => (RED, frame(RED, &back)),
+                };
+            }
+        };
+        match self.site {
+            Site::West if matches!(step, Step::Odd(Odd::WrongPort)) => (BLACK, there),
+            Site::West => (RED, there),
+            // All that is behind the link header has been sealed.
+            Site::East => (BLACK, self.sealed(host, &there[14..])),
+        }
+    }
+
+    /// The SA by which packets come to a host, and the number of the next.
+    fn esp(&mut self, host: u8) -> (SaConfig, &mut u64) {
+        let has_own = self.site == Site::East && self.case.own.is_some();
+        let (sa, at) = match self.site {
+            Site::East => (self.case.sa_to(u32::from(host) + 1), host),
+            Site::West => (self.case.tunnel.sa(Site::West), 0),
+        };
+        (sa, &mut self.next[if has_own { usize::from(at) } else { 0 }])
+    }
+
+    pub fn sealed(&mut self, host: u8, inner: &[u8]) -> Vec<u8> {
+        let (sa, next) = self.esp(host);
+        *next += 1;
+        let next_header = if inner[0] >> 4 == 6 { protocol::IPV6 } else { protocol::IPV4 };
+        Seal { next_header, ..Seal::sequence(*next - 1) }.frame(&sa, inner)
+    }
+}
