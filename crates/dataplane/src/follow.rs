@@ -3,7 +3,7 @@
 //! Each packet of one fat tunnel is asked the same questions and gives the same answers. Once the other stages
 //! have sealed packets with one SA, or opened some, the worker keeps what they found out as a *trail*: what packets have to
 //! have in common with those to be dealt with as they were, with which SA, and where they leave. Those that have it are
-//! sealed or opened here, each read and written once. Where each packet goes into a tunnel of its own, none follows;
+//! sealed or opened here. Where each packet goes into a tunnel of its own, or comes out of one, none follows;
 //! then those that are as nearly all are go by a *lane*, in fewer steps than the stages have (`lane`).
 //!
 //! ```text

@@ -1,7 +1,13 @@
 //! Packets that are opened just as those before them were.
 //!
-//! Whether a packet follows is only known once it is decrypted. One that does not is parked: it is as `decrypt`
-//! would have left it, its number not accepted yet, and takes its place again where that stage ends.
+//! 1. Is it their SA's? What the window says of its number.
+//! 2. Decrypt it.
+//! 3. Has what was inside in common with those before what it has to?
+//! 4. Its number is accepted, and it leaves.
+//!
+//! Each is a loop over the batch, that it may have the registers for itself. Whether a packet follows is only known once it is
+//! decrypted: from the first on that does not, all are *parked*. They are as `decrypt` would have left them, their
+//! numbers not accepted yet, and take their places again where that stage ends.
 
 use std::net::{IpAddr, Ipv4Addr};
 

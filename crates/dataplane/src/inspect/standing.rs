@@ -17,9 +17,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Sides, check_addresses, inspect_opened};
 use wire::flow::Flow;
 
+use super::{Sides, check_addresses, inspect_opened};
 use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::classify::is_local;
 use crate::policy::{Direction, Policy};
