@@ -100,11 +100,7 @@ fn accept_one(
         return Err(Verdict::InSaExpired);
     }
     // Two copies of one packet may both have passed `open`; one of them stops here.
-    let committed = match alone {
-        true => sa.replay().commit_alone(slot.sequence),
-        false => sa.replay().commit(slot.sequence),
-    };
-    committed.map_err(refusal)?;
+    sa.replay().commit_as(slot.sequence, alone).map_err(refusal)?;
     if sa.hot().encapsulated {
         note_move(slot, sa, turn);
         slot.flaw = content::take(slot, sa).err();

@@ -24,9 +24,7 @@ pub(crate) fn decrypt(slots: &mut [Slot<'_>]) {
         keys::step(slots, at, need);
         let slot = &mut slots[at];
         let Some(sa) = slot.inbound.filter(|_| slot.verdict.is_none()) else { continue };
-        if decrypt_one(slot, sa) != Some(true) {
-            slot.refuse(Some(sa), Verdict::IntegrityFailed);
-        } else if !sa.hot().encapsulated {
+        if decrypt_or_refuse(slot, sa) && !sa.hot().encapsulated {
             // One behind: what was only just decrypted would keep the processor waiting.
             if let Some(before) = decrypted.replace(at) {
                 take_content(&mut slots[before]);
@@ -52,11 +50,21 @@ fn take_content(slot: &mut Slot<'_>) {
     }
 }
 
+/// Decrypts a packet, which ends here if it is not authentic; whether it is.
+#[inline(always)]
+pub(crate) fn decrypt_or_refuse(slot: &mut Slot<'_>, sa: &Sa) -> bool {
+    let is_authentic = decrypt_one(slot, sa) == Some(true);
+    if !is_authentic {
+        slot.refuse(Some(sa), Verdict::IntegrityFailed);
+    }
+    is_authentic
+}
+
 /// Decrypts one packet that [`open`](crate::open::open) let pass: whether it is authentic, or `None`
 /// if there is no ESP.
 #[inline(always)]
 #[must_use = "a packet that is not authentic must go no further"]
-pub(crate) fn decrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<bool> {
+fn decrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<bool> {
     let hot = sa.hot();
     let payload = slot.frame.bytes_mut().get_mut(usize::from(slot.esp_at)..)?;
     let packet = esp::Packet::parse(payload).ok()?;

@@ -172,7 +172,7 @@ impl Trails {
 
     /// Whether a trail of opened packets may take the place of the one that is there, if one is.
     fn may_leave_trail(&self, version: u64) -> bool {
-        !self.opened.as_ref().is_some_and(|trail| trail.rests(version))
+        !self.opened.as_ref().is_some_and(|trail| trail.hours.are_paused(version))
     }
 
     /// Takes note of what became of a batch, where none of it followed.
@@ -192,12 +192,12 @@ impl Trails {
         // Packets of one port lie together: those of the first port and of the last.
         for at in [0, slots.len() - 2] {
             let pair = [&slots[at], &slots[at + 1]];
-            if !self.sealing.as_ref().is_some_and(|lane| lane.is_of(version))
+            if !self.sealing.as_ref().is_some_and(|lane| lane.hours.are_of(version))
                 && let Some(lane) = lane::sealing::Lane::of(pair[1], version, view)
             {
                 self.sealing = Some(lane);
             }
-            if !self.opening.as_ref().is_some_and(|lane| lane.is_of(version))
+            if !self.opening.as_ref().is_some_and(|lane| lane.hours.are_of(version))
                 && let Some(lane) = lane::opening::Lane::of(pair[1], version, view)
             {
                 self.opening = Some(lane);
@@ -217,10 +217,51 @@ impl Trails {
     }
 }
 
-/// What packets have in common that follow each other, and where they leave.
-struct Like {
+/// Batches that go by after one of which next to nothing came through.
+const PAUSE: u32 = 15;
+
+/// When packets may come, or follow.
+struct Hours {
     /// The version of the view that says so.
     version: u64,
+    /// Batches that go by.
+    pause: u32,
+}
+
+impl Hours {
+    fn of(version: u64) -> Hours {
+        Hours { version, pause: 0 }
+    }
+
+    /// Whether they are those of a version of the view.
+    fn are_of(&self, version: u64) -> bool {
+        self.version == version
+    }
+
+    /// Whether batches of that version go by.
+    fn are_paused(&self, version: u64) -> bool {
+        self.are_of(version) && self.pause != 0
+    }
+
+    /// Whether the packets of a batch may come, now that it is there.
+    #[inline]
+    fn open(&mut self, version: u64) -> bool {
+        if self.version != version {
+            return false;
+        }
+        let Some(pause) = self.pause.checked_sub(1) else { return true };
+        self.pause = pause;
+        false
+    }
+
+    /// After a batch of which next to nothing came through.
+    fn pause(&mut self) {
+        self.pause = PAUSE;
+    }
+}
+
+/// What packets have in common that follow each other, and where they leave.
+struct Like {
     /// The port that they come in by, and its address as bits.
     ingress: u16,
     mac: u64,
@@ -241,7 +282,7 @@ struct Known(Option<u32>);
 
 impl Like {
     /// What a packet has in common with others; `None` if it is of a kind that none follows.
-    fn of(slot: &Slot<'_>, version: u64, mask: Words, way: Way, view: &View) -> Option<Like> {
+    fn of(slot: &Slot<'_>, mask: Words, way: Way, view: &View) -> Option<Like> {
         if !slot.flow.src.is_ipv4() || slot.flow.fragment != Fragment::Whole {
             return None;
         }
@@ -249,7 +290,7 @@ impl Like {
         let flow = words(&slot.flow).under(mask);
         let (mask_ends, ends) = (mask.ends(), flow.ends());
         let knows_beginnings = mask.has_beginnings() && !may_be_martians(&slot.flow);
-        Some(Like { version, ingress, mac, mask, flow, mask_ends, ends, knows_beginnings, way })
+        Some(Like { ingress, mac, mask, flow, mask_ends, ends, knows_beginnings, way })
     }
 
     /// The header of a packet as it came in, if it is plain and came by the port.

@@ -83,20 +83,21 @@ pub(crate) fn plain(frame: &Frame, mac: u64) -> Option<Flow> {
 /// The header of such a packet.
 #[inline(always)]
 pub(crate) fn plain_header(frame: &Frame, mac: u64) -> Option<ipv4::Plain> {
+    flow::plain_header_v4(behind_link(frame, mac)?)
+}
+
+/// What is behind the link header of a packet of IPv4 for us, without a tag.
+#[inline(always)]
+fn behind_link(frame: &Frame, mac: u64) -> Option<&[u8]> {
     let (link, packet) = ethernet::Header::over(frame.bytes()).ok()?;
-    if link.destination.bits() != mac || link.ethertype() != EtherType::IPV4 {
-        return None;
-    }
-    flow::plain_header_v4(packet)
+    let is_ours = link.destination.bits() == mac && link.ethertype() == EtherType::IPV4;
+    is_ours.then_some(packet)
 }
 
 /// The outer header of such a packet with ESP in it, and what follows that header.
 #[inline(always)]
 pub(crate) fn plain_esp(frame: &Frame, mac: u64) -> Option<(ipv4::Plain, esp::Packet<'_>)> {
-    let (link, packet) = ethernet::Header::over(frame.bytes()).ok()?;
-    if link.destination.bits() != mac || link.ethertype() != EtherType::IPV4 {
-        return None;
-    }
+    let packet = behind_link(frame, mac)?;
     let header = flow::plain_esp_header_v4(packet)?;
     let esp = packet.get(ipv4::HEADER_LEN..usize::from(header.total_len()))?;
     Some((header, esp::Packet::parse(esp).ok()?))

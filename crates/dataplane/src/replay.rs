@@ -162,6 +162,12 @@ impl Replay {
         Ok(())
     }
 
+    /// Either of the two: `alone` for a caller beside whom nobody writes.
+    #[inline(always)]
+    pub(crate) fn commit_as(&self, sequence: u64, alone: bool) -> Result<(), Refusal> {
+        if alone { self.commit_alone(sequence) } else { self.commit(sequence) }
+    }
+
     /// As [`commit`](Replay::commit), for a caller beside whom nobody writes.
     #[inline]
     pub(crate) fn commit_alone(&self, sequence: u64) -> Result<(), Refusal> {

@@ -11,36 +11,3 @@ pub(super) mod sealing;
 /// Packets for which it is worth it, where others come behind them: fewer would wait for their memory one after the
 /// other.
 const WORTH: usize = 8;
-
-/// Batches that go by after one of which next to nothing came through.
-const PAUSE: u32 = 15;
-
-/// When packets may come.
-struct Hours {
-    /// The version of the view that says so.
-    version: u64,
-    /// Batches that go by.
-    pause: u32,
-}
-
-impl Hours {
-    fn of(version: u64) -> Hours {
-        Hours { version, pause: 0 }
-    }
-
-    /// Whether the packets of a batch may come, now that it is there.
-    #[inline]
-    fn open(&mut self, version: u64) -> bool {
-        if self.version != version {
-            return false;
-        }
-        let Some(pause) = self.pause.checked_sub(1) else { return true };
-        self.pause = pause;
-        false
-    }
-
-    /// After a batch of which next to nothing came through.
-    fn pause(&mut self) {
-        self.pause = PAUSE;
-    }
-}

@@ -14,11 +14,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use wire::{ethernet, ipv4};
 use xsk::Frame;
 
-use super::{Known, Like, accepts_all};
+use super::{Hours, Known, Like, accepts_all};
 use crate::batch::{Slot, Turn, is_same};
 use crate::claim::Access;
 use crate::content;
-use crate::decrypt::decrypt_one;
+use crate::decrypt::decrypt_or_refuse;
 use crate::fib::Route;
 use crate::inspect::{Standing, is_welcome};
 use crate::open::refusal;
@@ -33,9 +33,6 @@ use crate::verdict::Verdict;
 use crate::view::View;
 use crate::vrfs::MAIN;
 
-/// Batches that go by after one of which most turned out to be others.
-const PAUSE: u32 = 15;
-
 /// What became of the packets before.
 pub(super) struct Trail {
     /// What those have in common with them that are to follow, once they are opened.
@@ -46,8 +43,7 @@ pub(super) struct Trail {
     name: u64,
     /// The number of the policy that lets them in; `None` if everything that comes through the SA is welcome.
     policy: Option<u32>,
-    /// Batches that go by.
-    pause: u32,
+    pub(super) hours: Hours,
 }
 
 /// Who opens the packets of a trail in this turn.
@@ -90,10 +86,10 @@ impl Trail {
             },
             _ => None,
         };
-        let like = Like::of(last, version, mask, way_of(last, view, turn)?, view)?;
+        let like = Like::of(last, mask, way_of(last, view, turn)?, view)?;
         let (spi, IpAddr::V4(destination)) = (sa.hot().spi, sa.destination()) else { return None };
         let [_, name] = ipv4::Plain::ends_of(0, 0, destination.to_bits(), spi);
-        let trail = Trail { like, spi, destination, name, policy, pause: 0 };
+        let trail = Trail { like, spi, destination, name, policy, hours: Hours::of(version) };
         trail.opener(view, turn).is_some_and(|opener| is_same(Some(opener.sa), sa)).then_some(trail)
     }
 
@@ -106,11 +102,8 @@ impl Trail {
         turn: &Turn<'_>,
     ) -> (usize, usize) {
         let leads = |slot: &Slot<'_>| self.names(slot).is_some();
-        if self.like.version != version || !slots.first().is_some_and(leads) {
-            return (0, 0);
-        }
-        if let Some(pause) = self.pause.checked_sub(1) {
-            self.pause = pause;
+        let leads = self.hours.are_of(version) && slots.first().is_some_and(leads);
+        if !leads || !self.hours.open(version) {
             return (0, 0);
         }
         let Some(Opener { sa, policy }) = self.opener(view, turn) else { return (0, 0) };
@@ -125,14 +118,9 @@ impl Trail {
         self.accept(slots, sa, policy, turn);
         others.iter_mut().for_each(|slot| park(slot, sa));
         if looked < others.len() {
-            self.pause = PAUSE;
+            self.hours.pause();
         }
         (looked, others.len())
-    }
-
-    /// Whether batches of a version of the view go by, as next to nothing followed that looked as if it did.
-    pub(super) fn rests(&self, version: u64) -> bool {
-        self.like.version == version && self.pause != 0
     }
 
     /// Who opens in this turn, if what comes through the SA is still welcome.
@@ -173,12 +161,9 @@ impl Trail {
         for slot in slots {
             let Some((outer, received)) = self.names(slot) else { break };
             let Ok(sequence) = sa.replay().check(received) else { break };
-            let len = usize::from(outer.total_len());
-            if slot.frame.narrow(ethernet::HEADER_LEN, len).is_none() {
+            if take_up(slot, outer.total_len(), outer.tos(), sequence).is_none() {
                 break;
             }
-            (slot.sequence, slot.esp_at, slot.flow.tos) =
-                (sequence, ipv4::HEADER_LEN as u16, outer.tos());
             packets += 1;
         }
         packets
@@ -231,13 +216,20 @@ impl Trail {
     }
 }
 
+/// Leaves a packet as `open` would have: of so many bytes behind its link header, with that type of service and number. `None`,
+/// and no change, if there are fewer.
+#[inline(always)]
+pub(super) fn take_up(slot: &mut Slot<'_>, len: u16, tos: u8, sequence: u64) -> Option<()> {
+    slot.frame.narrow(ethernet::HEADER_LEN, usize::from(len))?;
+    (slot.sequence, slot.esp_at, slot.flow.tos) = (sequence, ipv4::HEADER_LEN as u16, tos);
+    Some(())
+}
+
 /// Decrypts packets of one SA.
 #[inline(always)]
 fn decrypt(slots: &mut [Slot<'_>], sa: &Sa) {
     for slot in slots {
-        if decrypt_one(slot, sa) != Some(true) {
-            slot.refuse(Some(sa), Verdict::IntegrityFailed);
-        }
+        decrypt_or_refuse(slot, sa);
     }
 }
 
@@ -252,7 +244,7 @@ pub(super) fn take_hop(frame: &mut Frame) -> Result<(), Verdict> {
 
 /// Leaves a packet that was decrypted as `decrypt` would have.
 #[cold]
-fn park<'v>(slot: &mut Slot<'v>, sa: &'v Sa) {
+pub(super) fn park<'v>(slot: &mut Slot<'v>, sa: &'v Sa) {
     slot.inbound = Some(sa);
     if slot.verdict.is_none() {
         slot.flaw = content::take(slot, sa).err();

@@ -18,6 +18,8 @@ use crate::vrfs::MAIN;
 
 /// What became of the packets before.
 pub(super) struct Trail {
+    /// The version of the view that says so.
+    version: u64,
     /// What those have in common with them that are to follow.
     like: Like,
     /// The number of the policy that protects them; `None` if their route leads into a tunnel.
@@ -66,8 +68,8 @@ impl Trail {
             }
             _ => return None,
         };
-        let like = Like::of(last, version, mask, way_of(last, view, turn)?, view)?;
-        let trail = Trail { like, policy, slot };
+        let like = Like::of(last, mask, way_of(last, view, turn)?, view)?;
+        let trail = Trail { version, like, policy, slot };
         trail.sealer(view).is_some_and(|sealer| is_same(Some(sealer.sa), sa)).then_some(trail)
     }
 
@@ -81,7 +83,7 @@ impl Trail {
     ) -> usize {
         let mut known = Known::default();
         let Some((first, later)) = slots.split_at_mut_checked(1) else { return 0 };
-        if self.like.version != version || self.followers(first, &mut known, view) == 0 {
+        if self.version != version || self.followers(first, &mut known, view) == 0 {
             return 0;
         }
         let Some(Sealer { sa, template, policy }) = self.sealer(view) else { return 0 };

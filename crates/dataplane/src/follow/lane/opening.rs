@@ -17,14 +17,14 @@ mod inside;
 use arrayvec::ArrayVec;
 use wire::{ethernet, flow, ipv4};
 
+use super::WORTH;
 use super::inquiry::quickly;
-use super::{Hours, WORTH};
 use crate::batch::{BATCH_PACKETS, Slot, Turn, is_same};
 use crate::claim::Access;
 use crate::classify::is_local;
-use crate::content;
-use crate::decrypt::decrypt_one;
-use crate::follow::opening::{is_plain, take_hop};
+use crate::decrypt::decrypt_or_refuse;
+use crate::follow::Hours;
+use crate::follow::opening::{is_plain, park, take_hop, take_up};
 use crate::keys;
 use crate::open::refusal;
 use crate::parse::{self, LastMac};
@@ -39,7 +39,7 @@ use inside::{Answers, Inside};
 
 /// That ESP may come here.
 pub(in crate::follow) struct Lane {
-    hours: Hours,
+    pub(in crate::follow) hours: Hours,
 }
 
 /// A packet's SA, which was asked for, and the number that it shows.
@@ -63,11 +63,6 @@ impl Lane {
         };
         let is_it = is_plain(sa) && is_let_in && (out.is_silent() || quickly(&out).is_some());
         is_it.then(|| Lane { hours: Hours::of(version) })
-    }
-
-    /// Whether it is there in a version of the view.
-    pub(in crate::follow) fn is_of(&self, version: u64) -> bool {
-        self.hours.version == version
     }
 
     /// Opens those of the first packets that may come here: how many, and how many behind them are to be parked.
@@ -160,11 +155,9 @@ fn check_all<'v>(
     for (slot, named) in slots.iter_mut().zip(named) {
         let Some(sa) = slot.inbound.filter(|sa| sa.access(turn) != Access::Wait) else { break };
         let Ok(sequence) = sa.replay().check(named.received) else { break };
-        if slot.frame.narrow(ethernet::HEADER_LEN, named.len.into()).is_none() {
+        if take_up(slot, named.len, named.tos, sequence).is_none() {
             break;
         }
-        (slot.sequence, slot.esp_at, slot.flow.tos) =
-            (sequence, ipv4::HEADER_LEN as u16, named.tos);
         checked += 1;
     }
     checked
@@ -184,8 +177,12 @@ fn open<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) -> usiz
     let looked = inside.look_at_all(slots);
     let accepted = accept_all(&mut slots[..looked], &inside, view, turn);
     let (plain, other) = slots[accepted..].split_at_mut(looked - accepted);
-    plain.iter_mut().for_each(|slot| park(slot, true));
-    other.iter_mut().for_each(|slot| park(slot, false));
+    plain.iter_mut().for_each(park_plain);
+    for slot in other {
+        if let Some(sa) = slot.inbound {
+            park(slot, sa);
+        }
+    }
     accepted
 }
 
@@ -196,24 +193,19 @@ fn decrypt<'v>(slots: &mut [Slot<'v>]) {
     for at in 0..slots.len() {
         keys::step(slots, at, need);
         let slot = &mut slots[at];
-        if let Some(sa) = slot.inbound
-            && decrypt_one(slot, sa) != Some(true)
-        {
-            slot.refuse(Some(sa), Verdict::IntegrityFailed);
+        if let Some(sa) = slot.inbound {
+            decrypt_or_refuse(slot, sa);
         }
     }
 }
 
-/// Leaves a packet as `decrypt` would have: one whose content was looked at, and was as nearly all is, or any other.
+/// What [`park`] does, for a packet whose content was looked at and is as nearly all is.
 #[cold]
-fn park(slot: &mut Slot<'_>, is_plain: bool) {
-    let Some(sa) = slot.inbound.filter(|_| slot.verdict.is_none()) else { return };
-    if is_plain {
-        if let Some(header) = slot.frame.bytes().first_chunk() {
-            slot.flow = flow::of_plain_v4(&ipv4::Plain::reread(header));
-        }
-    } else {
-        slot.flaw = content::take(slot, sa).err();
+fn park_plain(slot: &mut Slot<'_>) {
+    if slot.verdict.is_none()
+        && let Some(header) = slot.frame.bytes().first_chunk()
+    {
+        slot.flow = flow::of_plain_v4(&ipv4::Plain::reread(header));
     }
 }
 
@@ -252,11 +244,7 @@ fn accept<'v>(
     turn: &mut Turn<'_>,
 ) -> Result<(), Verdict> {
     let alone = sa.access(turn) == Access::Alone;
-    let committed = match alone {
-        true => sa.replay().commit_alone(slot.sequence),
-        false => sa.replay().commit(slot.sequence),
-    };
-    if let Err(refused) = committed {
+    if let Err(refused) = sa.replay().commit_as(slot.sequence, alone) {
         sa.count_error(refusal(refused));
         return Err(refusal(refused));
     }

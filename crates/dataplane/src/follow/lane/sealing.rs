@@ -11,13 +11,12 @@
 
 mod find;
 
-use super::Hours;
 use super::inquiry::quickly;
 use crate::batch::{Slot, Turn, is_same};
 use crate::claim::Access;
 use crate::encrypt::TAIL_LEN_MAX;
 use crate::envelope;
-use crate::follow::seal;
+use crate::follow::{Hours, seal};
 use crate::keys;
 use crate::parse;
 use crate::policy::{Direction, Policy};
@@ -37,7 +36,7 @@ enum By {
 
 /// That packets in clear may come here.
 pub(in crate::follow) struct Lane {
-    hours: Hours,
+    pub(in crate::follow) hours: Hours,
     by: By,
 }
 
@@ -55,11 +54,6 @@ impl Lane {
             _ => return None,
         };
         Some(Lane { hours: Hours::of(version), by })
-    }
-
-    /// Whether it is there in a version of the view.
-    pub(in crate::follow) fn is_of(&self, version: u64) -> bool {
-        self.hours.version == version
     }
 
     /// Seals those of the first packets that may come here; how many.
