@@ -66,6 +66,8 @@ fn the_owner_competes_for_its_own_work() {
 struct Version {
     number: u64,
     freed: Arc<UnsafeCell<bool>>,
+    /// Of a size that nothing else here has, so that a version is where one was freed.
+    _room: [u64; 50],
 }
 
 // SAFETY: what is read and written without a lock is watched by loom, which is the point.
@@ -76,7 +78,7 @@ unsafe impl Sync for Version {}
 
 impl Version {
     fn new(number: u64) -> Version {
-        Version { number, freed: Arc::new(UnsafeCell::new(false)) }
+        Version { number, freed: Arc::new(UnsafeCell::new(false)), _room: [0; 50] }
     }
 
     fn read(&self) -> u64 {
@@ -122,6 +124,28 @@ fn a_reader_that_rests_keeps_nothing_and_wakes_to_what_is_alive() {
         publisher.reclaim();
         let seen = thread.join().unwrap();
         assert!(seen == 1 || seen == 2);
+    });
+}
+
+#[test]
+fn a_number_is_one_versions_across_rests() {
+    loom::model(|| {
+        let mut publisher = Publisher::new(Version::new(1));
+        let mut reader = publisher.reader();
+        let (_, first) = reader.enter_numbered();
+        reader.rest();
+        let thread = thread::spawn(move || {
+            let (version, number) = reader.enter_numbered();
+            assert!(
+                version.read() == 1 || number != first,
+                "{number} again, of {}",
+                version.read()
+            );
+        });
+        publisher.publish(Version::new(2));
+        // Where the first one was, if that is freed.
+        publisher.publish(Version::new(3));
+        thread.join().unwrap();
     });
 }
 

@@ -27,6 +27,7 @@ enum Subject {
     Cipher(cipher::Cipher),
     Path(path::Path),
     Scale(path::Scale),
+    #[command(visible_alias = "policy")]
     Tables(tables::Tables),
     Xfrm(xfrm::Xfrm),
     Control(control::Control),

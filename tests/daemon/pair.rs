@@ -9,6 +9,7 @@
 //! The hosts are kernels: they ping, and they answer for every address of their networks. No daemon
 //! is started here.
 
+use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use lab::topology::{Namespace, Veth};
@@ -19,6 +20,10 @@ use crate::gateway::{Cores, Gateway};
 
 /// How long traffic may take to flow once everything is in place, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The port that bursts come from and go to, and packets of each.
+const BURST_PORT: u16 = 7002;
+const BURST: usize = 64;
 
 /// One of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,6 +204,30 @@ impl Pair {
         }
     }
 
+    /// Sends bursts between the IPv4 networks of these numbers in turn, from the west, until each gateway has dealt with many
+    /// of the packets in fewer steps than with the first.
+    #[track_caller]
+    pub fn follows(&self, networks: &[u8]) {
+        let bind = |address: &str| UdpSocket::bind((address, BURST_PORT)).expect("a socket");
+        // Of what comes nothing is read: what is too much is lost there, behind the gateways.
+        let _sink = self.east.host.scope(|| bind("0.0.0.0")).expect("the namespace");
+        let source = |n: &u8| {
+            let [here, there] = [Side::West, Side::East].map(|side| side.host(*n, false));
+            let source = self.west.host.scope(|| bind(&here)).expect("the namespace");
+            source.connect((there.as_str(), BURST_PORT)).expect("a way");
+            source
+        };
+        let sources: Vec<UdpSocket> = networks.iter().map(source).collect();
+        let followed = || [&self.west, &self.east].map(|end| followed(&end.gateway));
+        let before = followed();
+        self.west.gateway.wait("packets that follow", |_| {
+            for source in sources.iter().cycle().take(BURST) {
+                source.send(&[0x5a; 100]).expect("the host's kernel takes packets");
+            }
+            followed().iter().zip(before).all(|(now, before)| *now >= before + BURST as u64)
+        });
+    }
+
     /// Looks at both ends' links for packets that a tcpdump filter describes while something is done;
     /// there must be none.
     pub fn unseen(&self, filter: &str, during: impl FnOnce()) {
@@ -216,6 +245,13 @@ impl Pair {
     pub fn streams(&self, from: (&Namespace, Option<&str>), to: (&Namespace, &str)) {
         stream(from, to, || account(&self.west.gateway) + &account(&self.east.gateway));
     }
+}
+
+/// Packets that a gateway dealt with as with those before them.
+fn followed(gateway: &Gateway) -> u64 {
+    let workers = gateway.show("workers");
+    let each = workers.as_array().into_iter().flatten();
+    each.filter_map(|worker| worker["followed_packets"].as_u64()).sum()
 }
 
 /// What a gateway did with its packets and where it lost any, what it is doing, and what it logged.

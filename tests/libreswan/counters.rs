@@ -29,6 +29,18 @@ impl Site {
     }
 }
 
+/// Nothing that the daemon says of its SAs and policies keeps packets from the short way, of one tunnel or of many.
+pub fn packets_follow(site: &mut Site) {
+    let networks = [1, 2, 3];
+    site.load(&networks.map(|n| Conn::new(&format!("net{n}"), false, n, false)));
+    for n in networks {
+        site.west.initiate(&format!("net{n}"));
+        site.pair.flows(n, false);
+    }
+    site.pair.follows(&[1]);
+    site.pair.follows(&networks);
+}
+
 pub fn real_counters(site: &mut Site) {
     site.load(&[Conn::new("net", false, 1, false)]);
     site.west.initiate("net");

@@ -81,6 +81,7 @@ scenarios! {
     daemon_is_killed_and_started
     trap_acquires
     real_counters
+    packets_follow
     certificates
     certificates_of_elliptic_curves
     no_dpd_while_traffic_flows

@@ -4,6 +4,21 @@ use crate::daemon::iproute::{Carried, carried};
 use crate::daemon::pair::Side;
 use crate::site::Site;
 
+/// Nothing that the daemon says of its SAs and policies keeps packets from the short way, of one tunnel or of many.
+pub fn packets_follow(site: &mut Site) {
+    let networks = [1, 2, 3];
+    site.load(|connection| {
+        let child = |n: &u8| (format!("net{n}"), *n);
+        networks.iter().map(child).fold(connection, |all, (name, n)| all.child(&name, n, false, ""))
+    });
+    for n in networks {
+        site.west.initiate(&format!("net{n}"));
+        site.pair.flows(n, false);
+    }
+    site.pair.follows(&[1]);
+    site.pair.follows(&networks);
+}
+
 pub fn real_counters(site: &mut Site) {
     site.load(|connection| connection.child("net", 1, false, ""));
     site.west.initiate("net");

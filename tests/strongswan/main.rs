@@ -88,6 +88,7 @@ scenarios! {
         daemon_is_killed_and_started
         trap_acquires
         real_counters
+        packets_follow
         hundred_rekeys_under_load
         encapsulation_forced
         behind_a_nat

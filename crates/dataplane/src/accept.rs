@@ -32,7 +32,7 @@ pub(crate) fn accept(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
         // `open` let none pass that has to wait, and an owner, also one whose packets were out
         // for a few turns, leaves to nobody but all.
         let alone = sa.access(turn) == Access::Alone;
-        let done = if alone && !sa.hot().counted && !sa.hot().encapsulated {
+        let done = if alone && !sa.counts_each(true) && !sa.hot().encapsulated {
             accept_plain(rest, sa, turn)
         } else {
             accept_run(rest, sa, alone, turn)
@@ -41,7 +41,7 @@ pub(crate) fn accept(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
     }
 }
 
-/// What [`accept_run`] does, for an SA without limits and UDP that this worker has for itself, as nearly every one is.
+/// What [`accept_run`] does, for an SA far from limits and without UDP that this worker has for itself, as nearly every one is.
 #[inline(always)]
 fn accept_plain(slots: &mut [Slot<'_>], sa: &Sa, turn: &Turn<'_>) -> usize {
     let (mut done, mut opened) = (0, Opened::default());
@@ -68,7 +68,7 @@ fn accept_plain(slots: &mut [Slot<'_>], sa: &Sa, turn: &Turn<'_>) -> usize {
 fn accept_run(slots: &mut [Slot<'_>], sa: &Sa, alone: bool, turn: &mut Turn<'_>) -> usize {
     let (mut done, mut opened) = (0, Opened::default());
     // Where limits are counted, the packet that finds one reached is told from the one before.
-    let slots_max = if sa.hot().counted { 1 } else { usize::MAX };
+    let slots_max = if sa.counts_each(alone) { 1 } else { usize::MAX };
     for slot in slots.iter_mut().take(slots_max) {
         if slot.verdict.is_some() || !is_same(slot.inbound, sa) {
             break;

@@ -31,11 +31,17 @@ impl Threshold {
         Threshold { packets, bytes, reached: AtomicBool::new(false) }
     }
 
+    /// Whether the limit is reached.
+    fn is_past(&self, packets: u64, bytes: u64) -> bool {
+        packets >= self.packets || bytes >= self.bytes
+    }
+
     /// Whether the limit is reached and was not when this was asked before.
     fn crossed(&self, packets: u64, bytes: u64) -> bool {
-        let reached = packets >= self.packets || bytes >= self.bytes;
         // The load keeps the line shared among workers once the limit is past.
-        reached && !self.reached.load(Relaxed) && !self.reached.swap(true, Relaxed)
+        self.is_past(packets, bytes)
+            && !self.reached.load(Relaxed)
+            && !self.reached.swap(true, Relaxed)
     }
 }
 
@@ -43,6 +49,11 @@ impl Alarm {
     /// An alarm at a soft and at a hard limit, each in packets and bytes.
     pub fn new(token: u64, soft: (u64, u64), hard: (u64, u64)) -> Alarm {
         Alarm { token, soft: Threshold::new(soft), hard: Threshold::new(hard) }
+    }
+
+    /// Whether either limit is reached with these counts.
+    pub(crate) fn is_past(&self, packets: u64, bytes: u64) -> bool {
+        self.soft.is_past(packets, bytes) || self.hard.is_past(packets, bytes)
     }
 
     /// What control calls the SA, if it reached a limit with these counts, and not before.

@@ -141,9 +141,12 @@ impl CounterSnapshot {
     }
 }
 
+/// Adds to a counter that nobody else changes; what it was.
 #[inline]
-pub(crate) fn bump(counter: &AtomicU64, by: u64) {
-    counter.store(counter.load(Relaxed) + by, Relaxed);
+pub(crate) fn bump(counter: &AtomicU64, by: u64) -> u64 {
+    let before = counter.load(Relaxed);
+    counter.store(before + by, Relaxed);
+    before
 }
 
 /// What a policy or an SA was used for. How a policy counts `policy.rs` says, and an SA the ledger.

@@ -14,7 +14,7 @@
 //!
 //! A trail, and the lane, end with their version of the view: of what the view says, no answer is ever out of date. What packets
 //! themselves say, each is asked; whose the SA's words are, every turn. Whatever is out of the ordinary
-//! (limits, VRFs, UDP around ESP, IPv6, packets that wait or are out with other workers) is left to the other
+//! (limits that are near, VRFs, UDP around ESP, IPv6, packets that wait or are out with other workers) is left to the other
 //! stages, and so is each packet that is to be dropped, but for what is not authentic or a replay.
 
 mod lane;

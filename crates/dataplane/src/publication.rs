@@ -58,12 +58,14 @@ pub struct Publisher<T> {
 pub struct Reader<T> {
     shared: Arc<Shared<T>>,
     seen: Arc<Seen>,
-    /// What `enter` gave last; null before the first, and while resting.
+    /// What `enter` gave last; null before the first. Another's while `is_resting`, or nobody's.
     held: *const T,
     /// The epoch declared with it.
     epoch: u64,
     /// Counts the versions that it gave.
     number: u64,
+    /// Nothing is held, and nothing has to be kept: before the first `enter`, and between `rest` and the next one.
+    is_resting: bool,
     holding: bool,
 }
 
@@ -90,7 +92,7 @@ impl<T: Send + Sync> Publisher<T> {
         let seen = Arc::new(Seen(AtomicU64::new(epoch)));
         readers.push(seen.clone());
         let (shared, held) = (self.shared.clone(), std::ptr::null());
-        Reader { shared, seen, held, epoch, number: 0, holding: false }
+        Reader { shared, seen, held, epoch, number: 0, is_resting: true, holding: false }
     }
 
     /// Makes a version the current one. Workers take it at their next turn.
@@ -147,8 +149,8 @@ impl<T> Reader<T> {
         self.enter_numbered().0
     }
 
-    /// The same, and a number that another version has never had, nor has it another as long as it is current: what
-    /// was found out by it need not be asked again while that is the number.
+    /// The same, and a number that another version has never had, nor has it another as long as it is current, whether the
+    /// reader rests or not: what was found out by it need not be asked again while that is the number.
     #[inline]
     pub fn enter_numbered(&mut self) -> (&T, u64) {
         if !self.holding {
@@ -156,16 +158,22 @@ impl<T> Reader<T> {
             self.epoch = self.shared.epoch.load(Acquire);
             // `Release`: our use of the last version happened before this word is read.
             self.seen.0.store(self.epoch, Release);
-            if self.held.is_null() {
+            if self.is_resting {
                 // The word above must be out before the pointer is loaded: either `reclaim` reads it,
                 // or we load what it published last.
                 fence(SeqCst);
             }
             self.held = self.shared.current.load(Acquire);
+            let mut epoch = self.epoch;
+            if std::mem::take(&mut self.is_resting) {
+                // What was held may have been freed meanwhile, and another version may be where it was. Then the
+                // publication that replaced it was counted before that one was swapped in.
+                epoch = self.shared.epoch.load(Acquire);
+            }
             // The pointer alone may lead to another version where a freed one was; but none is freed that was
             // held all the while that this epoch was declared. The epoch alone is counted a moment later
             // than the pointer is swapped.
-            self.number += u64::from(self.held != held || self.epoch != declared);
+            self.number += u64::from(self.held != held || epoch != declared);
         }
         // SAFETY: the pointer is not null and came from `Box::into_raw`. The version it names is
         // freed only after this reader has seen a later epoch than the one stored above, which
@@ -178,7 +186,7 @@ impl<T> Reader<T> {
     /// who were lent parts of it. Without effect before the first `enter` and after a rest.
     #[inline]
     pub fn hold(&mut self, on: bool) {
-        self.holding = on && !self.held.is_null();
+        self.holding = on && !self.is_resting;
     }
 
     /// Whether something was published since the version that is held.
@@ -191,7 +199,7 @@ impl<T> Reader<T> {
     /// is replaced meanwhile need not wait for this reader. Not while it is held.
     pub fn rest(&mut self) {
         if !self.holding {
-            self.held = std::ptr::null();
+            self.is_resting = true;
             self.seen.0.store(RESTING, Release);
         }
     }

@@ -10,6 +10,7 @@
 //! control's business; the hard limits in packets and bytes are enforced here, to the packet.
 
 mod carries;
+mod limits;
 mod numbers;
 mod rare;
 mod settings;
@@ -37,6 +38,7 @@ use crate::selector::Selector;
 use crate::verdict::Verdict;
 
 use carries::Carries;
+use limits::{Distance, LOOK_PACKETS};
 pub(crate) use numbers::Numbers;
 use rare::Rare;
 pub use settings::{HardLimits, Mode, SaConfig, SaError, SaFlags, SaStats};
@@ -89,9 +91,8 @@ pub(crate) struct Hot {
     pub(crate) salt: [u8; 4],
     pub(crate) flags: SaFlags,
     pub(crate) mode: Mode,
-    /// Whether a packet may find a hard limit reached, or reach a limit that control wants to hear
-    /// of: then packets are taken one by one.
-    pub(crate) counted: bool,
+    /// From its limits in packets and bytes.
+    distance: Distance,
     carries: Carries,
     /// Whether there is UDP around its ESP.
     pub(crate) encapsulated: bool,
@@ -173,7 +174,7 @@ impl Sa {
         if alarm.is_some() || self.rare.is_some() {
             let rare = self.rare.get_or_insert_default();
             rare.alarm = alarm;
-            self.hot.counted = rare.is_counted();
+            self.measure();
         }
         self
     }
@@ -204,7 +205,7 @@ impl Sa {
             salt: config.salt,
             flags: config.flags,
             mode: config.mode,
-            counted: rare.is_counted(),
+            distance: Distance::default(),
             carries: Carries::of(config.selector.as_ref()),
             encapsulated: config.encapsulation.is_some(),
             if_id: config.if_id,
@@ -214,9 +215,11 @@ impl Sa {
             copied_tos: ecn::copied(&config.flags),
         };
         let (reqid, encapsulation) = (config.reqid, config.encapsulation);
-        let is_rare = hot.counted || hot.carries == Carries::Selected;
+        let is_rare = rare.has_limits() || hot.carries == Carries::Selected;
         let rare = is_rare.then(|| Box::new(rare));
-        Ok(Sa { runtime, rare, reqid, encapsulation, room: [0; 2], hot })
+        let mut sa = Sa { runtime, rare, reqid, encapsulation, room: [0; 2], hot };
+        sa.measure();
+        Ok(sa)
     }
 
     /// Gives the SA initialization vectors, so that it may seal. Once per runtime; again is free.
@@ -354,33 +357,13 @@ impl Sa {
         }
     }
 
-    /// Whether a hard limit is reached.
-    #[inline]
-    pub fn expired(&self) -> bool {
-        // Most SAs have no such limit: for them nothing behind the hot lines is read, which no packet asks for
-        // ahead of time.
-        self.hot.counted && self.limit_reached()
-    }
-
-    #[cold]
-    fn limit_reached(&self) -> bool {
-        let words = self.words();
-        self.rare.as_ref().is_some_and(|rare| rare.is_over(words.packets(), words.bytes()))
-    }
-
     /// Counts packets sealed or opened: `alone` for the worker that has claimed the SA.
     #[inline]
     pub fn count(&self, packets: u64, inner_bytes: u64, now_ns: u64, alone: bool) {
-        self.words().count(packets, inner_bytes, now_ns, alone);
-    }
-
-    /// What control calls the SA, if the packet counted last made it reach a limit that control
-    /// wants to hear of.
-    #[inline]
-    pub(crate) fn limit_crossed(&self) -> Option<u64> {
-        self.hot.counted.then_some(())?;
-        let entry = self.words();
-        self.rare.as_ref()?.alarm.as_ref()?.crossed(entry.packets(), entry.bytes())
+        let before = self.words().count(packets, inner_bytes, now_ns, alone);
+        if (before ^ (before + packets)) >= LOOK_PACKETS {
+            self.look_at_limits();
+        }
     }
 
     /// Counts a packet of this SA that died.

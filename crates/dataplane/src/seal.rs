@@ -51,8 +51,8 @@ pub(crate) fn seal(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
             keep_back(rest, sa, turn);
             continue;
         }
-        // Nearly every SA has no limits, and is this worker's alone.
-        if access == Access::Alone && !sa.hot().counted {
+        // Nearly every SA is far from limits, and this worker's alone.
+        if access == Access::Alone && !sa.counts_each(true) {
             // Among many SAs mostly each packet has another.
             let is_one = rest.get(1).is_none_or(|next| !is_same(next.outbound, sa));
             if is_one {
@@ -64,14 +64,15 @@ pub(crate) fn seal(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
             }
             continue;
         }
-        let run = fit_run(rest, sa);
+        let alone = access == Access::Alone;
+        let run = fit_run(rest, sa, alone);
         let (now, later) = rest.split_at_mut(run.slots);
-        number_run(now, &run, sa, access == Access::Alone, turn);
+        number_run(now, &run, sa, alone, turn);
         rest = later;
     }
 }
 
-/// What [`fit_run`] and [`number_run`] do, in one go, for an SA without limits that this worker has for itself.
+/// What [`fit_run`] and [`number_run`] do, in one go, for an SA far from limits that this worker has for itself.
 /// How many slots are done with, at least one.
 #[inline(always)]
 fn number_alone(slots: &mut [Slot<'_>], sa: &Sa, turn: &Turn<'_>) -> usize {
@@ -105,7 +106,7 @@ fn number_alone(slots: &mut [Slot<'_>], sa: &Sa, turn: &Turn<'_>) -> usize {
     done
 }
 
-/// What [`fit_run`] and [`number_run`] do, for a packet alone of an SA without limits that this worker has
+/// What [`fit_run`] and [`number_run`] do, for a packet alone of an SA far from limits that this worker has
 /// for itself.
 #[inline]
 fn number_one(slot: &mut Slot<'_>, sa: &Sa, turn: &Turn<'_>) {
@@ -145,11 +146,11 @@ struct Fitting {
 
 /// The next run of an SA's packets: do they have room, in front and behind?
 #[inline]
-fn fit_run(slots: &mut [Slot<'_>], sa: &Sa) -> Fitting {
+fn fit_run(slots: &mut [Slot<'_>], sa: &Sa, alone: bool) -> Fitting {
     let expired = sa.expired();
     let room = Room::of(sa.hot());
     // Where limits are counted, the packet that finds one reached is told from the one before.
-    let slots_max = if sa.hot().counted { 1 } else { usize::MAX };
+    let slots_max = if sa.counts_each(alone) { 1 } else { usize::MAX };
     let mut run = Fitting { slots: 0, packets: 0, bytes: 0 };
     for slot in slots.iter_mut().take(slots_max) {
         if slot.verdict.is_some() || !is_same(slot.outbound, sa) {

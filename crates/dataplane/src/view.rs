@@ -178,6 +178,8 @@ mod tests {
             let (entered, number) = reader.enter_numbered();
             assert_eq!((entered.generation, number > last), (generation, true));
             assert_eq!(reader.enter_numbered().1, number, "the same version");
+            reader.rest();
+            assert_eq!(reader.enter_numbered().1, number, "the same version after a rest");
             last = number;
             publisher.publish(view(generation + 1));
             publisher.reclaim();

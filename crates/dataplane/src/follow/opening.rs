@@ -16,7 +16,6 @@ use xsk::Frame;
 
 use super::{Hours, Known, Like, accepts_all};
 use crate::batch::{Slot, Turn, is_same};
-use crate::claim::Access;
 use crate::content;
 use crate::decrypt::decrypt_or_refuse;
 use crate::fib::Route;
@@ -107,7 +106,7 @@ impl Trail {
             return (0, 0);
         }
         let Some(Opener { sa, policy }) = self.opener(view, turn) else { return (0, 0) };
-        if sa.hot().counted || sa.access(turn) != Access::Alone {
+        if sa.free_access(turn) != Some(true) {
             return (0, 0);
         }
         let followers = self.followers(slots, sa);

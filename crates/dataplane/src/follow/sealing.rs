@@ -4,7 +4,6 @@ use wire::ipv4;
 
 use super::{Known, Like, accepts_all, seal};
 use crate::batch::{Slot, Turn, is_same};
-use crate::claim::Access;
 use crate::envelope;
 use crate::fib::Fib;
 use crate::policy::{Direction, Kind, Policy, Words};
@@ -88,7 +87,7 @@ impl Trail {
         }
         let Some(Sealer { sa, template, policy }) = self.sealer(view) else { return 0 };
         let hot = sa.hot();
-        if hot.counted || sa.access(turn) != Access::Alone {
+        if sa.free_access(turn) != Some(true) {
             return 0;
         }
         let packets = 1 + self.followers(later, &mut known, view);

@@ -97,16 +97,16 @@ impl Words {
         &self.head[word::CLAIM]
     }
 
-    /// Counts packets: `alone` if nobody else may.
+    /// Counts packets: `alone` if nobody else may. How many there were before.
     #[inline]
-    pub(crate) fn count(&self, packets: u64, bytes: u64, now_ns: u64, alone: bool) {
-        if alone {
-            bump(&self.head[word::PACKETS], packets);
+    pub(crate) fn count(&self, packets: u64, bytes: u64, now_ns: u64, alone: bool) -> u64 {
+        let before = if alone {
             bump(&self.head[word::BYTES], bytes);
+            bump(&self.head[word::PACKETS], packets)
         } else {
-            self.head[word::PACKETS].fetch_add(packets, Relaxed);
             self.head[word::BYTES].fetch_add(bytes, Relaxed);
-        }
+            self.head[word::PACKETS].fetch_add(packets, Relaxed)
+        };
         let now = tick(now_ns);
         let uses = self.head[word::USES].load(Relaxed);
         if u64::from(uses as u32) != now {
@@ -115,6 +115,7 @@ impl Words {
             let word = &self.head[word::USES];
             let _ = word.compare_exchange(uses, first << 32 | now, Relaxed, Relaxed);
         }
+        before
     }
 
     /// Counts a packet that was refused.

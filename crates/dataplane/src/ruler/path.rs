@@ -89,6 +89,8 @@ pub enum Selection {
     /// The same, while a policy that is about none of the packets is added or removed in every
     /// millisecond of the measured time.
     PolicyChanging,
+    /// By policies, with SAs that have limits in packets and bytes, too far away for any packet, as libreswan's have.
+    PolicyLimited,
     /// By routes into tunnels, each with an `if_id` of its own (point-to-point).
     P2p,
     /// By routes into tunnels of one `if_id`, each with ends of its own (point-to-multipoint).
@@ -97,12 +99,13 @@ pub enum Selection {
 
 impl Selection {
     /// Every way.
-    pub const ALL: [Selection; 7] = [
+    pub const ALL: [Selection; 8] = [
         Selection::Plain,
         Selection::Policy,
         Selection::PolicyUncached,
         Selection::PolicyCached,
         Selection::PolicyChanging,
+        Selection::PolicyLimited,
         Selection::P2p,
         Selection::P2mp,
     ];
@@ -116,6 +119,7 @@ impl Selection {
             Selection::PolicyUncached => "policy-uncached",
             Selection::PolicyCached => "policy-cached",
             Selection::PolicyChanging => "policy-changing",
+            Selection::PolicyLimited => "policy-limited",
             Selection::P2p => "p2p",
             Selection::P2mp => "p2mp",
         }

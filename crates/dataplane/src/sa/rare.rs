@@ -18,9 +18,15 @@ impl Default for Rare {
 }
 
 impl Rare {
-    /// Whether packets are to be counted one by one.
-    pub(super) fn is_counted(&self) -> bool {
+    /// Whether there are limits that packets may reach.
+    pub(super) fn has_limits(&self) -> bool {
         self.alarm.is_some() || self.limits != HardLimits::NONE
+    }
+
+    /// Whether so much reaches any limit.
+    pub(super) fn is_past(&self, packets: u64, bytes: u64) -> bool {
+        let alarm = self.alarm.as_ref();
+        self.is_over(packets, bytes) || alarm.is_some_and(|alarm| alarm.is_past(packets, bytes))
     }
 
     /// Whether so much reaches a hard limit.

@@ -57,8 +57,9 @@ impl Sa {
     }
 
     /// This new SA, going on with the counters of the one whose place it takes.
-    pub fn counting_on(self, old: &Sa) -> Sa {
+    pub fn counting_on(mut self, old: &Sa) -> Sa {
         self.words().count_on(old.words());
+        self.measure();
         self
     }
 }

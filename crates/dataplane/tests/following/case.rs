@@ -27,6 +27,10 @@ pub const BLOCKED_PORT: u16 = 5001;
 /// In whose datagrams ESP comes and goes.
 const IN_UDP: UdpEncapsulation = UdpEncapsulation { source_port: 4500, destination_port: 4500 };
 
+/// Limits that packets reach here, and such as they do not.
+const FEW: HardLimits = HardLimits { packets: 12, ..HardLimits::NONE };
+const MANY: HardLimits = HardLimits { packets: 1 << 40, bytes: 1 << 50 };
+
 /// One of the hosts that packets go to, from 1.
 fn host_of(n: u32) -> Prefix {
     Prefix::host(ip(&format!("10.2.0.{n}")))
@@ -64,8 +68,9 @@ pub enum Last {
     Nothing,
     /// Another worker has used its SA.
     Shared,
-    /// Its SA ends after some packets.
+    /// Its SA ends after some packets, or after more than ever come.
     Limited,
+    Boundless,
     /// It has few numbers left.
     Exhausted,
     Selective,
@@ -90,10 +95,11 @@ pub enum Last {
     Elsewhere,
 }
 
-const LASTS: [Last; 17] = [
+const LASTS: [Last; 18] = [
     Last::Nothing,
     Last::Shared,
     Last::Limited,
+    Last::Boundless,
     Last::Exhausted,
     Last::Selective,
     Last::InUdp,
@@ -194,9 +200,8 @@ impl Case {
         let if_id = if sa.if_id == 0 || last == Last::ByRoutes { sa.if_id } else { sa.if_id + n };
         let sa = SaConfig { spi: sa.spi + n, reqid: sa.reqid + n, if_id, ..sa };
         match last {
-            Last::Limited => {
-                SaConfig { limits: HardLimits { packets: 12, ..HardLimits::NONE }, ..sa }
-            }
+            Last::Limited => SaConfig { limits: FEW, ..sa },
+            Last::Boundless => SaConfig { limits: MANY, ..sa },
             Last::Selective => SaConfig { selector: Some(Case::to_port(n)), ..sa },
             Last::InUdp => SaConfig { encapsulation: Some(IN_UDP), ..sa },
             Last::Marked => {
@@ -310,10 +315,8 @@ impl Case {
                 ..sa
             };
             let sa = match last {
-                Last::Limited => {
-                    let limits = HardLimits { packets: 12, ..HardLimits::NONE };
-                    SaConfig { limits, ..outer_v4 }
-                }
+                Last::Limited => SaConfig { limits: FEW, ..outer_v4 },
+                Last::Boundless => SaConfig { limits: MANY, ..outer_v4 },
                 Last::Exhausted => {
                     let sent = u64::from(u32::MAX) - 60;
                     SaConfig { sent, extended_sequence: false, ..outer_v4 }

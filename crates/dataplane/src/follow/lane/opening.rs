@@ -144,7 +144,7 @@ fn check_all<'v>(
     }
     let mut plain = 0;
     for (slot, named) in slots[..found].iter().zip(named) {
-        let Some(sa) = slot.inbound.filter(|sa| is_plain(sa) && !sa.hot().counted) else { break };
+        let Some(sa) = slot.inbound.filter(|sa| is_plain(sa)) else { break };
         sa.prefetch_words();
         sa.replay().prefetch(named.received);
         plain += 1;
@@ -153,7 +153,7 @@ fn check_all<'v>(
     keys::ask_first(slots, need);
     let mut checked = 0;
     for (slot, named) in slots.iter_mut().zip(named) {
-        let Some(sa) = slot.inbound.filter(|sa| sa.access(turn) != Access::Wait) else { break };
+        let Some(sa) = slot.inbound.filter(|sa| sa.free_access(turn).is_some()) else { break };
         let Ok(sequence) = sa.replay().check(named.received) else { break };
         if take_up(slot, named.len, named.tos, sequence).is_none() {
             break;

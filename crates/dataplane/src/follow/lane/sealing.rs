@@ -13,7 +13,6 @@ mod find;
 
 use super::inquiry::quickly;
 use crate::batch::{Slot, Turn, is_same};
-use crate::claim::Access;
 use crate::encrypt::TAIL_LEN_MAX;
 use crate::envelope;
 use crate::follow::{Hours, seal};
@@ -79,10 +78,10 @@ impl Lane {
     }
 }
 
-/// Whether the envelopes and numbers of an SA are as simple as most are.
+/// Whether the envelopes of an SA are as simple as most are.
 #[inline(always)]
 fn is_plain(sa: &Sa) -> bool {
-    !sa.hot().counted && envelope::plain_outer(sa.hot()).is_some()
+    envelope::plain_outer(sa.hot()).is_some()
 }
 
 /// Seals packets whose SAs are found, up to the first that has to take the stages; how many.
@@ -129,11 +128,7 @@ fn seal_all<'v>(
 #[inline(always)]
 fn number(slot: &mut Slot<'_>, policy: Option<&Policy>, turn: &Turn<'_>) -> Option<()> {
     let sa = slot.outbound?;
-    let alone = match sa.access(turn) {
-        Access::Alone => true,
-        Access::Shared => false,
-        Access::Wait => return None,
-    };
+    let alone = sa.free_access(turn)?;
     (slot.sequence, slot.iv) = sa.take_one(alone).ok()?;
     let bytes = u64::from(slot.counted);
     sa.count(1, bytes, turn.now_ns, alone);
@@ -144,7 +139,7 @@ fn number(slot: &mut Slot<'_>, policy: Option<&Policy>, turn: &Turn<'_>) -> Opti
 }
 
 /// Seals packets that have their numbers.
-#[inline(always)]
+#[inline(never)]
 fn encrypt<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) {
     let mut router = Router::new();
     keys::fetch_first(slots, need);

@@ -11,6 +11,7 @@ use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
 use wire::{Overlay, checksum, ipv4, protocol};
 
 use super::{HEADERS_LEN, RulerError, Selection};
+use crate::alarm::Alarm;
 use crate::bundles::BUNDLES_MAX;
 use crate::fib::{NextHop, Route};
 use crate::nonce::NonceSpace;
@@ -37,6 +38,9 @@ const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const PORT: u16 = 0x1000;
 /// Where the far ends of a point-to-multipoint group begin.
 const FAR_ENDS: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 0);
+/// The packets, and the bytes, that libreswan lets an SA have, and those after which it wants to hear of it.
+const FAR: u64 = 1 << 63;
+const FAR_SOFT: u64 = 1 << 62;
 /// The `if_id` of all tunnels of a point-to-multipoint group.
 const GROUP: u32 = 1;
 const RED_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -156,7 +160,10 @@ pub(super) fn lead_to_hub(frame: &mut [u8]) {
 
 /// The SA of one tunnel with a key of its own, made one after the other as control makes them. No gateway is to find
 /// in the cache what the other has just used.
-fn sa(Ends { west, east, if_id }: Ends, tunnel: usize, engine: Engine) -> Result<Sa, RulerError> {
+fn sa(selection: Selection, ends: Ends, tunnel: usize, engine: Engine) -> Result<Sa, RulerError> {
+    let Ends { west, east, if_id } = ends;
+    let is_limited = selection == Selection::PolicyLimited;
+    let far = HardLimits { packets: FAR, bytes: FAR };
     let config = SaConfig {
         spi: spi(tunnel),
         mode: Mode::Tunnel,
@@ -170,14 +177,16 @@ fn sa(Ends { west, east, if_id }: Ends, tunnel: usize, engine: Engine) -> Result
         selector: None,
         flags: SaFlags::default(),
         encapsulation: None,
-        limits: HardLimits::NONE,
+        limits: if is_limited { far } else { HardLimits::NONE },
         sent: 0,
         received: 0,
         received_bitmap: None,
         if_id,
         added_ns: 1,
     };
-    Sa::new(config).map_err(|error| RulerError::Request(error.to_string()))
+    let alarm = Alarm::new(tunnel as u64, (FAR_SOFT, FAR_SOFT), (FAR, FAR));
+    let sa = Sa::new(config).map_err(|error| RulerError::Request(error.to_string()))?;
+    Ok(sa.with_alarm(is_limited.then_some(alarm)))
 }
 
 /// The policy of one tunnel's packets. Where no cache is to help they have eight shapes, among which the
@@ -269,7 +278,7 @@ pub(crate) fn west_view(
             view.fib.insert(host, via(BLACK, EAST.into()));
             continue;
         }
-        let sa = Arc::new(sa(ends(selection, tunnel), tunnel, engine)?);
+        let sa = Arc::new(sa(selection, ends(selection, tunnel), tunnel, engine)?);
         sa.arm(&nonces)?;
         view.bundles.set(tunnel as u32, Some(sa));
         if !matches!(selection, Selection::P2p | Selection::P2mp) {
@@ -305,7 +314,7 @@ pub(crate) fn east_view(
     for tunnel in 0..tunnels {
         let Ends { west, if_id, .. } = ends(selection, tunnel);
         let ends = Ends { west, east: EAST.into(), if_id };
-        view.sad.insert(Arc::new(sa(ends, tunnel, engine)?));
+        view.sad.insert(Arc::new(sa(selection, ends, tunnel, engine)?));
         if selection == Selection::P2mp {
             // No policy: the routes say whose packets are welcome.
             if let Some(row) = view.tunnels.join(TunnelName { if_id, remote: Some(west) }) {
