@@ -143,6 +143,13 @@ impl Bundles {
         Some(Sole(address))
     }
 
+    /// The SA of a worker's own in a slot, if there is one and it takes every packet.
+    #[inline]
+    pub(crate) fn own(&self, slot: u32, worker: usize) -> Option<&Sa> {
+        let own = self.slots.get(slot)?.own(worker)?;
+        (!own.is_selective()).then_some(own)
+    }
+
     /// The SA for all workers in a slot.
     #[inline]
     pub fn get(&self, slot: u32) -> Option<&Arc<Sa>> {

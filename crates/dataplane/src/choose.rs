@@ -251,7 +251,7 @@ pub(crate) fn carries(sa: &Sa, slot: &Slot<'_>) -> bool {
 #[inline]
 fn note_whose(whose: Whose, policy: &Policy, flow: &Flow, turn: &mut Turn<'_>) {
     match whose {
-        Whose::Own => turn.counters.count_own_sa(),
+        Whose::Own => turn.counters.count_own_sa(1),
         Whose::Everybodys if !policy.wants_own_sas() => {}
         Whose::Everybodys | Whose::Fallback => {
             turn.counters.count_fallback_sa();

@@ -94,8 +94,8 @@ impl Counters {
         bump(&self.events_dropped, 1);
     }
 
-    pub(crate) fn count_own_sa(&self) {
-        bump(&self.own_sa, 1);
+    pub(crate) fn count_own_sa(&self, packets: u64) {
+        bump(&self.own_sa, packets);
     }
 
     pub(crate) fn count_fallback_sa(&self) {

@@ -376,7 +376,7 @@ pub(crate) fn enter<'v>(
         && carries(sa, slot)
     {
         match whose {
-            Whose::Own => turn.counters.count_own_sa(),
+            Whose::Own => turn.counters.count_own_sa(1),
             Whose::Fallback => turn.counters.count_fallback_sa(),
             Whose::Everybodys => {}
         }

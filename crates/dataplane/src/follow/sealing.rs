@@ -25,6 +25,8 @@ pub(super) struct Trail {
     policy: Option<u32>,
     /// The slot in which their SA is.
     slot: u32,
+    /// It is there for this worker alone (RFC 9611).
+    is_own: bool,
 }
 
 /// Who seals the packets of a trail in this turn.
@@ -55,10 +57,11 @@ impl Trail {
         }
         let out = view.spd.side(Direction::Out);
         let seen = out.seen_v4().with(forward.seen_v4());
-        let (policy, slot, mask) = match view.spd.lookup_numbered(Direction::Out, &last.flow) {
+        let found = view.spd.lookup_numbered(Direction::Out, &last.flow);
+        let (policy, slot, mask) = match found {
             (Lookup::Policy(policy), number) => {
-                let is_simple = policy.kind() == Kind::Protect && !policy.wants_own_sas();
-                (Some(number?), policy.bundle().filter(|_| is_simple)?, seen)
+                let slot = policy.bundle().filter(|_| policy.kind() == Kind::Protect);
+                (Some(number?), slot?, seen)
             }
             (Lookup::Default(DefaultAction::Accept), _) => {
                 let (code, block) = view.fib.block_in(MAIN, last.flow.dst);
@@ -67,9 +70,15 @@ impl Trail {
             }
             _ => return None,
         };
+        let is_own = view.bundles.own(slot, turn.worker).is_some();
+        // With each packet by the SA for all this worker asks for one of its own.
+        let wants_own = matches!(found.0, Lookup::Policy(policy) if policy.wants_own_sas());
+        if wants_own && !is_own {
+            return None;
+        }
         let like = Like::of(last, mask, way_of(last, view, turn)?, view)?;
-        let trail = Trail { version, like, policy, slot };
-        trail.sealer(view).is_some_and(|sealer| is_same(Some(sealer.sa), sa)).then_some(trail)
+        let trail = Trail { version, like, policy, slot, is_own };
+        trail.sealer(view, turn).is_some_and(|sealer| is_same(Some(sealer.sa), sa)).then_some(trail)
     }
 
     /// Seals those of the first packets that follow; how many.
@@ -85,7 +94,7 @@ impl Trail {
         if self.version != version || self.followers(first, &mut known, view) == 0 {
             return 0;
         }
-        let Some(Sealer { sa, template, policy }) = self.sealer(view) else { return 0 };
+        let Some(Sealer { sa, template, policy }) = self.sealer(view, turn) else { return 0 };
         let hot = sa.hot();
         if sa.free_access(turn) != Some(true) {
             return 0;
@@ -106,13 +115,19 @@ impl Trail {
         if let Some(policy) = policy {
             policy.count(turn.seat, sealed, bytes, turn.now_ns);
         }
+        if self.is_own {
+            turn.counters.count_own_sa(sealed);
+        }
         sealed as usize
     }
 
     /// Who seals in this turn, found by numbers: a trail refers to nothing in the view.
     #[inline]
-    fn sealer<'v>(&self, view: &'v View) -> Option<Sealer<'v>> {
-        let sa = view.bundles.sole(self.slot)?.sa()?;
+    fn sealer<'v>(&self, view: &'v View, turn: &Turn<'_>) -> Option<Sealer<'v>> {
+        let sa = match self.is_own {
+            true => view.bundles.own(self.slot, turn.worker)?,
+            false => view.bundles.sole(self.slot)?.sa()?,
+        };
         let template = envelope::plain_outer(sa.hot())?;
         let policy = match self.policy {
             Some(number) => match view.spd.numbered(number, Direction::Out) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dataplane::bundles::Bundle;
 use dataplane::encapsulation::UdpEncapsulation;
 use dataplane::fib::{NextHop, Route};
 use dataplane::nonce::NonceSpace;
@@ -77,8 +78,10 @@ pub enum Last {
     InUdp,
     /// It is not there.
     Missing,
-    /// Its policy wants an SA for each worker, or drops what it covers.
+    /// Its policy wants an SA for each worker, who has none, or one, or one for a port; or drops what it covers.
     WantsOwn,
+    HasOwn,
+    HasSelectiveOwn,
     Dropped,
     /// There is no way to where its packets go, or nobody knows the link address there.
     Unreachable,
@@ -95,7 +98,7 @@ pub enum Last {
     Elsewhere,
 }
 
-const LASTS: [Last; 18] = [
+const LASTS: [Last; 20] = [
     Last::Nothing,
     Last::Shared,
     Last::Limited,
@@ -105,6 +108,8 @@ const LASTS: [Last; 18] = [
     Last::InUdp,
     Last::Missing,
     Last::WantsOwn,
+    Last::HasOwn,
+    Last::HasSelectiveOwn,
     Last::Dropped,
     Last::Unreachable,
     Last::Unresolved,
@@ -286,7 +291,8 @@ impl Case {
                 view.fib.insert(host, Route::Tunnel(row));
             }
             let selector = Selector::between(Site::West.inner(false), host).unwrap();
-            let own_sas = last == Last::WantsOwn;
+            let wants_own = [Last::WantsOwn, Last::HasOwn, Last::HasSelectiveOwn];
+            let own_sas = wants_own.contains(&last);
             let Action::Protect { template, .. } = policy.action else { unreachable!() };
             let action = match last {
                 Last::Dropped => Action::Discard,
@@ -325,12 +331,25 @@ impl Case {
                 Last::InUdp => SaConfig { encapsulation: Some(IN_UDP), ..outer_v4 },
                 _ => outer_v4,
             };
-            let sa = Arc::new(Sa::new(sa).unwrap());
-            sa.arm(nonces).unwrap();
+            let armed = |sa: SaConfig| {
+                let sa = Arc::new(Sa::new(sa).unwrap());
+                sa.arm(nonces).unwrap();
+                sa
+            };
+            let own = SaConfig { spi: sa.spi + 0x100, ..sa.clone() };
+            let own = match last {
+                Last::HasOwn => Some(armed(own)),
+                Last::HasSelectiveOwn => {
+                    Some(armed(SaConfig { selector: Some(Case::to_port(n)), ..own }))
+                }
+                _ => None,
+            };
+            let sa = armed(sa);
             if last == Last::Shared {
                 sa.take_numbers().unwrap();
             }
-            view.bundles.set(n, (last != Last::Missing).then_some(sa));
+            let bundle = Bundle::new((last != Last::Missing).then_some(sa), vec![own]);
+            view.bundles.set_bundle(n, bundle);
         }
     }
 }

@@ -34,7 +34,10 @@ impl Side {
     fn new(site: Site, case: &Case) -> Side {
         let nonces = nonces();
         let gateway = Gateway::new(case.view(site, &nonces));
-        let sas = (0..=3).filter_map(|slot| gateway.view.bundles.get(slot).cloned()).collect();
+        let bundles = &gateway.view.bundles;
+        let of_all = (0..=3).filter_map(|slot| bundles.get(slot));
+        let own = (0..=3).filter_map(|slot| bundles.choose(slot, 0)).map(|(sa, _)| sa);
+        let sas = of_all.chain(own).cloned().collect();
         Side { gateway, nonces, sas, left: Default::default() }
     }
 
@@ -187,6 +190,23 @@ fn most_of_a_fat_tunnels_packets_are_sealed_as_those_before() {
         side.forward(&frames);
         assert_eq!(side.gateway.snapshot().followed, 180);
         assert_eq!(side.gateway.snapshot().of(Verdict::Sealed), 300);
+    }
+}
+
+/// By an SA for this worker alone as by one for all.
+#[test]
+fn packets_by_a_workers_own_sa_follow() {
+    for if_id in [0, 5] {
+        let tunnel = Tunnel { if_id, ..PLAIN };
+        let case = Case { tunnel, own: Some(Last::HasOwn), ..SIMPLE };
+        let mut side = Side::new(Site::West, &case);
+        let frames: Vec<_> = (0..60).map(|n| (RED, udp(2, 5000 + n, 100).frame(RED))).collect();
+        for followed in [0, 60, 120] {
+            side.forward(&frames);
+            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
+        }
+        let snapshot = side.gateway.snapshot();
+        assert_eq!((snapshot.own_sa, snapshot.fallback_sa), (180, 0));
     }
 }
 
