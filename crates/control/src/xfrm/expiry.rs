@@ -4,6 +4,7 @@
 //! that one have noticed and are back: an IKE daemon that misses EXPIRE does not rekey. What was announced
 //! before, and perhaps not heard, is announced once more then.
 
+use wire::xfrm::lifetime::LifetimeConfig;
 use wire::xfrm::netlink::Header;
 use wire::xfrm::number::{group, msg};
 
@@ -18,6 +19,17 @@ use super::server::{Change, Server};
 /// How long nothing expires after a restoration. A daemon that sleeps in `poll` is back within
 /// milliseconds, on a busy machine within a second; limits of time are hours.
 const SETTLE_S: u64 = 2;
+
+/// No SA counts so many packets or bytes while anybody watches: at a hundred gigabytes a second the bytes take 133 days. Of
+/// limits beyond, which libreswan gives each of its SAs, the data plane says when they are reached, and nobody else looks.
+const OUT_OF_REACH: u64 = 1 << 60;
+
+/// Whether somebody is to look every second whether traffic has reached a limit.
+pub(super) fn watches_traffic(limits: &LifetimeConfig) -> bool {
+    let bytes = [limits.soft_byte_limit, limits.hard_byte_limit];
+    let packets = [limits.soft_packet_limit, limits.hard_packet_limit];
+    bytes.into_iter().chain(packets).any(|limit| limit < OUT_OF_REACH)
+}
 
 impl Server {
     /// Does what is due at `now` (seconds since the epoch): larval SAs that nobody completed, soft

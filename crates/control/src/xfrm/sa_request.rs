@@ -19,6 +19,7 @@ use zerocopy::FromBytes;
 use super::algorithm;
 use super::clock::has_time_limit;
 use super::delivery::Delivery;
+use super::expiry::watches_traffic;
 use super::failure::Failure;
 use super::notice::{self, SaView};
 use super::probe::is_probe;
@@ -225,7 +226,7 @@ impl Server {
         });
         let change = change.ok_or(Errno::SRCH)??;
         let limits = wanted.info.lft;
-        self.sad.set_limited(id, limits.counts_traffic());
+        self.sad.set_limited(id, watches_traffic(&limits));
         self.sad.set_deadline(id, has_time_limit(&limits).then_some(now + FIRST_LOOK_S));
         self.changes.push(change);
         Ok(())

@@ -14,6 +14,7 @@ use foldhash::fast::RandomState;
 use wire::xfrm::address::{Address, Be32, Mark};
 use wire::xfrm::sa::UsersaInfo;
 
+use super::expiry::watches_traffic;
 use super::index::Index;
 use super::sa::{Body, Sa, SaId, SaParameters, SaRecord};
 use super::stored::StoredSa;
@@ -86,7 +87,7 @@ pub(super) struct Sad {
     by_acquire: Names<u32>,
     /// When SAs are to be looked at. What was set before a deadline changed is in it, too.
     deadlines: Wheel,
-    /// SAs with byte or packet limits.
+    /// SAs with byte or packet limits that somebody has to watch.
     limited: BTreeSet<u64>,
     next_id: u64,
     /// Most SAs at a time so far.
@@ -316,7 +317,7 @@ impl Sad {
         if let Some(deadline) = sa.deadline {
             self.deadlines.set(deadline, id);
         }
-        if !sa.is_larval() && parameters.info.lft.counts_traffic() {
+        if !sa.is_larval() && watches_traffic(&parameters.info.lft) {
             self.limited.insert(id);
         }
     }

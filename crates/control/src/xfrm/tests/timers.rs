@@ -111,6 +111,26 @@ fn traffic_counts() {
 }
 
 #[test]
+fn of_limits_out_of_reach_only_the_data_plane_tells() {
+    let mut bench = Bench::new();
+    let far = |soft_packet_limit| LifetimeConfig {
+        soft_byte_limit: 1 << 62,
+        hard_byte_limit: 1 << 63,
+        soft_packet_limit,
+        hard_packet_limit: 1 << 63,
+        ..LifetimeConfig::UNLIMITED
+    };
+    bench.accept(&limited(far(1 << 62)));
+    bench.figures.sas.insert(SaId(0), counted(0, 1 << 62));
+    assert!(hardness(&bench.tick(1)).is_empty(), "nobody looks");
+    let told = Answer::new(bench.server.limit_reached(SaId(0), &bench.figures));
+    assert_eq!(hardness(&told), [0]);
+    // One of them is within reach.
+    bench.accept(&update_sa(1).change(|info: &mut UsersaInfo| info.lft = far(1000)));
+    assert_eq!(hardness(&bench.tick(1)), [0]);
+}
+
+#[test]
 fn a_limit_that_the_data_plane_saw_is_announced_at_once() {
     let mut bench = Bench::new();
     let limits = LifetimeConfig {
