@@ -136,11 +136,8 @@ fn a_number_is_one_versions_across_rests() {
         reader.rest();
         let thread = thread::spawn(move || {
             let (version, number) = reader.enter_numbered();
-            assert!(
-                version.read() == 1 || number != first,
-                "{number} again, of {}",
-                version.read()
-            );
+            let seen = version.read();
+            assert!(seen == 1 || number != first, "{number} again, of {seen}");
         });
         publisher.publish(Version::new(2));
         // Where the first one was, if that is freed.

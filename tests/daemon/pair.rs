@@ -21,8 +21,7 @@ use crate::gateway::{Cores, Gateway};
 /// How long traffic may take to flow once everything is in place, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The port that bursts come from and go to, and packets of each.
-const BURST_PORT: u16 = 7002;
+/// Packets of a burst.
 const BURST: usize = 64;
 
 /// One of the two ends.
@@ -208,13 +207,15 @@ impl Pair {
     /// of the packets in fewer steps than with the first.
     #[track_caller]
     pub fn follows(&self, networks: &[u8]) {
-        let bind = |address: &str| UdpSocket::bind((address, BURST_PORT)).expect("a socket");
+        // On any port: one that was just closed may still be open in a process that is only being started.
+        let bind = |address: &str| UdpSocket::bind((address, 0)).expect("a socket");
         // Of what comes nothing is read: what is too much is lost there, behind the gateways.
-        let _sink = self.east.host.scope(|| bind("0.0.0.0")).expect("the namespace");
+        let sink = self.east.host.scope(|| bind("0.0.0.0")).expect("the namespace");
+        let port = sink.local_addr().expect("its port").port();
         let source = |n: &u8| {
             let [here, there] = [Side::West, Side::East].map(|side| side.host(*n, false));
             let source = self.west.host.scope(|| bind(&here)).expect("the namespace");
-            source.connect((there.as_str(), BURST_PORT)).expect("a way");
+            source.connect((there.as_str(), port)).expect("a way");
             source
         };
         let sources: Vec<UdpSocket> = networks.iter().map(source).collect();

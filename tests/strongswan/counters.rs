@@ -8,8 +8,9 @@ use crate::site::Site;
 pub fn packets_follow(site: &mut Site) {
     let networks = [1, 2, 3];
     site.load(|connection| {
-        let child = |n: &u8| (format!("net{n}"), *n);
-        networks.iter().map(child).fold(connection, |all, (name, n)| all.child(&name, n, false, ""))
+        networks
+            .iter()
+            .fold(connection, |connection, n| connection.child(&format!("net{n}"), *n, false, ""))
     });
     for n in networks {
         site.west.initiate(&format!("net{n}"));

@@ -158,18 +158,16 @@ impl<T> Reader<T> {
             self.epoch = self.shared.epoch.load(Acquire);
             // `Release`: our use of the last version happened before this word is read.
             self.seen.0.store(self.epoch, Release);
-            if self.is_resting {
+            let was_resting = std::mem::take(&mut self.is_resting);
+            if was_resting {
                 // The word above must be out before the pointer is loaded: either `reclaim` reads it,
                 // or we load what it published last.
                 fence(SeqCst);
             }
             self.held = self.shared.current.load(Acquire);
-            let mut epoch = self.epoch;
-            if std::mem::take(&mut self.is_resting) {
-                // What was held may have been freed meanwhile, and another version may be where it was. Then the
-                // publication that replaced it was counted before that one was swapped in.
-                epoch = self.shared.epoch.load(Acquire);
-            }
+            // After a rest what was held may have been freed, and another version may be where it was. Then the
+            // publication that replaced it was counted before that one was swapped in.
+            let epoch = if was_resting { self.shared.epoch.load(Acquire) } else { self.epoch };
             // The pointer alone may lead to another version where a freed one was; but none is freed that was
             // held all the while that this epoch was declared. The epoch alone is counted a moment later
             // than the pointer is swapped.

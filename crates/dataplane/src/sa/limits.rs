@@ -115,8 +115,8 @@ impl Distance {
 
     /// Looks at it anew.
     pub(super) fn look(&self, rare: Option<&Rare>, words: Words) {
-        if let Some(rare) = rare.filter(|rare| rare.has_limits()) {
-            self.0.store(if is_near(rare, words) { NEAR } else { FAR }, Relaxed);
+        if self.is_known() {
+            self.0.store(Distance::of(rare, Some(words)).0.into_inner(), Relaxed);
         }
     }
 

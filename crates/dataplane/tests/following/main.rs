@@ -10,6 +10,7 @@ mod steps;
 use std::sync::Arc;
 
 use case::{BLOCKED_PORT, Case, Last, SIMPLE, case, of_port};
+use dataplane::bundles::Whose;
 use dataplane::nonce::NonceSpace;
 use dataplane::policy::{Action, Direction, Policy};
 use dataplane::sa::{Sa, SaConfig};
@@ -36,7 +37,8 @@ impl Side {
         let gateway = Gateway::new(case.view(site, &nonces));
         let bundles = &gateway.view.bundles;
         let of_all = (0..=3).filter_map(|slot| bundles.get(slot));
-        let own = (0..=3).filter_map(|slot| bundles.choose(slot, 0)).map(|(sa, _)| sa);
+        let chosen = (0..=3).filter_map(|slot| bundles.choose(slot, 0));
+        let own = chosen.filter(|(_, whose)| *whose == Whose::Own).map(|(sa, _)| sa);
         let sas = of_all.chain(own).cloned().collect();
         Side { gateway, nonces, sas, left: Default::default() }
     }

@@ -184,9 +184,9 @@ fn sa(selection: Selection, ends: Ends, tunnel: usize, engine: Engine) -> Result
         if_id,
         added_ns: 1,
     };
-    let alarm = Alarm::new(tunnel as u64, (FAR_SOFT, FAR_SOFT), (FAR, FAR));
+    let alarm = || Alarm::new(tunnel as u64, (FAR_SOFT, FAR_SOFT), (FAR, FAR));
     let sa = Sa::new(config).map_err(|error| RulerError::Request(error.to_string()))?;
-    Ok(sa.with_alarm(is_limited.then_some(alarm)))
+    Ok(sa.with_alarm(is_limited.then(alarm)))
 }
 
 /// The policy of one tunnel's packets. Where no cache is to help they have eight shapes, among which the
