@@ -1,6 +1,6 @@
 //! What `ip -s xfrm state` and `/proc/net/xfrm_stat` say, as numbers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The counters of one SA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,9 +18,10 @@ pub struct Counters {
 /// SAs by SPI.
 pub type States = BTreeMap<u32, Counters>;
 
-/// Reads `ip -s xfrm state`.
+/// Reads `ip -s xfrm state`, but for what has no key: an SA that Linux has asked a daemon for.
 pub fn states(listing: &str) -> States {
     let mut states = States::new();
+    let mut keyed = BTreeSet::new();
     let mut spi = None;
     let mut current = false;
     for line in listing.lines() {
@@ -30,7 +31,9 @@ pub fn states(listing: &str) -> States {
             spi = u32::from_str_radix(digits, 16).ok();
         }
         let Some(state) = spi.map(|spi| states.entry(spi).or_default()) else { continue };
-        if let ["lifetime", kind] = words[..] {
+        if let ["aead", ..] = words[..] {
+            keyed.extend(spi);
+        } else if let ["lifetime", kind] = words[..] {
             current = kind == "current:";
         } else if let (true, [bytes, packets]) = (current, &words[..]) {
             if let (Some(bytes), Some(packets)) =
@@ -45,6 +48,7 @@ pub fn states(listing: &str) -> States {
             state.failed = failed.parse().unwrap_or_default();
         }
     }
+    states.retain(|spi, _| keyed.contains(spi));
     states
 }
 
