@@ -69,6 +69,7 @@ pub fn behind_a_nat(site: &mut Site) {
     assert_eq!(peer_port(site), [FIRST_PORT.to_string()]);
     let [east, west] = traffic.finish();
     kept(&east, &west);
+    site.pair.follows(&[1]);
     let asked = || wire.text().matches("inf2").count();
     let before = asked();
     site.gateway(Side::West).wait("a question while idle", |_| asked() >= before + 2);

@@ -60,6 +60,7 @@ pub fn behind_a_nat(site: &mut Site) {
     site.west.run(&["--rekey", "--child", "net"]);
     site.west.wait_said("established with SPIs", 2);
     carried(traffic);
+    site.pair.follows(&[1]);
     // Idle, the end behind the NAT keeps the mapping alive.
     site.gateway(Side::West)
         .wait("a keepalive", |_| wire.text().matches("isakmp-nat-keep-alive").count() >= 2);

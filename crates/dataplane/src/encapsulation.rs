@@ -17,6 +17,10 @@ pub struct UdpEncapsulation {
 }
 
 impl UdpEncapsulation {
+    /// That of an SA without.
+    pub(crate) const NONE: UdpEncapsulation =
+        UdpEncapsulation { source_port: 0, destination_port: 0 };
+
     /// Whether an authentic packet came from elsewhere than the SA says, as it does when a NAT on
     /// the way was restarted or the peer moved.
     #[inline]

@@ -11,6 +11,7 @@ use wire::{Overlay, ethernet, ipv4, ipv6, protocol, udp};
 use xsk::Frame;
 
 use crate::batch::Slot;
+use crate::encapsulation::UdpEncapsulation;
 use crate::sa::{Hot, Mode, OuterTemplate, Sa};
 use crate::transport;
 use crate::verdict::Verdict;
@@ -18,8 +19,9 @@ use crate::verdict::Verdict;
 /// Bytes in front of the plaintext.
 pub(crate) const PREFIX_LEN: usize = ESP_HEADER_LEN + GCM_IV_LEN;
 
-/// Bytes of an IPv4 tunnel's envelope in front of the packet.
+/// Bytes of an IPv4 tunnel's envelope in front of the packet, without UDP and with it.
 pub(crate) const FRONT_V4_LEN: usize = ipv4::HEADER_LEN + PREFIX_LEN;
+pub(crate) const FRONT_V4_UDP_LEN: usize = FRONT_V4_LEN + udp::HEADER_LEN;
 
 /// The room in front of a packet that the envelopes of an SA take.
 #[derive(Clone, Copy)]
@@ -34,8 +36,8 @@ impl Room {
     pub(crate) fn of(hot: &Hot) -> Room {
         let udp_len = if hot.encapsulated { udp::HEADER_LEN } else { 0 };
         let outer_len = match (hot.mode, &hot.outer) {
-            (Mode::Tunnel, OuterTemplate::V4(_)) => ipv4::HEADER_LEN,
-            (Mode::Tunnel, OuterTemplate::V6(_)) => ipv6::HEADER_LEN,
+            (Mode::Tunnel, OuterTemplate::V4(..)) => ipv4::HEADER_LEN,
+            (Mode::Tunnel, OuterTemplate::V6(..)) => ipv6::HEADER_LEN,
             (Mode::Transport, _) => 0,
         };
         Room { front: outer_len + udp_len + PREFIX_LEN, is_tunnel: hot.mode == Mode::Tunnel }
@@ -60,21 +62,25 @@ pub(crate) fn tail_len(content_len: usize) -> usize {
     esp::pad_len(content_len) + TRAILER_LEN + ICV_LEN
 }
 
-/// The outer header of an SA whose envelope is what most tunnels have: IPv4, and no UDP.
+/// The outer header of an IPv4 tunnel, with UDP behind it or not.
 #[inline(always)]
-pub(crate) fn plain_outer(hot: &Hot) -> Option<&ipv4::Template> {
+pub(crate) fn outer_v4(hot: &Hot) -> Option<&ipv4::Template> {
     match &hot.outer {
-        OuterTemplate::V4(template) if hot.mode == Mode::Tunnel && !hot.encapsulated => {
-            Some(template)
-        }
+        OuterTemplate::V4(template, _) if hot.mode == Mode::Tunnel => Some(template),
         _ => None,
     }
 }
 
-/// Bytes of a packet of so many in an IPv4 tunnel's envelope.
+/// Bytes of such a tunnel's envelope in front of a packet.
 #[inline(always)]
-pub(crate) fn len_v4(content_len: usize) -> usize {
-    FRONT_V4_LEN + content_len + tail_len(content_len)
+pub(crate) fn front_v4_len(hot: &Hot) -> usize {
+    if hot.encapsulated { FRONT_V4_UDP_LEN } else { FRONT_V4_LEN }
+}
+
+/// Bytes of a packet of so many in an envelope with so many in front of it.
+#[inline(always)]
+pub(crate) fn len_behind(front_len: usize, content_len: usize) -> usize {
+    front_len + content_len + tail_len(content_len)
 }
 
 /// A packet in its envelope: what is to be encrypted, and the room behind it for the ICV.
@@ -87,18 +93,18 @@ pub(crate) struct Enveloped<'f> {
 /// [`Room::fit`] excluded.
 #[inline(always)]
 pub(crate) fn put<'f>(slot: &'f mut Slot<'_>, sa: &Sa) -> Option<Enveloped<'f>> {
-    match plain_outer(sa.hot()) {
-        Some(template) => {
+    match outer_v4(sa.hot()) {
+        Some(template) if !sa.hot().encapsulated => {
             let numbers = (slot.sequence, slot.iv);
             put_v4(&mut slot.frame, sa.hot(), template, numbers)
         }
-        None => put_any(slot, sa),
+        _ => put_any(slot, sa),
     }
 }
 
 /// What most tunnels have, in one go: around a packet with a sequence number and an IV.
 #[inline(always)]
-pub(crate) fn put_v4<'f>(
+fn put_v4<'f>(
     frame: &'f mut Frame,
     hot: &Hot,
     template: &ipv4::Template,
@@ -127,8 +133,9 @@ pub(crate) struct Framed<'f> {
 
 /// What [`put_v4`] does to a packet that is still behind its link header, which makes room for another: it has that header,
 /// and is still to lose a hop.
+/// `FRONT_LEN` is what [`front_v4_len`] says.
 #[inline(always)]
-pub(crate) fn frame_v4<'f>(
+pub(crate) fn frame_v4<'f, const FRONT_LEN: usize>(
     frame: &'f mut Frame,
     header: &ipv4::Plain,
     hot: &Hot,
@@ -136,18 +143,22 @@ pub(crate) fn frame_v4<'f>(
     (sequence, iv): (u64, u64),
 ) -> Option<Framed<'f>> {
     let content_len = usize::from(header.total_len());
-    let total_len = len_v4(content_len);
-    let bytes = frame.reframe(FRONT_V4_LEN, ethernet::HEADER_LEN + total_len)?;
-    let (front, rest) = bytes.split_first_chunk_mut::<{ ethernet::HEADER_LEN + FRONT_V4_LEN }>()?;
-    let (link, front) = front.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>()?;
+    let total_len = len_behind(FRONT_LEN, content_len);
+    let bytes = frame.reframe(FRONT_LEN, ethernet::HEADER_LEN + total_len)?;
+    let (link, rest) = bytes.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>()?;
+    let (front, rest) = rest.split_first_chunk_mut::<FRONT_LEN>()?;
     let (content, tail) = rest.split_at_mut_checked(content_len)?;
     header.take_hop(content.first_chunk_mut()?)?;
     let inner = InnerHeader::of_plain(header);
     // What is behind the trailer, the ICV overwrites.
     *tail.first_chunk_mut()? = inner.trailer(esp::pad_len(content_len));
-    let (outer, prefix) = front.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
-    prefix.copy_from_slice(&esp::prefix(hot.spi, sequence as u32, iv));
-    stamp_v4(outer, template, total_len as u16, sequence, &inner, hot);
+    let (ip, front) = front.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
+    let (between, prefix) = front.split_last_chunk_mut::<PREFIX_LEN>()?;
+    *prefix = esp::prefix(hot.spi, sequence as u32, iv);
+    if FRONT_LEN == FRONT_V4_UDP_LEN {
+        udp_header(hot.udp()?, total_len - ipv4::HEADER_LEN)?.emit(between).ok()?;
+    }
+    stamp_v4(ip, template, total_len as u16, sequence, &inner, hot);
     let (data, icv) = rest.split_last_chunk_mut()?;
     Some(Framed { link, enveloped: Enveloped { data, icv } })
 }
@@ -259,13 +270,13 @@ fn put_outer(frame: &mut Frame, sa: &Sa, sequence: u64, inner: &InnerHeader) -> 
     let hot = sa.hot();
     let payload_len = frame.len();
     match &hot.outer {
-        OuterTemplate::V4(template) => {
+        OuterTemplate::V4(template, _) => {
             let total_len = u16::try_from(ipv4::HEADER_LEN + payload_len).ok()?;
             let room = frame.push_front(ipv4::HEADER_LEN)?.first_chunk_mut()?;
             stamp_v4(room, template, total_len, sequence, inner, hot);
             Some(ipv4::HEADER_LEN)
         }
-        OuterTemplate::V6(template) => {
+        OuterTemplate::V6(template, _) => {
             let tos = inner.tos & hot.copied_tos;
             let header = template.stamp(u16::try_from(payload_len).ok()?, tos, inner.flow_label);
             header.emit(frame.push_front(ipv6::HEADER_LEN)?).ok()?;
@@ -294,10 +305,13 @@ fn stamp_v4(
 /// The UDP header. RFC 3948 §2.1 wants no checksum, and over IPv4 there is none; over IPv6 `encrypt` puts
 /// it in, as it covers what is encrypted.
 fn put_udp(frame: &mut Frame, sa: &Sa) -> Option<()> {
-    let encapsulation = sa.encapsulation()?;
-    let len = u16::try_from(udp::HEADER_LEN + frame.len()).ok()?;
-    let (source, destination) = (encapsulation.source_port, encapsulation.destination_port);
-    let header = udp::Header::new(source, destination, len);
+    let header = udp_header(sa.encapsulation()?, udp::HEADER_LEN + frame.len())?;
     header.emit(frame.push_front(udp::HEADER_LEN)?).ok()?;
     Some(())
+}
+
+/// That of a datagram of so many bytes.
+#[inline(always)]
+fn udp_header(udp: UdpEncapsulation, len: usize) -> Option<udp::Header> {
+    Some(udp::Header::new(udp.source_port, udp.destination_port, u16::try_from(len).ok()?))
 }

@@ -14,7 +14,7 @@
 //!
 //! A trail, and the lane, end with their version of the view: of what the view says, no answer is ever out of date. What packets
 //! themselves say, each is asked; whose the SA's words are, every turn. Whatever is out of the ordinary
-//! (limits that are near, VRFs, UDP around ESP, IPv6, packets that wait or are out with other workers) is left to the other
+//! (limits that are near, VRFs, IPv6, packets that wait or are out with other workers) is left to the other
 //! stages, and so is each packet that is to be dropped, but for what is not authentic or a replay.
 
 mod lane;
@@ -29,7 +29,7 @@ use wire::{ethernet, ipv4, protocol};
 use crate::batch::{Batch, Slot, Turn};
 use crate::classify::is_local;
 use crate::encrypt::encrypt_data;
-use crate::envelope;
+use crate::envelope::{self, FRONT_V4_LEN, FRONT_V4_UDP_LEN};
 use crate::inspect::may_be_martians;
 use crate::parse;
 use crate::policy::{Fields, Words};
@@ -365,9 +365,31 @@ fn seal(
     numbers: (u64, u64),
     way: &Way,
 ) -> Option<()> {
+    if hot.encapsulated {
+        return seal_in_udp(slot, hot, numbers, way);
+    }
+    seal_behind::<FRONT_V4_LEN>(slot, hot, template, numbers, way)
+}
+
+/// Out of line, so that nothing of it takes registers from what most packets are.
+#[inline(never)]
+fn seal_in_udp(slot: &mut Slot<'_>, hot: &Hot, numbers: (u64, u64), way: &Way) -> Option<()> {
+    let template = envelope::outer_v4(hot)?;
+    seal_behind::<FRONT_V4_UDP_LEN>(slot, hot, template, numbers, way)
+}
+
+#[inline(always)]
+fn seal_behind<const FRONT_LEN: usize>(
+    slot: &mut Slot<'_>,
+    hot: &Hot,
+    template: &ipv4::Template,
+    numbers: (u64, u64),
+    way: &Way,
+) -> Option<()> {
     let header = slot.frame.bytes().get(ethernet::HEADER_LEN..)?.first_chunk()?;
     let header = ipv4::Plain::reread(header);
-    let frame = envelope::frame_v4(&mut slot.frame, &header, hot, template, numbers)?;
+    let frame = &mut slot.frame;
+    let frame = envelope::frame_v4::<FRONT_LEN>(frame, &header, hot, template, numbers)?;
     way.write(frame.link);
     encrypt_data(hot, numbers, frame.enveloped);
     slot.egress = Some(way.port());

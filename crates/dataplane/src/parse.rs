@@ -5,10 +5,13 @@
 
 use wire::ethernet::{self, EtherType, MacAddr};
 use wire::flow::{self, Flow, Fragment};
-use wire::{Malformed, Overlay, esp, ipv4, protocol, vlan};
+use wire::natt::Datagram;
+use wire::{Malformed, Overlay, esp, ipv4, protocol, udp, vlan};
 use xsk::Frame;
 
 use crate::batch::{Batch, Slot};
+use crate::encapsulation::PortSet;
+use crate::encrypt::OVERHEAD_LEN;
 use crate::verdict::Verdict;
 use crate::view::View;
 
@@ -94,13 +97,59 @@ fn behind_link(frame: &Frame, mac: u64) -> Option<&[u8]> {
     is_ours.then_some(packet)
 }
 
-/// The outer header of such a packet with ESP in it, and what follows that header.
+/// What such a packet shows that has ESP in it.
+pub(crate) struct PlainEsp {
+    pub(crate) outer: ipv4::Plain,
+    pub(crate) spi: u32,
+    pub(crate) sequence: u32,
+    /// Where in the packet ESP begins.
+    pub(crate) at: usize,
+    /// Bytes of what is encrypted.
+    pub(crate) ciphertext_len: usize,
+}
+
+impl PlainEsp {
+    /// Bytes of the packet, without those that may lie behind a datagram.
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.at + OVERHEAD_LEN + self.ciphertext_len
+    }
+
+    #[inline(always)]
+    fn read(outer: ipv4::Plain, at: usize, esp: &[u8]) -> Option<PlainEsp> {
+        let packet = esp::Packet::parse(esp).ok()?;
+        let (spi, sequence) = (packet.header.spi(), packet.header.sequence());
+        Some(PlainEsp { outer, spi, sequence, at, ciphertext_len: packet.ciphertext.len() })
+    }
+}
+
+/// Reads a packet with ESP behind its IP header.
 #[inline(always)]
-pub(crate) fn plain_esp(frame: &Frame, mac: u64) -> Option<(ipv4::Plain, esp::Packet<'_>)> {
+pub(crate) fn plain_esp(frame: &Frame, mac: u64) -> Option<PlainEsp> {
     let packet = behind_link(frame, mac)?;
-    let header = flow::plain_esp_header_v4(packet)?;
-    let esp = packet.get(ipv4::HEADER_LEN..usize::from(header.total_len()))?;
-    Some((header, esp::Packet::parse(esp).ok()?))
+    let outer = flow::plain_header_v4_of::<{ protocol::ESP }>(packet)?;
+    let esp = packet.get(ipv4::HEADER_LEN..usize::from(outer.total_len()))?;
+    PlainEsp::read(outer, ipv4::HEADER_LEN, esp)
+}
+
+/// Where ESP in UDP begins, behind a plain header.
+pub(crate) const IN_UDP_AT: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
+
+/// Reads a packet with ESP in UDP, to a port where that arrives.
+#[inline(always)]
+pub(crate) fn plain_esp_in_udp(frame: &Frame, mac: u64, ports: &PortSet) -> Option<PlainEsp> {
+    let packet = behind_link(frame, mac)?;
+    let outer = flow::plain_header_v4_of::<{ protocol::UDP }>(packet)?;
+    let (_, port) = outer.ports();
+    if !ports.contains(port) {
+        return None;
+    }
+    let datagram = packet.get(ipv4::HEADER_LEN..usize::from(outer.total_len()))?;
+    let datagram = udp::Packet::parse(datagram).ok()?;
+    match Datagram::parse(datagram.payload) {
+        Ok(Datagram::Esp(esp)) => PlainEsp::read(outer, IN_UDP_AT, esp),
+        _ => None,
+    }
 }
 
 /// The same in a slot, which it does not change if it is any other.

@@ -55,11 +55,11 @@ pub enum SealRefusal {
 /// TTL or hop limit of the outer header: what Linux's routes default to.
 const OUTER_TTL: u8 = 64;
 
-/// The outer header, but for what differs from packet to packet.
+/// The outer header, but for what differs from packet to packet, and the ports of UDP behind it, if there is UDP.
 #[derive(Clone, Copy)]
 pub(crate) enum OuterTemplate {
-    V4(ipv4::Template),
-    V6(ipv6::Template),
+    V4(ipv4::Template, UdpEncapsulation),
+    V6(ipv6::Template, UdpEncapsulation),
 }
 
 /// The part of an SA that packets change.
@@ -117,9 +117,8 @@ pub struct Sa {
     runtime: Arc<Runtime>,
     rare: Option<Box<Rare>>,
     reqid: u32,
-    encapsulation: Option<UdpEncapsulation>,
     /// So that the hot lines are lines.
-    room: [u64; 2],
+    room: [u64; 3],
     hot: Hot,
 }
 
@@ -127,6 +126,15 @@ pub struct Sa {
 const _: () = assert!(2 * size_of::<usize>() + std::mem::offset_of!(Sa, hot) == LINE);
 
 const _: () = assert!(size_of::<Hot>() == 2 * LINE && std::mem::offset_of!(Hot, outer) == LINE);
+
+impl Hot {
+    /// The UDP ports around its ESP.
+    #[inline]
+    pub(crate) fn udp(&self) -> Option<UdpEncapsulation> {
+        let (OuterTemplate::V4(_, udp) | OuterTemplate::V6(_, udp)) = self.outer;
+        self.encapsulated.then_some(udp)
+    }
+}
 
 impl Sa {
     /// A new SA in memory, which ends with the process.
@@ -184,12 +192,15 @@ impl Sa {
             return Err(SaError::SpiZero);
         }
         let protocol = if config.encapsulation.is_some() { protocol::UDP } else { protocol::ESP };
+        let udp = config.encapsulation.unwrap_or(UdpEncapsulation::NONE);
         let outer = match (config.source, config.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                OuterTemplate::V4(ipv4::Template::new(source, destination, protocol, OUTER_TTL))
+                let template = ipv4::Template::new(source, destination, protocol, OUTER_TTL);
+                OuterTemplate::V4(template, udp)
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                OuterTemplate::V6(ipv6::Template::new(source, destination, protocol, OUTER_TTL))
+                let template = ipv6::Template::new(source, destination, protocol, OUTER_TTL);
+                OuterTemplate::V6(template, udp)
             }
             (source, destination) => return Err(SaError::Families(source, destination)),
         };
@@ -214,10 +225,9 @@ impl Sa {
             spi: config.spi,
             copied_tos: ecn::copied(&config.flags),
         };
-        let (reqid, encapsulation) = (config.reqid, config.encapsulation);
         let is_rare = rare.has_limits() || hot.carries == Carries::Selected;
         let rare = is_rare.then(|| Box::new(rare));
-        let mut sa = Sa { runtime, rare, reqid, encapsulation, room: [0; 2], hot };
+        let mut sa = Sa { runtime, rare, reqid: config.reqid, room: [0; 3], hot };
         sa.measure();
         Ok(sa)
     }
@@ -256,8 +266,8 @@ impl Sa {
     #[inline]
     pub fn source(&self) -> IpAddr {
         match &self.hot.outer {
-            OuterTemplate::V4(template) => template.source().into(),
-            OuterTemplate::V6(template) => template.source().into(),
+            OuterTemplate::V4(template, _) => template.source().into(),
+            OuterTemplate::V6(template, _) => template.source().into(),
         }
     }
 
@@ -265,8 +275,8 @@ impl Sa {
     #[inline]
     pub fn destination(&self) -> IpAddr {
         match &self.hot.outer {
-            OuterTemplate::V4(template) => template.destination().into(),
-            OuterTemplate::V6(template) => template.destination().into(),
+            OuterTemplate::V4(template, _) => template.destination().into(),
+            OuterTemplate::V6(template, _) => template.destination().into(),
         }
     }
 
@@ -275,10 +285,10 @@ impl Sa {
     #[inline]
     pub(crate) fn leads_to(&self, address: &IpAddr) -> bool {
         match (&self.hot.outer, address) {
-            (OuterTemplate::V4(template), IpAddr::V4(address)) => {
+            (OuterTemplate::V4(template, _), IpAddr::V4(address)) => {
                 template.destination() == *address
             }
-            (OuterTemplate::V6(template), IpAddr::V6(address)) => {
+            (OuterTemplate::V6(template, _), IpAddr::V6(address)) => {
                 template.destination() == *address
             }
             _ => false,
@@ -289,8 +299,8 @@ impl Sa {
     #[inline(always)]
     pub(crate) fn leads_within(&self, bits: u32, mask: u32, address: &IpAddr) -> bool {
         match &self.hot.outer {
-            OuterTemplate::V4(template) => template.destination().to_bits() & mask == bits,
-            OuterTemplate::V6(_) => self.leads_to(address),
+            OuterTemplate::V4(template, _) => template.destination().to_bits() & mask == bits,
+            OuterTemplate::V6(..) => self.leads_to(address),
         }
     }
 

@@ -174,10 +174,10 @@ pub fn plain_header_v4(l3: &[u8]) -> Option<ipv4::Plain> {
     plain_header_of(l3, is_plain)
 }
 
-/// The same of an ESP packet.
+/// The same of a packet of one protocol.
 #[inline(always)]
-pub fn plain_esp_header_v4(l3: &[u8]) -> Option<ipv4::Plain> {
-    plain_header_of(l3, |protocol| protocol == protocol::ESP)
+pub fn plain_header_v4_of<const PROTOCOL: u8>(l3: &[u8]) -> Option<ipv4::Plain> {
+    plain_header_of(l3, |protocol| protocol == PROTOCOL)
 }
 
 #[inline(always)]

@@ -68,7 +68,7 @@ struct Asked {
     /// How packets find their tunnel: policy, policy-uncached (policies of eight shapes, each packet of a
     /// new flow), policy-cached (behind policies of many shapes, flows are remembered), policy-changing (the
     /// same, a policy changed every millisecond), policy-limited (SAs that have limits in packets and bytes, far
-    /// away), p2p and p2mp (route mode), plain (there is none)
+    /// away), policy-udp (ESP in UDP, as through NATs), p2p and p2mp (route mode), plain (there is none)
     #[arg(long, value_delimiter = ',', default_value = "policy", value_parser = selection)]
     selections: Vec<Selection>,
     /// In which order packets use the tunnels: random, turns (one after the other, as packet generators

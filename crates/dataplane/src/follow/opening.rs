@@ -11,7 +11,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use wire::{ethernet, ipv4};
+use wire::{ethernet, flow, ipv4};
 use xsk::Frame;
 
 use super::{Hours, Known, Like, accepts_all};
@@ -21,7 +21,7 @@ use crate::decrypt::decrypt_or_refuse;
 use crate::fib::Route;
 use crate::inspect::{Standing, is_welcome};
 use crate::open::refusal;
-use crate::parse;
+use crate::parse::{self, PlainEsp};
 use crate::policy::{Direction, Kind, Policy, Words};
 use crate::prefix::Family;
 use crate::replay::run::Run;
@@ -36,10 +36,10 @@ use crate::vrfs::MAIN;
 pub(super) struct Trail {
     /// What those have in common with them that are to follow, once they are opened.
     like: Like,
-    /// What their SA is called, and the same as it stands in a header.
+    /// What their SA is called.
     spi: u32,
     destination: Ipv4Addr,
-    name: u64,
+    shown: Shown,
     /// The number of the policy that lets them in; `None` if everything that comes through the SA is welcome.
     policy: Option<u32>,
     pub(super) hours: Hours,
@@ -51,10 +51,34 @@ struct Opener<'v> {
     policy: Option<&'v Policy>,
 }
 
+/// How their headers show that packets are of one SA.
+enum Shown {
+    /// The destination, and the SPI behind it, as they stand there.
+    Esp(u64),
+    /// Those bits of the addresses and ports that are the same in all of its datagrams, and what they are.
+    InUdp { mask: [u64; 2], ends: [u64; 2] },
+}
+
+impl Shown {
+    /// How those of an SA between two addresses do.
+    fn of(sa: &Sa, source: Ipv4Addr, destination: Ipv4Addr) -> Shown {
+        let (to, all) = (destination.to_bits(), u32::MAX);
+        let Some(udp) = sa.encapsulation() else {
+            let [_, end] = ipv4::Plain::ends_of(0, 0, to, sa.hot().spi);
+            return Shown::Esp(end);
+        };
+        let ports = u32::from(udp.source_port) << 16 | u32::from(udp.destination_port);
+        // Where they may come from any port they may from any address, too.
+        let (from, ports_mask) = if udp.source_port == 0 { (0, 0xffff) } else { (all, all) };
+        let mask = ipv4::Plain::ends_of(0, from, all, ports_mask);
+        let ends = ipv4::Plain::ends_of(0, source.to_bits() & from, to, ports);
+        Shown::InUdp { mask, ends }
+    }
+}
+
 /// Whether an SA's packets are of the kind that may follow.
 pub(super) fn is_plain(sa: &Sa) -> bool {
-    let hot = sa.hot();
-    hot.mode == Mode::Tunnel && !hot.encapsulated && !sa.is_selective()
+    sa.hot().mode == Mode::Tunnel && !sa.is_selective()
 }
 
 impl Trail {
@@ -86,9 +110,11 @@ impl Trail {
             _ => None,
         };
         let like = Like::of(last, mask, way_of(last, view, turn)?, view)?;
-        let (spi, IpAddr::V4(destination)) = (sa.hot().spi, sa.destination()) else { return None };
-        let [_, name] = ipv4::Plain::ends_of(0, 0, destination.to_bits(), spi);
-        let trail = Trail { like, spi, destination, name, policy, hours: Hours::of(version) };
+        let (IpAddr::V4(source), IpAddr::V4(destination)) = (sa.source(), sa.destination()) else {
+            return None;
+        };
+        let (spi, shown) = (sa.hot().spi, Shown::of(sa, source, destination));
+        let trail = Trail { like, spi, destination, shown, policy, hours: Hours::of(version) };
         trail.opener(view, turn).is_some_and(|opener| is_same(Some(opener.sa), sa)).then_some(trail)
     }
 
@@ -100,7 +126,7 @@ impl Trail {
         view: &'v View,
         turn: &Turn<'_>,
     ) -> (usize, usize) {
-        let leads = |slot: &Slot<'_>| self.names(slot).is_some();
+        let leads = |slot: &Slot<'_>| self.names(slot, view).is_some();
         let leads = self.hours.are_of(version) && slots.first().is_some_and(leads);
         if !leads || !self.hours.open(version) {
             return (0, 0);
@@ -109,7 +135,7 @@ impl Trail {
         if sa.free_access(turn) != Some(true) {
             return (0, 0);
         }
-        let followers = self.followers(slots, sa);
+        let followers = self.followers(slots, sa, view);
         let slots = &mut slots[..followers];
         decrypt(slots, sa);
         let looked = self.look(slots, sa, view);
@@ -141,26 +167,36 @@ impl Trail {
         Some(Opener { sa, policy })
     }
 
-    /// The outer header of an ESP packet with the SA's name, and the number that it shows.
+    /// An ESP packet of the SA.
     #[inline(always)]
-    fn names(&self, slot: &Slot<'_>) -> Option<(ipv4::Plain, u32)> {
+    fn names(&self, slot: &Slot<'_>, view: &View) -> Option<PlainEsp> {
         if slot.ingress != self.like.ingress {
             return None;
         }
-        let (outer, packet) = parse::plain_esp(&slot.frame, self.like.mac)?;
-        // Its destination, and behind the header its SPI.
-        let [_, name] = outer.ends();
-        (name == self.name).then(|| (outer, packet.header.sequence()))
+        match &self.shown {
+            Shown::Esp(name) => {
+                let esp = parse::plain_esp(&slot.frame, self.like.mac)?;
+                let [_, end] = esp.outer.ends();
+                (end == *name).then_some(esp)
+            }
+            Shown::InUdp { mask, ends } => {
+                let ports = &view.encapsulation_ports;
+                let esp = parse::plain_esp_in_udp(&slot.frame, self.like.mac, ports)?;
+                let [from, to] = esp.outer.ends();
+                let differ = (from ^ ends[0]) & mask[0] | (to ^ ends[1]) & mask[1];
+                (differ == 0 && esp.spi == self.spi).then_some(esp)
+            }
+        }
     }
 
     /// How many of the first packets are to be decrypted, which are left as `open` would have left them.
     #[inline(never)]
-    fn followers(&self, slots: &mut [Slot<'_>], sa: &Sa) -> usize {
+    fn followers(&self, slots: &mut [Slot<'_>], sa: &Sa, view: &View) -> usize {
         let mut packets = 0;
         for slot in slots {
-            let Some((outer, received)) = self.names(slot) else { break };
-            let Ok(sequence) = sa.replay().check(received) else { break };
-            if take_up(slot, outer.total_len(), outer.tos(), sequence).is_none() {
+            let Some(esp) = self.names(slot, view) else { break };
+            let Ok(sequence) = sa.replay().check(esp.sequence) else { break };
+            if take_up(slot, esp.at, esp.len(), esp.outer.tos(), sequence).is_none() {
                 break;
             }
             packets += 1;
@@ -174,7 +210,7 @@ impl Trail {
         let (mut packets, mut known) = (0, Known::default());
         for slot in slots {
             if slot.verdict.is_none() {
-                let content = content::plain_behind(ipv4::HEADER_LEN, slot, sa);
+                let content = content::plain_behind(usize::from(slot.esp_at), slot, sa);
                 let Some(content) = content else { break };
                 let len = usize::from(content.header.total_len());
                 if !self.like.admits(&content.header, &mut known, view)
@@ -215,12 +251,18 @@ impl Trail {
     }
 }
 
-/// Leaves a packet as `open` would have: of so many bytes behind its link header, with that type of service and number. `None`,
-/// and no change, if there are fewer.
+/// Leaves a packet as `open` would have: of so many bytes behind its link header, ESP among them from there on, with that type
+/// of service and number. `None`, and no change, if there are fewer.
 #[inline(always)]
-pub(super) fn take_up(slot: &mut Slot<'_>, len: u16, tos: u8, sequence: u64) -> Option<()> {
-    slot.frame.narrow(ethernet::HEADER_LEN, usize::from(len))?;
-    (slot.sequence, slot.esp_at, slot.flow.tos) = (sequence, ipv4::HEADER_LEN as u16, tos);
+pub(super) fn take_up(
+    slot: &mut Slot<'_>,
+    esp_at: usize,
+    len: usize,
+    tos: u8,
+    sequence: u64,
+) -> Option<()> {
+    slot.frame.narrow(ethernet::HEADER_LEN, len)?;
+    (slot.sequence, slot.esp_at, slot.flow.tos) = (sequence, esp_at as u16, tos);
     Some(())
 }
 
@@ -243,9 +285,16 @@ pub(super) fn take_hop(frame: &mut Frame) -> Result<(), Verdict> {
 
 /// Leaves a packet that was decrypted as `decrypt` would have.
 #[cold]
+#[inline(never)]
 pub(super) fn park<'v>(slot: &mut Slot<'v>, sa: &'v Sa) {
     slot.inbound = Some(sa);
-    if slot.verdict.is_none() {
+    if slot.verdict.is_some() {
+        return;
+    }
+    if !sa.hot().encapsulated {
         slot.flaw = content::take(slot, sa).err();
+    } else if let Some(outer) = slot.frame.bytes().first_chunk() {
+        // It is still inside: `accept` takes it out, and asks the headers around it where they come from.
+        slot.flow = flow::of_plain_v4(&ipv4::Plain::reread(outer));
     }
 }

@@ -27,6 +27,8 @@ pub(super) struct Trail {
     slot: u32,
     /// It is there for this worker alone (RFC 9611).
     is_own: bool,
+    /// Bytes of its envelopes in front of packets.
+    front_len: usize,
 }
 
 /// Who seals the packets of a trail in this turn.
@@ -47,9 +49,10 @@ impl Trail {
         // Where each packet has an SA of its own, the next one's is another. This says, too, that it came in
         // clear, and not from the host.
         let sa = last.outbound.filter(|sa| is_same(before.outbound, sa))?;
-        if last.verdict != Some(Verdict::Sealed) || envelope::plain_outer(sa.hot()).is_none() {
+        if last.verdict != Some(Verdict::Sealed) || envelope::outer_v4(sa.hot()).is_none() {
             return None;
         }
+        let front_len = envelope::front_v4_len(sa.hot());
         // Policies that welcomed it would have to be counted.
         let forward = view.spd.side(Direction::Forward);
         if !accepts_all(&forward, &last.flow) {
@@ -77,7 +80,7 @@ impl Trail {
             return None;
         }
         let like = Like::of(last, mask, way_of(last, view, turn)?, view)?;
-        let trail = Trail { version, like, policy, slot, is_own };
+        let trail = Trail { version, like, policy, slot, is_own, front_len };
         trail.sealer(view, turn).is_some_and(|sealer| is_same(Some(sealer.sa), sa)).then_some(trail)
     }
 
@@ -128,7 +131,7 @@ impl Trail {
             true => view.bundles.own(self.slot, turn.worker)?,
             false => view.bundles.sole(self.slot)?.sa()?,
         };
-        let template = envelope::plain_outer(sa.hot())?;
+        let template = envelope::outer_v4(sa.hot())?;
         let policy = match self.policy {
             Some(number) => match view.spd.numbered(number, Direction::Out) {
                 Lookup::Policy(policy) => Some(policy),
@@ -159,7 +162,7 @@ impl Trail {
     fn admit(&self, slot: &mut Slot<'_>, known: &mut Known, view: &View) -> bool {
         let Some(header) = self.like.outer(slot) else { return false };
         slot.counted = header.total_len();
-        let fits = envelope::len_v4(usize::from(slot.counted)) <= self.like.way.mtu();
-        fits && self.like.admits(&header, known, view)
+        let len = envelope::len_behind(self.front_len, usize::from(slot.counted));
+        len <= self.like.way.mtu() && self.like.admits(&header, known, view)
     }
 }

@@ -91,6 +91,8 @@ pub enum Selection {
     PolicyChanging,
     /// By policies, with SAs that have limits in packets and bytes, too far away for any packet, as libreswan's have.
     PolicyLimited,
+    /// By policies, with ESP in UDP, as through NATs.
+    PolicyInUdp,
     /// By routes into tunnels, each with an `if_id` of its own (point-to-point).
     P2p,
     /// By routes into tunnels of one `if_id`, each with ends of its own (point-to-multipoint).
@@ -99,13 +101,14 @@ pub enum Selection {
 
 impl Selection {
     /// Every way.
-    pub const ALL: [Selection; 8] = [
+    pub const ALL: [Selection; 9] = [
         Selection::Plain,
         Selection::Policy,
         Selection::PolicyUncached,
         Selection::PolicyCached,
         Selection::PolicyChanging,
         Selection::PolicyLimited,
+        Selection::PolicyInUdp,
         Selection::P2p,
         Selection::P2mp,
     ];
@@ -120,6 +123,7 @@ impl Selection {
             Selection::PolicyCached => "policy-cached",
             Selection::PolicyChanging => "policy-changing",
             Selection::PolicyLimited => "policy-limited",
+            Selection::PolicyInUdp => "policy-udp",
             Selection::P2p => "p2p",
             Selection::P2mp => "p2mp",
         }

@@ -163,7 +163,7 @@ impl Sa {
             replay_window: self.hot.replay.window(),
             selector: self.selector().copied(),
             flags: self.hot.flags,
-            encapsulation: self.encapsulation,
+            encapsulation: self.encapsulation(),
             limits: self.rare.as_ref().map_or(HardLimits::NONE, |rare| rare.limits),
             sent: 0,
             received: 0,
@@ -199,6 +199,6 @@ impl Sa {
     /// The UDP ports around its ESP.
     #[inline]
     pub fn encapsulation(&self) -> Option<UdpEncapsulation> {
-        self.encapsulation
+        self.hot.udp()
     }
 }

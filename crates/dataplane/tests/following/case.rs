@@ -26,7 +26,7 @@ pub const CLEAR_PORT: u16 = 53;
 pub const FORBIDDEN_PORT: u16 = 54;
 pub const BLOCKED_PORT: u16 = 5001;
 /// In whose datagrams ESP comes and goes.
-const IN_UDP: UdpEncapsulation = UdpEncapsulation { source_port: 4500, destination_port: 4500 };
+pub const IN_UDP: UdpEncapsulation = UdpEncapsulation { source_port: 4500, destination_port: 4500 };
 
 /// Limits that packets reach here, and such as they do not.
 const FEW: HardLimits = HardLimits { packets: 12, ..HardLimits::NONE };
@@ -76,6 +76,8 @@ pub enum Last {
     Exhausted,
     Selective,
     InUdp,
+    /// The same from any port.
+    InUdpFromAny,
     /// It is not there.
     Missing,
     /// Its policy wants an SA for each worker, who has none, or one, or one for a port; or drops what it covers.
@@ -98,7 +100,7 @@ pub enum Last {
     Elsewhere,
 }
 
-const LASTS: [Last; 20] = [
+const LASTS: [Last; 21] = [
     Last::Nothing,
     Last::Shared,
     Last::Limited,
@@ -106,6 +108,7 @@ const LASTS: [Last; 20] = [
     Last::Exhausted,
     Last::Selective,
     Last::InUdp,
+    Last::InUdpFromAny,
     Last::Missing,
     Last::WantsOwn,
     Last::HasOwn,
@@ -123,7 +126,8 @@ const LASTS: [Last; 20] = [
 
 pub fn case() -> impl Strategy<Value = Case> {
     let often = prop::bool::weighted(0.8);
-    let udp = prop_oneof![6 => Just(None), 1 => Just(Some((4500, 4500)))];
+    let udp = vec![None, None, Some((4500, 4500)), Some((4500, 61_000))];
+    let udp = prop::sample::select(udp);
     let outer_v6 = prop::bool::weighted(0.1);
     let own = prop::option::of(prop::sample::select(&LASTS[..]));
     (any::<[bool; 5]>(), udp, outer_v6, often, own).prop_map(
@@ -209,6 +213,10 @@ impl Case {
             Last::Boundless => SaConfig { limits: MANY, ..sa },
             Last::Selective => SaConfig { selector: Some(Case::to_port(n)), ..sa },
             Last::InUdp => SaConfig { encapsulation: Some(IN_UDP), ..sa },
+            Last::InUdpFromAny => {
+                let udp = UdpEncapsulation { source_port: 0, ..IN_UDP };
+                SaConfig { encapsulation: Some(udp), ..sa }
+            }
             Last::Marked => {
                 SaConfig { flags: SaFlags { decap_dscp: true, ..SaFlags::default() }, ..sa }
             }
@@ -328,7 +336,9 @@ impl Case {
                     SaConfig { sent, extended_sequence: false, ..outer_v4 }
                 }
                 Last::Selective => SaConfig { selector: Some(Case::to_port(n)), ..outer_v4 },
-                Last::InUdp => SaConfig { encapsulation: Some(IN_UDP), ..outer_v4 },
+                Last::InUdp | Last::InUdpFromAny => {
+                    SaConfig { encapsulation: Some(IN_UDP), ..outer_v4 }
+                }
                 _ => outer_v4,
             };
             let armed = |sa: SaConfig| {

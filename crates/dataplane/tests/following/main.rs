@@ -7,10 +7,13 @@ mod case;
 mod fixture;
 mod steps;
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use case::{BLOCKED_PORT, Case, Last, SIMPLE, case, of_port};
 use dataplane::bundles::Whose;
+use dataplane::event::Event;
 use dataplane::nonce::NonceSpace;
 use dataplane::policy::{Action, Direction, Policy};
 use dataplane::sa::{Sa, SaConfig};
@@ -114,6 +117,17 @@ impl Side {
         policies.sort_unstable();
         (verdicts.chain(received).collect(), sas.collect(), policies)
     }
+
+    /// Where control first heard that peers are now, by SPI: it hears of each again after a while.
+    fn moved(&self) -> BTreeMap<u32, (IpAddr, u16)> {
+        let mut moved = BTreeMap::new();
+        for event in self.gateway.events.try_iter() {
+            if let Event::MappingChanged { spi, source, source_port, .. } = event {
+                moved.entry(spi).or_insert((source, source_port));
+            }
+        }
+        moved
+    }
 }
 
 /// The steps at a site: for packets that follow, and for such that each lead.
@@ -150,6 +164,7 @@ fn run(site: Site, case: Case, steps: Vec<Step>) -> Result<(), TestCaseError> {
         prop_assert_eq!(followed.get(same), led.get(same), "packet {}", same);
     }
     prop_assert_eq!(following.counted(), leading.counted());
+    prop_assert_eq!(following.moved(), leading.moved());
     prop_assert_eq!(leading.gateway.snapshot().followed, 0);
     Ok(())
 }
@@ -172,11 +187,22 @@ proptest! {
     }
 }
 
+/// With policies of what is forwarded or without, by policies or by routes, plain and in UDP.
+fn ways() -> Vec<(bool, Tunnel)> {
+    let mut ways = Vec::new();
+    for udp in [None, Some((4500, 61_000))] {
+        for (forward, if_id) in [(false, 0), (true, 0), (false, 5), (true, 5)] {
+            ways.push((forward, Tunnel { if_id, udp, ..PLAIN }));
+        }
+    }
+    ways
+}
+
 /// As many as may follow do.
 #[test]
 fn most_of_a_fat_tunnels_packets_are_sealed_as_those_before() {
-    for (forward, if_id) in [(false, 0), (true, 0), (false, 5), (true, 5)] {
-        let case = Case { tunnel: Tunnel { if_id, ..PLAIN }, forward, ..SIMPLE };
+    for (forward, tunnel) in ways() {
+        let case = Case { tunnel, forward, ..SIMPLE };
         let mut side = Side::new(Site::West, &case);
         let frames: Vec<_> =
             (0..60u16).map(|n| (RED, udp(n as u8 % 2, 5000 + n, 100).frame(RED))).collect();
@@ -214,8 +240,7 @@ fn packets_by_a_workers_own_sa_follow() {
 
 #[test]
 fn most_of_a_fat_tunnels_packets_are_opened_as_those_before() {
-    for if_id in [0, 5] {
-        let tunnel = Tunnel { if_id, ..PLAIN };
+    for (_, tunnel) in ways().into_iter().filter(|(forward, _)| *forward) {
         let case = Case { tunnel, forward: true, ..SIMPLE };
         let mut side = Side::new(Site::East, &case);
         let mut arrivals = Arrivals::new(Site::East, case);
@@ -237,9 +262,8 @@ fn most_of_a_fat_tunnels_packets_are_opened_as_those_before() {
 /// So do those of many tunnels, whichever each is for, and by the word of policies or of routes.
 #[test]
 fn most_packets_of_many_tunnels_need_no_stages() {
-    for (forward, if_id) in [(false, 0), (true, 0), (false, 5), (true, 5)] {
-        let case =
-            Case { tunnel: Tunnel { if_id, ..PLAIN }, forward, own: Some(Last::Nothing), ..SIMPLE };
+    for (forward, tunnel) in ways() {
+        let case = Case { tunnel, forward, own: Some(Last::Nothing), ..SIMPLE };
         let mut side = Side::new(Site::West, &case);
         let frames: Vec<_> =
             (0..60u16).map(|n| (RED, udp((n % 3) as u8, 5000 + n, 100).frame(RED))).collect();
@@ -282,8 +306,7 @@ fn who_is_welcome_is_counted_where_that_is_asked() {
 /// on that carries something else they wait for the stages.
 #[test]
 fn most_packets_out_of_many_tunnels_need_no_stages() {
-    for if_id in [0, 5] {
-        let tunnel = Tunnel { if_id, ..PLAIN };
+    for (_, tunnel) in ways().into_iter().filter(|(forward, _)| *forward) {
         let case = Case { tunnel, own: Some(Last::Nothing), ..SIMPLE };
         let mut side = Side::new(Site::East, &case);
         let mut arrivals = Arrivals::new(Site::East, case);

@@ -4,7 +4,7 @@ use dataplane::sa::SaConfig;
 use proptest::prelude::*;
 use wire::{checksum, protocol};
 
-use crate::case::{BLOCKED_PORT, CLEAR_PORT, Case, FORBIDDEN_PORT, LOCAL};
+use crate::case::{BLOCKED_PORT, CLEAR_PORT, Case, FORBIDDEN_PORT, IN_UDP, LOCAL};
 use crate::fixture::*;
 
 /// One packet, or what happens between two.
@@ -81,9 +81,21 @@ pub enum Esp {
     Short,
     Congested,
     WrongPort,
+    /// Where what is expected in UDP comes without, and the other way round.
+    Mistaken,
+    /// In UDP: from elsewhere, or another port; to another port where ESP comes, or one where none does.
+    Moved,
+    MovedPort,
+    OtherPort,
+    HostsPort,
+    /// A datagram with bytes behind it, or with fewer than it says, or with something else in it.
+    Trailed,
+    CutShort,
+    Ike,
+    Keepalive,
 }
 
-const ESPS: [Esp; 13] = [
+const ESPS: [Esp; 22] = [
     Esp::Again,
     Esp::Late,
     Esp::TooLate,
@@ -97,6 +109,15 @@ const ESPS: [Esp; 13] = [
     Esp::Short,
     Esp::Congested,
     Esp::WrongPort,
+    Esp::Mistaken,
+    Esp::Moved,
+    Esp::MovedPort,
+    Esp::OtherPort,
+    Esp::HostsPort,
+    Esp::Trailed,
+    Esp::CutShort,
+    Esp::Ike,
+    Esp::Keepalive,
 ];
 
 const ODDS: [Odd; 22] = [
@@ -219,6 +240,7 @@ impl Esp {
         };
         *next += u64::from(number == *next);
         let seal = Seal::sequence(number);
+        let sa = &self.on_its_way(sa);
         let mut frame = match self {
             Esp::Padded => Seal { tfc: 8, ..seal },
             Esp::OddlyPadded => Seal { padding: Some(vec![7; 2]), ..seal },
@@ -244,9 +266,51 @@ impl Esp {
                 let outer = Packet::udp(sa.source, sa.destination, 0, 0, 0);
                 frame = Packet { protocol: protocol::ESP, payload: esp, ..outer }.frame(BLACK);
             }
+            Esp::Trailed | Esp::CutShort | Esp::Ike | Esp::Keepalive
+                if sa.encapsulation.is_some() && sa.source.is_ipv4() =>
+            {
+                frame = frame[..14].iter().copied().chain(self.datagram(&frame[14..])).collect();
+            }
             _ => {}
         }
         frame
+    }
+
+    /// Where a packet by an SA comes from and goes to.
+    fn on_its_way(self, sa: &SaConfig) -> SaConfig {
+        let mut sa = sa.clone();
+        if matches!(self, Esp::Mistaken) {
+            sa.encapsulation = if sa.encapsulation.is_some() { None } else { Some(IN_UDP) };
+        } else if matches!(self, Esp::Moved) && sa.source.is_ipv4() {
+            sa.source = ip("203.0.113.50");
+        }
+        if let Some(udp) = &mut sa.encapsulation {
+            match self {
+                Esp::MovedPort => udp.source_port = 1024,
+                Esp::OtherPort => udp.destination_port = IN_UDP.destination_port,
+                Esp::HostsPort => udp.destination_port = 500,
+                _ => {}
+            }
+        }
+        sa
+    }
+
+    /// Another datagram in the place of one.
+    fn datagram(self, packet: &[u8]) -> Vec<u8> {
+        let (headers, esp) = packet.split_at(28);
+        let payload = match self {
+            Esp::Trailed => [esp, &[0xee; 7]].concat(),
+            Esp::CutShort => esp[..esp.len() - 3].to_vec(),
+            Esp::Ike => [&[0; 4], esp].concat(),
+            _ => vec![0xff],
+        };
+        let len = headers.len() + payload.len();
+        let mut packet =
+            with([headers, &payload].concat(), &[(2, (len >> 8) as u8), (3, len as u8)]);
+        if matches!(self, Esp::Ike | Esp::Keepalive) {
+            packet[24..26].copy_from_slice(&(8 + payload.len() as u16).to_be_bytes());
+        }
+        packet
     }
 }
 

@@ -15,7 +15,8 @@
 mod inside;
 
 use arrayvec::ArrayVec;
-use wire::{ethernet, flow, ipv4};
+use wire::{Overlay, ethernet, flow, ipv4, udp};
+use xsk::Frame;
 
 use super::WORTH;
 use super::inquiry::quickly;
@@ -23,11 +24,12 @@ use crate::batch::{BATCH_PACKETS, Slot, Turn, is_same};
 use crate::claim::Access;
 use crate::classify::is_local;
 use crate::decrypt::decrypt_or_refuse;
+use crate::envelope::PREFIX_LEN;
 use crate::follow::Hours;
 use crate::follow::opening::{is_plain, park, take_hop, take_up};
 use crate::keys;
 use crate::open::refusal;
-use crate::parse::{self, LastMac};
+use crate::parse::{self, IN_UDP_AT, LastMac, PlainEsp};
 use crate::policy::{Direction, Policy};
 use crate::route::Router;
 use crate::sa::Sa;
@@ -46,9 +48,16 @@ pub(in crate::follow) struct Lane {
 struct Named<'v> {
     asked: AskedV4<'v>,
     received: u32,
-    /// Its bytes, and its type of service.
+    /// Its bytes, its type of service, and where ESP begins.
     len: u16,
     tos: u8,
+    esp_at: u8,
+}
+
+impl Named<'_> {
+    fn is_in_udp(&self) -> bool {
+        usize::from(self.esp_at) == IN_UDP_AT
+    }
 }
 
 impl Lane {
@@ -105,25 +114,32 @@ fn name<'v>(slots: &mut [Slot<'_>], view: &'v View) -> ArrayVec<Named<'v>, BATCH
     let packets = slots.len();
     let (mut known, mut mac) = (None, LastMac::new());
     for slot in slots.iter_mut().take(BATCH_PACKETS) {
-        let esp = parse::plain_esp(&slot.frame, mac.bits(slot, view));
-        let Some((outer, packet)) = esp else { break };
-        let destination = outer.destination();
+        let mac = mac.bits(slot, view);
+        let esp = parse::plain_esp(&slot.frame, mac).or_else(|| in_udp(&slot.frame, mac, view));
+        let Some(esp) = esp else { break };
+        let destination = esp.outer.destination();
         if known != Some(destination) {
             if !is_local(&destination.into(), view) {
                 break;
             }
             known = Some(destination);
         }
-        let asked = view.sad.ask_v4(packet.header.spi(), destination);
-        let received = packet.header.sequence();
+        let asked = view.sad.ask_v4(esp.spi, destination);
         // What its key is needed for.
-        slot.counted = packet.ciphertext.len() as u16;
-        named.push(Named { asked, received, len: outer.total_len(), tos: outer.tos() });
+        slot.counted = esp.ciphertext_len as u16;
+        let (len, tos, esp_at) = (esp.len() as u16, esp.outer.tos(), esp.at as u8);
+        named.push(Named { asked, received: esp.sequence, len, tos, esp_at });
     }
     if named.len() < WORTH.min(packets) {
         named.clear();
     }
     named
+}
+
+/// What ESP in UDP shows. Out of line, so that nothing of it takes registers from what most are.
+#[inline(never)]
+fn in_udp(frame: &Frame, mac: u64, view: &View) -> Option<PlainEsp> {
+    parse::plain_esp_in_udp(frame, mac, &view.encapsulation_ports)
 }
 
 /// Finds the SAs of packets, up to the first that has to take the stages, and asks their windows: how many packets may be
@@ -145,6 +161,13 @@ fn check_all<'v>(
     let mut plain = 0;
     for (slot, named) in slots[..found].iter().zip(named) {
         let Some(sa) = slot.inbound.filter(|sa| is_plain(sa)) else { break };
+        if sa.hot().encapsulated != named.is_in_udp() {
+            break;
+        }
+        if named.is_in_udp() {
+            // There it stands where its packets come from.
+            sa.prefetch();
+        }
         sa.prefetch_words();
         sa.replay().prefetch(named.received);
         plain += 1;
@@ -154,13 +177,25 @@ fn check_all<'v>(
     let mut checked = 0;
     for (slot, named) in slots.iter_mut().zip(named) {
         let Some(sa) = slot.inbound.filter(|sa| sa.free_access(turn).is_some()) else { break };
+        if named.is_in_udp() && has_moved(slot, sa) {
+            break;
+        }
         let Ok(sequence) = sa.replay().check(named.received) else { break };
-        if take_up(slot, named.len, named.tos, sequence).is_none() {
+        if take_up(slot, named.esp_at.into(), named.len.into(), named.tos, sequence).is_none() {
             break;
         }
         checked += 1;
     }
     checked
+}
+
+/// Whether a packet in UDP comes from elsewhere than its SA says, which control has to hear of once it is proved authentic.
+#[inline(never)]
+fn has_moved(slot: &Slot<'_>, sa: &Sa) -> bool {
+    let outer = slot.frame.bytes().get(ethernet::HEADER_LEN..).and_then(<[u8]>::first_chunk);
+    let Some(outer) = outer.map(ipv4::Plain::reread) else { return true };
+    let (port, _) = outer.ports();
+    sa.encapsulation().is_none_or(|udp| udp.moved(sa.source(), outer.source().into(), port))
 }
 
 /// What it takes to decrypt a packet.
@@ -176,12 +211,9 @@ fn open<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) -> usiz
     let mut inside = Inside::of(view, turn);
     let looked = inside.look_at_all(slots);
     let accepted = accept_all(&mut slots[..looked], &inside, view, turn);
-    let (plain, other) = slots[accepted..].split_at_mut(looked - accepted);
-    plain.iter_mut().for_each(park_plain);
-    for slot in other {
-        if let Some(sa) = slot.inbound {
-            park(slot, sa);
-        }
+    if accepted < slots.len() {
+        let (plain, other) = slots[accepted..].split_at_mut(looked - accepted);
+        park_all(plain, other);
     }
     accepted
 }
@@ -199,14 +231,36 @@ fn decrypt<'v>(slots: &mut [Slot<'v>]) {
     }
 }
 
-/// What [`park`] does, for a packet whose content was looked at and is as nearly all is.
+/// Parks packets whose content was looked at and is as nearly all is, and others.
 #[cold]
+#[inline(never)]
+fn park_all<'v>(plain: &mut [Slot<'v>], other: &mut [Slot<'v>]) {
+    plain.iter_mut().for_each(park_plain);
+    for slot in other {
+        if let Some(sa) = slot.inbound {
+            park(slot, sa);
+        }
+    }
+}
+
 fn park_plain(slot: &mut Slot<'_>) {
-    if slot.verdict.is_none()
-        && let Some(header) = slot.frame.bytes().first_chunk()
-    {
+    if slot.verdict.is_some() {
+        return;
+    }
+    if slot.inbound.is_some_and(|sa| sa.hot().encapsulated) && put_back(slot).is_none() {
+        slot.decide(Verdict::InnerMalformed);
+    }
+    if let Some(header) = slot.frame.bytes().first_chunk() {
         slot.flow = flow::of_plain_v4(&ipv4::Plain::reread(header));
     }
+}
+
+/// Puts what was in UDP back inside, out of which `accept` takes it. `None` only if there were no headers around it.
+fn put_back(slot: &mut Slot<'_>) -> Option<()> {
+    slot.frame.grow(usize::from(slot.esp_at) + PREFIX_LEN, 0)?;
+    let (datagram, _) = udp::Header::over(slot.frame.bytes().get(ipv4::HEADER_LEN..)?).ok()?;
+    let len = ipv4::HEADER_LEN + usize::from(datagram.datagram_len());
+    slot.frame.grow(0, len.checked_sub(slot.frame.len())?)
 }
 
 /// Accepts packets, and says where they leave, up to the first that has to be parked; how many.

@@ -81,7 +81,7 @@ impl Lane {
 /// Whether the envelopes of an SA are as simple as most are.
 #[inline(always)]
 fn is_plain(sa: &Sa) -> bool {
-    envelope::plain_outer(sa.hot()).is_some()
+    envelope::outer_v4(sa.hot()).is_some()
 }
 
 /// Seals packets whose SAs are found, up to the first that has to take the stages; how many.
@@ -162,9 +162,10 @@ fn encrypt_one<'v>(
     turn: &mut Turn<'_>,
 ) -> Result<(), Verdict> {
     let sa = slot.outbound.ok_or(Verdict::NoRoom)?;
-    let template = envelope::plain_outer(sa.hot()).ok_or(Verdict::NoRoom)?;
+    let template = envelope::outer_v4(sa.hot()).ok_or(Verdict::NoRoom)?;
     let way = router.way::<false>(slot, later, view, turn)?;
-    if envelope::len_v4(usize::from(slot.counted)) > way.mtu() {
+    let front_len = envelope::front_v4_len(sa.hot());
+    if envelope::len_behind(front_len, usize::from(slot.counted)) > way.mtu() {
         return Err(Verdict::TooBig);
     }
     let numbers = (slot.sequence, slot.iv);

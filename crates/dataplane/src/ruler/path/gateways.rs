@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use crypto::{Engine, SharedKey};
 use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
-use wire::{Overlay, checksum, ipv4, protocol};
+use wire::{Overlay, checksum, ipv4, natt, protocol};
 
 use super::{HEADERS_LEN, RulerError, Selection};
 use crate::alarm::Alarm;
 use crate::bundles::BUNDLES_MAX;
+use crate::encapsulation::UdpEncapsulation;
 use crate::fib::{NextHop, Route};
 use crate::nonce::NonceSpace;
 use crate::policy::{Action, Direction, Policy, PolicyConfig, Template};
@@ -41,6 +42,9 @@ const FAR_ENDS: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 0);
 /// The packets, and the bytes, that libreswan lets an SA have, and those after which it wants to hear of it.
 const FAR: u64 = 1 << 63;
 const FAR_SOFT: u64 = 1 << 62;
+/// Where ESP in UDP comes from and goes to.
+const IN_UDP: UdpEncapsulation =
+    UdpEncapsulation { source_port: natt::PORT, destination_port: natt::PORT };
 /// The `if_id` of all tunnels of a point-to-multipoint group.
 const GROUP: u32 = 1;
 const RED_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -164,6 +168,7 @@ fn sa(selection: Selection, ends: Ends, tunnel: usize, engine: Engine) -> Result
     let Ends { west, east, if_id } = ends;
     let is_limited = selection == Selection::PolicyLimited;
     let far = HardLimits { packets: FAR, bytes: FAR };
+    let is_in_udp = selection == Selection::PolicyInUdp;
     let config = SaConfig {
         spi: spi(tunnel),
         mode: Mode::Tunnel,
@@ -176,7 +181,7 @@ fn sa(selection: Selection, ends: Ends, tunnel: usize, engine: Engine) -> Result
         replay_window: 64,
         selector: None,
         flags: SaFlags::default(),
-        encapsulation: None,
+        encapsulation: is_in_udp.then_some(IN_UDP),
         limits: if is_limited { far } else { HardLimits::NONE },
         sent: 0,
         received: 0,
@@ -311,6 +316,7 @@ pub(crate) fn east_view(
     let mut view = base_view();
     put_others(selection, Direction::Forward, &mut view);
     view.local.insert(EAST.into());
+    view.encapsulation_ports.set(natt::PORT, true);
     for tunnel in 0..tunnels {
         let Ends { west, if_id, .. } = ends(selection, tunnel);
         let ends = Ends { west, east: EAST.into(), if_id };
