@@ -8,7 +8,7 @@
 //!
 //! Packets without a protect policy leave in clear. Nothing in a packet is changed here. Where no policy can
 //! say anything and nobody waits for an SA, only routes are asked, if any leads into a tunnel; and where only
-//! policies can, of one table, and packets are as nearly all are, it is done in fewer steps (`protect`).
+//! policies can, and packets are as nearly all are, it is done in fewer steps (`protect`).
 
 mod protect;
 

@@ -107,10 +107,10 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// The policies outside of route mode for whole packets of IPv4, where one table has them all.
+    /// The policies outside of route mode for whole packets of IPv4, if there are any.
     #[inline]
     pub(crate) fn many(&self) -> Option<Many<'a>> {
-        Many::new(self.v4.only()?, self.v4.seen(), self.default)
+        Many::of(self.v4, self.default)
     }
 
     /// Whether the policies say of one flow what they say of another of the same tunnel: the two differ in

@@ -1,5 +1,5 @@
-//! The SAs of packets about which only policies say anything, all of them in one table, where nobody waits and
-//! every packet is whole and of IPv4. What else there may be is not looked for, packet by packet.
+//! The SAs of packets about which only policies say anything, where nobody waits and every packet is whole and of
+//! IPv4. What else there may be is not looked for, packet by packet.
 
 #[cfg(test)]
 mod twin;

@@ -1,5 +1,5 @@
-//! Packets that came through tunnels outside of route mode and go on, whole and of IPv4, where all policies that
-//! are asked about them are in one table. What else there may be is not looked for, packet by packet.
+//! Packets that came through tunnels outside of route mode and go on, whole and of IPv4, where only policies are
+//! asked about them. What else there may be is not looked for, packet by packet.
 
 use std::ptr;
 

@@ -81,6 +81,8 @@ pub enum Selection {
     Plain,
     /// By policies, one for each tunnel and direction.
     Policy,
+    /// By policies of two shapes, behind one that lets a port pass in clear and before one that drops the rest: four tables.
+    PolicyShapes,
     /// By policies of several shapes, every packet of a tunnel of a flow that was not there before, so
     /// that each is a look-up in the database of policies.
     PolicyUncached,
@@ -101,9 +103,10 @@ pub enum Selection {
 
 impl Selection {
     /// Every way.
-    pub const ALL: [Selection; 9] = [
+    pub const ALL: [Selection; 10] = [
         Selection::Plain,
         Selection::Policy,
+        Selection::PolicyShapes,
         Selection::PolicyUncached,
         Selection::PolicyCached,
         Selection::PolicyChanging,
@@ -119,6 +122,7 @@ impl Selection {
         match self {
             Selection::Plain => "plain",
             Selection::Policy => "policy",
+            Selection::PolicyShapes => "policy-shapes",
             Selection::PolicyUncached => "policy-uncached",
             Selection::PolicyCached => "policy-cached",
             Selection::PolicyChanging => "policy-changing",

@@ -1,24 +1,29 @@
 //! Look-ups of many packets' policies side by side, for what nearly all packets are: whole, and of IPv4.
 //!
-//! Says what [`Side::ask`](super::Side::ask) and [`Side::lookup`](super::Side::lookup) say, where one table has
-//! all policies of a direction. What a look-up asks first is kept for the time when the memory has come.
+//! Says what [`Side::ask`](super::Side::ask) and [`Side::lookup`](super::Side::lookup) say, of the policies of a direction
+//! outside of route mode. What a look-up asks first is kept for the time when the memory has come. Where several tables have
+//! them, a policy is presumed if no other that may match ranks better.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use wire::flow::{Flow, Fragment};
 
+use super::space::Space;
 use super::tag::Tag;
 use super::tuple::{Telling, Tuple};
 use super::{DefaultAction, Lookup};
 use crate::policy::{Fields, Policy, Words};
 use crate::table::Home;
 
-/// The policies of one direction, outside of route mode, in one table.
+/// The policies of one direction, outside of route mode.
 #[derive(Clone, Copy)]
 pub(crate) struct Many<'a> {
+    /// The table in which they are, or the first of several.
     tuple: &'a Tuple<u32>,
     policies: &'a Telling,
+    /// All tables, if there are several.
+    several: Option<&'a Space<u32>>,
     /// The tuple's mask.
     mask: Words,
     /// Every bit that any of them looks at.
@@ -39,14 +44,21 @@ pub(crate) struct Asked<'a> {
 }
 
 impl<'a> Many<'a> {
-    pub(super) fn new(
+    /// `None` if there are no policies.
+    pub(super) fn of(space: &'a Space<u32>, default: DefaultAction) -> Option<Many<'a>> {
+        let many = Many::of_one(space.first()?, space.seen(), default)?;
+        Some(Many { several: (space.tuples() > 1).then_some(space), ..many })
+    }
+
+    /// Those of one table.
+    pub(super) fn of_one(
         tuple: &'a Tuple<u32>,
         seen: &Fields<u32>,
         default: DefaultAction,
     ) -> Option<Many<'a>> {
         let policies = tuple.telling()?;
         let (mask, seen) = (Words::of(&tuple.mask), Words::of(seen));
-        Some(Many { tuple, policies, mask, seen, default })
+        Some(Many { tuple, policies, several: None, mask, seen, default })
     }
 
     /// A flow that can be looked up here; `None` if it is not of IPv4, or a fragment.
@@ -77,12 +89,18 @@ impl<'a> Many<'a> {
     pub(crate) fn ask(&self, Question(flow): Question) -> Asked<'a> {
         let tag = self.tuple.tag_of(&flow.under(self.mask));
         self.tuple.ask_behind(tag);
+        if let Some(space) = self.several {
+            space.ask_others(&flow.fields());
+        }
         Asked { flow, tag, home: self.policies.ask(tag.spread()) }
     }
 
     /// The policy that presumably decides a flow which was [asked](Many::ask) for; asks for its memory.
     #[inline(always)]
-    pub(crate) fn presume(&self, Asked { tag, home, .. }: Asked<'a>) -> Option<&'a Policy> {
+    pub(crate) fn presume(&self, Asked { flow, tag, home }: Asked<'a>) -> Option<&'a Policy> {
+        if let Some(space) = self.several {
+            return space.presume_of_many(&flow.fields(), tag);
+        }
         let found = self.policies.find_from(home, tag.spread(), |found| *found == tag);
         let policy = found.map(|(_, policy)| &**policy);
         policy.inspect(|policy| policy.prefetch())
@@ -100,7 +118,10 @@ impl<'a> Many<'a> {
     // With the fields in memory only here.
     #[inline(never)]
     fn lookup_behind(&self, flow: Words, tag: Tag) -> Lookup<'a> {
-        let found = self.tuple.find_behind(&flow.fields(), tag, true);
+        let found = match self.several {
+            None => self.tuple.find_behind(&flow.fields(), tag, true),
+            Some(space) => space.best(&flow.fields(), true, None),
+        };
         found.map_or(Lookup::Default(self.default), |found| Lookup::Policy(found.policy))
     }
 }

@@ -18,7 +18,7 @@ use wire::flow::Flow;
 
 use super::tag::Tag;
 use super::tuple::{Found, Tuple, rule};
-use crate::policy::{Address, Fields, Policy, Shape};
+use crate::policy::{Address, Fields, Policy, Rank, Shape};
 
 /// Tuples up to which every mask has one of its own; only beyond are they merged. Each that is probed in
 /// vain takes a line from the third level cache, some 20 ns, where there are many policies.
@@ -154,6 +154,43 @@ impl<A: Address> Space<A> {
             [only] => Some(only),
             _ => None,
         }
+    }
+
+    /// The table that has the best policy, or had it.
+    #[inline]
+    pub(super) fn first(&self) -> Option<&Tuple<A>> {
+        self.tuples.first()
+    }
+
+    /// Asks for the memory that [`presume_of_many`](Space::presume_of_many) reads in all tables but the first.
+    #[inline(never)]
+    pub(super) fn ask_others(&self, flow: &Fields<A>) {
+        for tuple in self.tuples.iter().skip(1) {
+            tuple.ask(flow);
+        }
+    }
+
+    /// The policy that is the best which matches a flow with ports if it matches it at all: no table has another with the flow's
+    /// tag that may rank better. In the first that is this. Asks for the memory of the policies that it comes upon.
+    #[inline(never)]
+    pub(super) fn presume_of_many(&self, flow: &Fields<A>, first: Tag) -> Option<&Policy> {
+        let mut presumed: Option<(&Policy, Rank)> = None;
+        let mut is_clear = true;
+        for (at, tuple) in self.tuples.iter().enumerate() {
+            // So it is of those behind, too.
+            if presumed.is_some_and(|(_, worst)| worst < tuple.best) {
+                break;
+            }
+            let tag = if at == 0 { first } else { tuple.tag(flow) };
+            match tuple.presume(flow, tag) {
+                Some(policy) => {
+                    policy.prefetch();
+                    is_clear &= presumed.replace((policy, tuple.worst)).is_none();
+                }
+                None => is_clear &= tuple.has_none_behind(tag),
+            }
+        }
+        presumed.filter(|_| is_clear).map(|(policy, _)| policy)
     }
 
     /// Every bit that policies look at: flows that differ in none are decided alike.

@@ -208,7 +208,15 @@ proptest! {
                     let side = spd.side_of(*direction, if_id != 0);
                     let asked = side.ask(if_id, flow);
                     let presumed = side.presume(if_id, flow, asked);
-                    prop_assert_eq!(found(side.lookup(if_id, flow, asked, presumed)), expected);
+                    prop_assert_eq!(&found(side.lookup(if_id, flow, asked, presumed)), &expected);
+                    if if_id == 0
+                        && let Some(many) = side.many()
+                        && let Some(question) = many.flow(flow)
+                    {
+                        let asked = many.ask(question);
+                        let presumed = many.presume(asked);
+                        prop_assert_eq!(found(many.lookup(asked, presumed)), expected);
+                    }
                 }
             }
         }
@@ -241,6 +249,64 @@ fn many_policies_of_one_shape_are_one_table_and_go_quickly() {
     }
     assert!(spd.is_empty());
     assert_eq!(spd.tables(Direction::Out, Family::V4), 0);
+}
+
+/// Beside those of other shapes, and whatever is asked after them.
+#[test]
+fn a_policy_is_presumed_among_several_tables() {
+    let mut spd = Spd::new();
+    let source = Prefix::host(IpAddr::from([10, 0, 0, 1]));
+    let destination = |n: u8| IpAddr::from([10, 9, n, 1]);
+    let between = |n: u8| {
+        let destination = Prefix::new(destination(n), 32 - n % 2).unwrap();
+        Selector::between(source, destination).unwrap()
+    };
+    for n in 0..100 {
+        spd.insert(policy(n.into(), Direction::Out, between(n), 100, n.into()));
+    }
+    let any = Selector::any(Family::V4);
+    let port = Selector { destination_port: PortMatch::exactly(179), ..any };
+    spd.insert(policy(200, Direction::Out, port, 1, 200));
+    spd.insert(policy(201, Direction::Out, any, 1000, 201));
+    assert_eq!(spd.tables(Direction::Out, Family::V4), 4);
+    let many = spd.side(Direction::Out).many().unwrap();
+    let presumed = |n: u8, dst_port: u16| {
+        let flow = datagram([10, 0, 0, 1], [10, 9, n, 1], 7, Fragment::Whole);
+        let question = many.flow(&Flow { dst_port, ..flow }).unwrap();
+        many.presume(many.ask(question)).map(Policy::index)
+    };
+    for n in 0..100 {
+        assert_eq!(presumed(n, 80), Some(n.into()));
+        assert_eq!(presumed(n, 179), Some(200));
+    }
+    assert_eq!(presumed(150, 80), Some(201));
+}
+
+/// What a table may have at worst is asked anew after some removals: what is left of it then still ranks as it did.
+#[test]
+fn a_better_policy_of_another_table_decides_after_removals() {
+    let mut spd = Spd::new();
+    let between = |n: u8| {
+        let [source, destination] =
+            [[10, 0, 0, 1], [10, 9, n, 1]].map(|host| Prefix::host(IpAddr::from(host)));
+        Selector::between(source, destination).unwrap()
+    };
+    for n in 0..9 {
+        let priority = if n == 0 { 100 } else { 1 };
+        spd.insert(policy(n.into(), Direction::Out, between(n), priority, n.into()));
+    }
+    spd.insert(policy(20, Direction::Out, Selector::any(Family::V4), 50, 20));
+    for n in 1..8 {
+        spd.remove(&policy(n.into(), Direction::Out, between(n), 0, 0).config()).unwrap();
+        let many = spd.side(Direction::Out).many().unwrap();
+        let found = |n: u8| {
+            let flow = datagram([10, 0, 0, 1], [10, 9, n, 1], 7, Fragment::Whole);
+            let asked = many.ask(many.flow(&flow).unwrap());
+            found(many.lookup(asked, many.presume(asked)))
+        };
+        assert_eq!(found(0), Found::Policy(20), "{n} removed");
+        assert_eq!(found(8), Found::Policy(8));
+    }
 }
 
 #[test]

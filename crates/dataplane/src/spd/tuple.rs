@@ -74,7 +74,9 @@ pub(super) struct Tuple<A> {
     pub(super) is_shared: bool,
     /// No policy here ranks better. May be better than the best, after removals.
     pub(super) best: Rank,
-    /// Removals since `best` was exact.
+    /// None ranks worse. May be worse than the worst.
+    pub(super) worst: Rank,
+    /// Removals since both were exact.
     removals: usize,
     by_tag: Best<A>,
     /// The others with each tag, best first.
@@ -235,6 +237,7 @@ impl<A: Address> Tuple<A> {
             mask,
             is_shared,
             best: (u32::MAX, u64::MAX),
+            worst: (0, 0),
             removals: 0,
             by_tag,
             behind: Table::new(),
@@ -274,6 +277,11 @@ impl<A: Address> Tuple<A> {
             true => &[],
             false => self.behind.get(&tag).map_or(&[], |rules| rules),
         }
+    }
+
+    /// Whether no policy has a tag but the best.
+    pub(super) fn has_none_behind(&self, tag: Tag) -> bool {
+        self.behind(tag).is_empty()
     }
 
     /// Policies that one with these fields would be compared with.
@@ -381,6 +389,7 @@ impl<A: Address> Tuple<A> {
         let tag = self.tag(&shape.value());
         let mut rules = self.rules_at(tag);
         self.best = self.best.min(rank);
+        self.worst = self.worst.max(rank);
         rules.push(rule);
         // Among equals the first that came.
         rules.sort_by_key(|rule| rule.numbers.rank());
@@ -398,8 +407,10 @@ impl<A: Address> Tuple<A> {
         // Exactness costs a scan; done this seldom, it costs each removal a constant.
         if self.removals > self.len() / 2 {
             self.removals = 0;
-            let best = self.iter().map(|policy| policy.rank()).min();
+            let ranks = || self.iter().map(|policy| policy.rank());
+            let (best, worst) = (ranks().min(), ranks().max());
             self.best = best.unwrap_or(self.best);
+            self.worst = worst.unwrap_or(self.worst);
         }
         Some(removed.value)
     }
@@ -493,7 +504,7 @@ mod tests {
                     let presumed = tuple.presume(&flow, asked);
                     let found = tuple.confirm(&flow, asked, presumed).map(|policy| policy.index());
                     prop_assert_eq!(found, best);
-                    if let Some(many) = Many::new(&tuple, &mask, DefaultAction::Accept) {
+                    if let Some(many) = Many::of_one(&tuple, &mask, DefaultAction::Accept) {
                         let flow = datagram([0; 4], address.to_be_bytes(), 0, Fragment::Whole);
                         let asked = many.ask(many.flow(&Flow { dst_port: port, ..flow }).unwrap());
                         let found = match many.lookup(asked, many.presume(asked)) {

@@ -198,6 +198,15 @@ fn ways() -> Vec<(bool, Tunnel)> {
     ways
 }
 
+/// The same, by policies with others of other shapes or without.
+fn ways_of_many() -> Vec<(bool, Tunnel, bool)> {
+    let several = |(forward, tunnel): (bool, Tunnel)| {
+        let several = if tunnel.if_id == 0 { vec![false, true] } else { vec![false] };
+        several.into_iter().map(move |several| (forward, tunnel, several))
+    };
+    ways().into_iter().flat_map(several).collect()
+}
+
 /// As many as may follow do.
 #[test]
 fn most_of_a_fat_tunnels_packets_are_sealed_as_those_before() {
@@ -262,8 +271,9 @@ fn most_of_a_fat_tunnels_packets_are_opened_as_those_before() {
 /// So do those of many tunnels, whichever each is for, and by the word of policies or of routes.
 #[test]
 fn most_packets_of_many_tunnels_need_no_stages() {
-    for (forward, tunnel) in ways() {
-        let case = Case { tunnel, forward, own: Some(Last::Nothing), ..SIMPLE };
+    for (forward, tunnel, several) in ways_of_many() {
+        let own = Some(Last::Nothing);
+        let case = Case { tunnel, forward, bypasses: several, forbids: several, own, ..SIMPLE };
         let mut side = Side::new(Site::West, &case);
         let frames: Vec<_> =
             (0..60u16).map(|n| (RED, udp((n % 3) as u8, 5000 + n, 100).frame(RED))).collect();
@@ -306,8 +316,9 @@ fn who_is_welcome_is_counted_where_that_is_asked() {
 /// on that carries something else they wait for the stages.
 #[test]
 fn most_packets_out_of_many_tunnels_need_no_stages() {
-    for (_, tunnel) in ways().into_iter().filter(|(forward, _)| *forward) {
-        let case = Case { tunnel, own: Some(Last::Nothing), ..SIMPLE };
+    for (_, tunnel, several) in ways_of_many().into_iter().filter(|(forward, ..)| *forward) {
+        let own = Some(Last::Nothing);
+        let case = Case { tunnel, bypasses: several, forbids: several, own, ..SIMPLE };
         let mut side = Side::new(Site::East, &case);
         let mut arrivals = Arrivals::new(Site::East, case);
         let step = |n| Step::Plain { host: n % 3, port: 5000 + u16::from(n), len: 100 };

@@ -131,7 +131,7 @@ proptest! {
         let umem = Umem::new(2 * BATCH_PACKETS, 2048, false).unwrap();
         let mut pool = umem.pool(0..2 * BATCH_PACKETS);
         let views = [(); 2].map(|()| view(policies.clone(), blocks));
-        // Where there are several tables, another way is taken.
+        // There is a policy.
         let Some(many) = views[0].spd.side(Direction::Out).many() else { return Ok(()) };
         let packets: Vec<_> = bursts.iter()
             .flat_map(|(packet, count)| std::iter::repeat_n(*packet, *count))

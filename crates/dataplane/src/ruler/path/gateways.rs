@@ -19,7 +19,8 @@ use crate::nonce::NonceSpace;
 use crate::policy::{Action, Direction, Policy, PolicyConfig, Template};
 use crate::prefix::{Family, Prefix};
 use crate::sa::{HardLimits, Mode, Sa, SaConfig, SaFlags};
-use crate::selector::Selector;
+use crate::selector::{PortMatch, Selector};
+use crate::spd::Spd;
 use crate::tunnel::TunnelName;
 use crate::view::{PortInfo, View};
 
@@ -37,6 +38,8 @@ const WEST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 /// The UDP port that packets come from.
 const PORT: u16 = 0x1000;
+/// The TCP port that is let pass where ports matter.
+const BYPASSED_PORT: u16 = 179;
 /// Where the far ends of a point-to-multipoint group begin.
 const FAR_ENDS: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 0);
 /// The packets, and the bytes, that libreswan lets an SA have, and those after which it wants to hear of it.
@@ -194,10 +197,14 @@ fn sa(selection: Selection, ends: Ends, tunnel: usize, engine: Engine) -> Result
     Ok(sa.with_alarm(is_limited.then(alarm)))
 }
 
-/// The policy of one tunnel's packets. Where no cache is to help they have eight shapes, among which the
+/// The policy of one tunnel's packets. They may have two shapes, or, where no cache is to help, eight, among which the
 /// database has to find the right one.
 fn policy(selection: Selection, tunnel: usize, direction: Direction) -> Arc<Policy> {
-    let less = if selection == Selection::PolicyUncached { tunnel % 8 } else { 0 };
+    let less = match selection {
+        Selection::PolicyShapes => tunnel % 2,
+        Selection::PolicyUncached => tunnel % 8,
+        _ => 0,
+    };
     let host = Prefix::host(HOST.into());
     let selector = Selector {
         source: Prefix::new(HOST.into(), 32 - less as u8).unwrap_or(host),
@@ -217,9 +224,27 @@ fn other(index: u32, direction: Direction, lens: [u8; 2]) -> Option<Arc<Policy>>
     Some(Arc::new(Policy::new(PolicyConfig { priority: 1, position: index.into(), ..config })))
 }
 
+/// A policy before all tunnels', which lets a port pass that none of their packets is for, and one behind them, which drops
+/// what is left.
+fn put_around(direction: Direction, spd: &mut Spd) {
+    let any = Selector::any(Family::V4);
+    let destination_port = PortMatch::exactly(BYPASSED_PORT);
+    let port = Selector { protocol: protocol::TCP, destination_port, ..any };
+    let [bypass, rest] = [(1, port), (2, any)].map(|(number, selector)| {
+        PolicyConfig::bypass(8 * (BUNDLES_MAX + number), direction, selector)
+    });
+    let rest = PolicyConfig { priority: u32::MAX, action: Action::Discard, ..rest };
+    for config in [PolicyConfig { priority: 1, ..bypass }, rest] {
+        spd.insert(Arc::new(Policy::new(config)));
+    }
+}
+
 /// Where packets are to be remembered: policies of many shapes within each other, of which no few tables
 /// can be made.
 fn put_others(selection: Selection, direction: Direction, view: &mut View) {
+    if selection == Selection::PolicyShapes {
+        put_around(direction, &mut view.spd);
+    }
     if !matches!(selection, Selection::PolicyCached | Selection::PolicyChanging) {
         return;
     }
