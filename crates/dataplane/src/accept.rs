@@ -13,7 +13,6 @@
 use crate::batch::{Batch, Slot, Turn, is_same};
 use crate::claim::Access;
 use crate::content;
-use crate::encapsulation::UdpEncapsulation;
 use crate::open::refusal;
 use crate::sa::Sa;
 use crate::verdict::Verdict;
@@ -132,8 +131,7 @@ impl Opened {
 
 /// Tells control if the packet came from elsewhere than the SA says.
 fn note_move(slot: &Slot<'_>, sa: &Sa, turn: &mut Turn<'_>) {
-    let moved = |udp: UdpEncapsulation| udp.moved(sa.source(), slot.flow.src, slot.flow.src_port);
-    if sa.encapsulation().is_some_and(moved) {
+    if sa.has_moved(slot.flow.src, slot.flow.src_port) {
         turn.events.mapping_changed(sa, &slot.flow, turn.now_ns, turn.counters);
     }
 }

@@ -386,8 +386,7 @@ fn seal_behind<const FRONT_LEN: usize>(
     numbers: (u64, u64),
     way: &Way,
 ) -> Option<()> {
-    let header = slot.frame.bytes().get(ethernet::HEADER_LEN..)?.first_chunk()?;
-    let header = ipv4::Plain::reread(header);
+    let header = parse::reread(&slot.frame, ethernet::HEADER_LEN)?;
     let frame = &mut slot.frame;
     let frame = envelope::frame_v4::<FRONT_LEN>(frame, &header, hot, template, numbers)?;
     way.write(frame.link);

@@ -89,6 +89,12 @@ pub(crate) fn plain_header(frame: &Frame, mac: u64) -> Option<ipv4::Plain> {
     flow::plain_header_v4(behind_link(frame, mac)?)
 }
 
+/// The header that begins at so many bytes of a frame, which was found to be plain before.
+#[inline(always)]
+pub(crate) fn reread(frame: &Frame, at: usize) -> Option<ipv4::Plain> {
+    frame.bytes().get(at..)?.first_chunk().map(ipv4::Plain::reread)
+}
+
 /// What is behind the link header of a packet of IPv4 for us, without a tag.
 #[inline(always)]
 fn behind_link(frame: &Frame, mac: u64) -> Option<&[u8]> {

@@ -36,10 +36,10 @@ use crate::vrfs::MAIN;
 pub(super) struct Trail {
     /// What those have in common with them that are to follow, once they are opened.
     like: Like,
-    /// What their SA is called.
+    /// What their SA is called, and whether they come in UDP.
     spi: u32,
     destination: Ipv4Addr,
-    shown: Shown,
+    in_udp: bool,
     /// The number of the policy that lets them in; `None` if everything that comes through the SA is welcome.
     policy: Option<u32>,
     pub(super) hours: Hours,
@@ -51,29 +51,11 @@ struct Opener<'v> {
     policy: Option<&'v Policy>,
 }
 
-/// How their headers show that packets are of one SA.
-enum Shown {
-    /// The destination, and the SPI behind it, as they stand there.
-    Esp(u64),
-    /// Those bits of the addresses and ports that are the same in all of its datagrams, and what they are.
-    InUdp { mask: [u64; 2], ends: [u64; 2] },
-}
-
-impl Shown {
-    /// How those of an SA between two addresses do.
-    fn of(sa: &Sa, source: Ipv4Addr, destination: Ipv4Addr) -> Shown {
-        let (to, all) = (destination.to_bits(), u32::MAX);
-        let Some(udp) = sa.encapsulation() else {
-            let [_, end] = ipv4::Plain::ends_of(0, 0, to, sa.hot().spi);
-            return Shown::Esp(end);
-        };
-        let ports = u32::from(udp.source_port) << 16 | u32::from(udp.destination_port);
-        // Where they may come from any port they may from any address, too.
-        let (from, ports_mask) = if udp.source_port == 0 { (0, 0xffff) } else { (all, all) };
-        let mask = ipv4::Plain::ends_of(0, from, all, ports_mask);
-        let ends = ipv4::Plain::ends_of(0, source.to_bits() & from, to, ports);
-        Shown::InUdp { mask, ends }
-    }
+/// Whether a packet in UDP with that outer header comes from elsewhere than its SA says. Out of line, as most are not in UDP.
+#[inline(never)]
+pub(super) fn has_moved(outer: &ipv4::Plain, sa: &Sa) -> bool {
+    let (port, _) = outer.ports();
+    sa.has_moved(outer.source().into(), port)
 }
 
 /// Whether an SA's packets are of the kind that may follow.
@@ -110,11 +92,9 @@ impl Trail {
             _ => None,
         };
         let like = Like::of(last, mask, way_of(last, view, turn)?, view)?;
-        let (IpAddr::V4(source), IpAddr::V4(destination)) = (sa.source(), sa.destination()) else {
-            return None;
-        };
-        let (spi, shown) = (sa.hot().spi, Shown::of(sa, source, destination));
-        let trail = Trail { like, spi, destination, shown, policy, hours: Hours::of(version) };
+        let (spi, IpAddr::V4(destination)) = (sa.hot().spi, sa.destination()) else { return None };
+        let (in_udp, hours) = (sa.hot().encapsulated, Hours::of(version));
+        let trail = Trail { like, spi, destination, in_udp, policy, hours };
         trail.opener(view, turn).is_some_and(|opener| is_same(Some(opener.sa), sa)).then_some(trail)
     }
 
@@ -173,20 +153,13 @@ impl Trail {
         if slot.ingress != self.like.ingress {
             return None;
         }
-        match &self.shown {
-            Shown::Esp(name) => {
-                let esp = parse::plain_esp(&slot.frame, self.like.mac)?;
-                let [_, end] = esp.outer.ends();
-                (end == *name).then_some(esp)
-            }
-            Shown::InUdp { mask, ends } => {
-                let ports = &view.encapsulation_ports;
-                let esp = parse::plain_esp_in_udp(&slot.frame, self.like.mac, ports)?;
-                let [from, to] = esp.outer.ends();
-                let differ = (from ^ ends[0]) & mask[0] | (to ^ ends[1]) & mask[1];
-                (differ == 0 && esp.spi == self.spi).then_some(esp)
-            }
-        }
+        let mac = self.like.mac;
+        let esp = match self.in_udp {
+            false => parse::plain_esp(&slot.frame, mac)?,
+            true => parse::plain_esp_in_udp(&slot.frame, mac, &view.encapsulation_ports)?,
+        };
+        let is_it = esp.spi == self.spi && esp.outer.destination() == self.destination;
+        is_it.then_some(esp)
     }
 
     /// How many of the first packets are to be decrypted, which are left as `open` would have left them.
@@ -195,6 +168,9 @@ impl Trail {
         let mut packets = 0;
         for slot in slots {
             let Some(esp) = self.names(slot, view) else { break };
+            if self.in_udp && has_moved(&esp.outer, sa) {
+                break;
+            }
             let Ok(sequence) = sa.replay().check(esp.sequence) else { break };
             if take_up(slot, esp.at, esp.len(), esp.outer.tos(), sequence).is_none() {
                 break;
@@ -293,8 +269,8 @@ pub(super) fn park<'v>(slot: &mut Slot<'v>, sa: &'v Sa) {
     }
     if !sa.hot().encapsulated {
         slot.flaw = content::take(slot, sa).err();
-    } else if let Some(outer) = slot.frame.bytes().first_chunk() {
+    } else if let Some(outer) = parse::reread(&slot.frame, 0) {
         // It is still inside: `accept` takes it out, and asks the headers around it where they come from.
-        slot.flow = flow::of_plain_v4(&ipv4::Plain::reread(outer));
+        slot.flow = flow::of_plain_v4(&outer);
     }
 }

@@ -201,4 +201,10 @@ impl Sa {
     pub fn encapsulation(&self) -> Option<UdpEncapsulation> {
         self.hot.udp()
     }
+
+    /// Whether a packet in UDP comes from elsewhere than it says: control has to hear of that once it is proved authentic.
+    #[inline]
+    pub(crate) fn has_moved(&self, source: IpAddr, port: u16) -> bool {
+        self.encapsulation().is_some_and(|udp| udp.moved(self.source(), source, port))
+    }
 }

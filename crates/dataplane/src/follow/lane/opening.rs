@@ -26,7 +26,7 @@ use crate::classify::is_local;
 use crate::decrypt::decrypt_or_refuse;
 use crate::envelope::PREFIX_LEN;
 use crate::follow::Hours;
-use crate::follow::opening::{is_plain, park, take_hop, take_up};
+use crate::follow::opening::{has_moved, is_plain, park, take_hop, take_up};
 use crate::keys;
 use crate::open::refusal;
 use crate::parse::{self, IN_UDP_AT, LastMac, PlainEsp};
@@ -98,10 +98,9 @@ impl Lane {
         // Two of one SA may be the first of many that follow: what they are is only to be seen now.
         if let [.., before, last] = &mut slots[..opened]
             && last.inbound.is_some_and(|sa| is_same(before.inbound, sa))
-            && let Some(header) = last.frame.bytes().get(ethernet::HEADER_LEN..)
-            && let Some(header) = header.first_chunk()
+            && let Some(header) = parse::reread(&last.frame, ethernet::HEADER_LEN)
         {
-            last.flow = flow::of_plain_v4(&ipv4::Plain::reread(header));
+            last.flow = flow::of_plain_v4(&header);
         }
         (opened, checked - opened)
     }
@@ -161,10 +160,11 @@ fn check_all<'v>(
     let mut plain = 0;
     for (slot, named) in slots[..found].iter().zip(named) {
         let Some(sa) = slot.inbound.filter(|sa| is_plain(sa)) else { break };
-        if sa.hot().encapsulated != named.is_in_udp() {
+        let in_udp = named.is_in_udp();
+        if sa.hot().encapsulated != in_udp {
             break;
         }
-        if named.is_in_udp() {
+        if in_udp {
             // There it stands where its packets come from.
             sa.prefetch();
         }
@@ -177,7 +177,10 @@ fn check_all<'v>(
     let mut checked = 0;
     for (slot, named) in slots.iter_mut().zip(named) {
         let Some(sa) = slot.inbound.filter(|sa| sa.free_access(turn).is_some()) else { break };
-        if named.is_in_udp() && has_moved(slot, sa) {
+        if named.is_in_udp()
+            && parse::reread(&slot.frame, ethernet::HEADER_LEN)
+                .is_none_or(|outer| has_moved(&outer, sa))
+        {
             break;
         }
         let Ok(sequence) = sa.replay().check(named.received) else { break };
@@ -187,15 +190,6 @@ fn check_all<'v>(
         checked += 1;
     }
     checked
-}
-
-/// Whether a packet in UDP comes from elsewhere than its SA says, which control has to hear of once it is proved authentic.
-#[inline(never)]
-fn has_moved(slot: &Slot<'_>, sa: &Sa) -> bool {
-    let outer = slot.frame.bytes().get(ethernet::HEADER_LEN..).and_then(<[u8]>::first_chunk);
-    let Some(outer) = outer.map(ipv4::Plain::reread) else { return true };
-    let (port, _) = outer.ports();
-    sa.encapsulation().is_none_or(|udp| udp.moved(sa.source(), outer.source().into(), port))
 }
 
 /// What it takes to decrypt a packet.
@@ -250,8 +244,8 @@ fn park_plain(slot: &mut Slot<'_>) {
     if slot.inbound.is_some_and(|sa| sa.hot().encapsulated) && put_back(slot).is_none() {
         slot.decide(Verdict::InnerMalformed);
     }
-    if let Some(header) = slot.frame.bytes().first_chunk() {
-        slot.flow = flow::of_plain_v4(&ipv4::Plain::reread(header));
+    if let Some(header) = parse::reread(&slot.frame, 0) {
+        slot.flow = flow::of_plain_v4(&header);
     }
 }
 
