@@ -17,8 +17,8 @@ const VPP_SELECTIONS: [(&str, &str); 6] = [
 const SELECTIONS: [(&str, &str); 6] = [
     ("plain", "Peregrine, in clear"),
     ("policy", "Peregrine, policies"),
-    ("policy-cached", "Peregrine, policies of many shapes, flow cache"),
-    ("policy-uncached", "Peregrine, policies of eight shapes, new flows"),
+    ("policy-cached", "Peregrine, many shapes, flow cache"),
+    ("policy-uncached", "Peregrine, eight shapes, new flows"),
     ("p2p", "Peregrine, point-to-point"),
     ("p2mp", "Peregrine, point-to-multipoint"),
 ];
