@@ -6,14 +6,13 @@
 //! replay, so what is wrong with its content is only noted, for `accept` to decide. What came in UDP
 //! keeps its outer headers until then, because control has to hear of them.
 
-use wire::esp::{self, ICV_LEN};
+use wire::esp::{self, ESP_HEADER_LEN, ICV_LEN};
 
 use crate::batch::Slot;
 use crate::content;
 use crate::encrypt::OVERHEAD_LEN;
-use crate::envelope::PREFIX_LEN;
 use crate::keys;
-use crate::sa::Sa;
+use crate::sa::{Hot, Sa};
 use crate::verdict::Verdict;
 
 /// Decrypts every packet that `open` let pass.
@@ -65,16 +64,28 @@ pub(crate) fn decrypt_or_refuse(slot: &mut Slot<'_>, sa: &Sa) -> bool {
 #[inline(always)]
 #[must_use = "a packet that is not authentic must go no further"]
 fn decrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<bool> {
-    let hot = sa.hot();
     let payload = slot.frame.bytes_mut().get_mut(usize::from(slot.esp_at)..)?;
     let packet = esp::Packet::parse(payload).ok()?;
-    let nonce = esp::gcm_nonce(hot.salt, *packet.iv);
-    let (spi, icv): (u32, [u8; ICV_LEN]) = (packet.header.spi(), *packet.icv);
-    let plaintext_len = packet.ciphertext.len();
-    let data = payload.get_mut(PREFIX_LEN..PREFIX_LEN + plaintext_len)?;
+    let (spi, plaintext_len) = (packet.header.spi(), packet.ciphertext.len());
+    decrypt_data(sa.hot(), spi, slot.sequence, payload.get_mut(ESP_HEADER_LEN..)?, plaintext_len)
+}
+
+/// Decrypts what is behind the header of a packet of ESP: whether it is authentic, or `None` if there is too little.
+#[inline(always)]
+#[must_use = "a packet that is not authentic must go no further"]
+pub(crate) fn decrypt_data(
+    hot: &Hot,
+    spi: u32,
+    sequence: u64,
+    payload: &mut [u8],
+    plaintext_len: usize,
+) -> Option<bool> {
+    let (iv, payload) = payload.split_first_chunk_mut()?;
+    let (data, icv) = payload.split_at_mut_checked(plaintext_len)?;
+    let (nonce, icv) = (esp::gcm_nonce(hot.salt, *iv), icv.first_chunk::<ICV_LEN>()?);
     Some(if hot.replay.is_extended() {
-        hot.key.open(&nonce, &esp::aad_esn(spi, slot.sequence), data, &icv)
+        hot.key.open(&nonce, &esp::aad_esn(spi, sequence), data, icv)
     } else {
-        hot.key.open(&nonce, &esp::aad(spi, slot.sequence as u32), data, &icv)
+        hot.key.open(&nonce, &esp::aad(spi, sequence as u32), data, icv)
     })
 }

@@ -131,11 +131,25 @@ pub(crate) struct Framed<'f> {
     pub(crate) enveloped: Enveloped<'f>,
 }
 
-/// What [`put_v4`] does to a packet that is still behind its link header, which makes room for another: it has that header,
-/// and is still to lose a hop.
-/// `FRONT_LEN` is what [`front_v4_len`] says.
+/// Makes a packet ready for its envelope that is still behind its link header, and has that header: it loses a hop, and gets padding
+/// and trailer. `None` if it must not be sealed.
+///
+/// To be done some time before it is encrypted. What reads bytes in large pieces, of which some were only just written in small
+/// ones, waits until those are in the cache, which is after all that went before has retired: packets would not overlap.
 #[inline(always)]
-pub(crate) fn frame_v4<'f, const FRONT_LEN: usize>(
+#[must_use = "a packet that is not ready must not be sealed"]
+pub(crate) fn ready_v4(frame: &mut Frame, header: &ipv4::Plain) -> Option<()> {
+    let content_len = usize::from(header.total_len());
+    // What is behind the trailer, the ICV overwrites.
+    let tail = frame.reach(ethernet::HEADER_LEN + content_len)?;
+    *tail = InnerHeader::of_plain(header).trailer(esp::pad_len(content_len));
+    header.take_hop(frame.reach(ethernet::HEADER_LEN)?)
+}
+
+/// What [`put_v4`] does to a packet that is still behind its link header, which makes room for another: it has that header. It
+/// is `READY` if [`ready_v4`] has made it so. `FRONT_LEN` is what [`front_v4_len`] says.
+#[inline(always)]
+pub(crate) fn frame_v4<'f, const READY: bool, const FRONT_LEN: usize>(
     frame: &'f mut Frame,
     header: &ipv4::Plain,
     hot: &Hot,
@@ -147,11 +161,13 @@ pub(crate) fn frame_v4<'f, const FRONT_LEN: usize>(
     let bytes = frame.reframe(FRONT_LEN, ethernet::HEADER_LEN + total_len)?;
     let (link, rest) = bytes.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>()?;
     let (front, rest) = rest.split_first_chunk_mut::<FRONT_LEN>()?;
-    let (content, tail) = rest.split_at_mut_checked(content_len)?;
-    header.take_hop(content.first_chunk_mut()?)?;
     let inner = InnerHeader::of_plain(header);
-    // What is behind the trailer, the ICV overwrites.
-    *tail.first_chunk_mut()? = inner.trailer(esp::pad_len(content_len));
+    if !READY {
+        // As `ready_v4`, with what is at hand.
+        let (content, tail) = rest.split_at_mut_checked(content_len)?;
+        header.take_hop(content.first_chunk_mut()?)?;
+        *tail.first_chunk_mut()? = inner.trailer(esp::pad_len(content_len));
+    }
     let (ip, front) = front.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
     let (between, prefix) = front.split_last_chunk_mut::<PREFIX_LEN>()?;
     *prefix = esp::prefix(hot.spi, sequence as u32, iv);

@@ -333,7 +333,7 @@ impl Known {
     fn is_for_host(&mut self, destination: u32, view: &View) -> bool {
         // Most are for the address that the one before was for.
         if self.0 != Some(destination) {
-            if is_for_host(destination, view) {
+            if view.local.may_contain_v4(destination) && is_for_host(destination, view) {
                 return true;
             }
             self.0 = Some(destination);
@@ -354,11 +354,11 @@ fn accepts_all(side: &Side<'_>, flow: &Flow) -> bool {
     side.is_silent() || matches!(found(), Lookup::Default(DefaultAction::Accept))
 }
 
-/// Seals a packet that is still as it came, of as many bytes as are counted, and says where it leaves. `None` if there is no
-/// room for what goes around it: then it is not encrypted, and must not leave.
+/// Seals a packet that is still as it came, or [ready](envelope::ready_v4), and says where it leaves. `None` if there is no room for what
+/// goes around it: then it is not encrypted, and must not leave.
 #[inline(always)]
 #[must_use = "a packet that was not encrypted must not leave"]
-fn seal(
+fn seal<const READY: bool>(
     slot: &mut Slot<'_>,
     hot: &Hot,
     template: &ipv4::Template,
@@ -366,20 +366,25 @@ fn seal(
     way: &Way,
 ) -> Option<()> {
     if hot.encapsulated {
-        return seal_in_udp(slot, hot, numbers, way);
+        return seal_in_udp::<READY>(slot, hot, numbers, way);
     }
-    seal_behind::<FRONT_V4_LEN>(slot, hot, template, numbers, way)
+    seal_behind::<READY, FRONT_V4_LEN>(slot, hot, template, numbers, way)
 }
 
 /// Out of line, so that nothing of it takes registers from what most packets are.
 #[inline(never)]
-fn seal_in_udp(slot: &mut Slot<'_>, hot: &Hot, numbers: (u64, u64), way: &Way) -> Option<()> {
+fn seal_in_udp<const READY: bool>(
+    slot: &mut Slot<'_>,
+    hot: &Hot,
+    numbers: (u64, u64),
+    way: &Way,
+) -> Option<()> {
     let template = envelope::outer_v4(hot)?;
-    seal_behind::<FRONT_V4_UDP_LEN>(slot, hot, template, numbers, way)
+    seal_behind::<READY, FRONT_V4_UDP_LEN>(slot, hot, template, numbers, way)
 }
 
 #[inline(always)]
-fn seal_behind<const FRONT_LEN: usize>(
+fn seal_behind<const READY: bool, const FRONT_LEN: usize>(
     slot: &mut Slot<'_>,
     hot: &Hot,
     template: &ipv4::Template,
@@ -388,7 +393,7 @@ fn seal_behind<const FRONT_LEN: usize>(
 ) -> Option<()> {
     let header = parse::reread(&slot.frame, ethernet::HEADER_LEN)?;
     let frame = &mut slot.frame;
-    let frame = envelope::frame_v4::<FRONT_LEN>(frame, &header, hot, template, numbers)?;
+    let frame = envelope::frame_v4::<READY, FRONT_LEN>(frame, &header, hot, template, numbers)?;
     way.write(frame.link);
     encrypt_data(hot, numbers, frame.enveloped);
     slot.egress = Some(way.port());

@@ -95,12 +95,18 @@ pub(crate) fn reread(frame: &Frame, at: usize) -> Option<ipv4::Plain> {
     frame.bytes().get(at..)?.first_chunk().map(ipv4::Plain::reread)
 }
 
-/// What is behind the link header of a packet of IPv4 for us, without a tag.
+/// Bytes of a link header, and of a plain header behind it.
+const BEGIN_LEN: usize = ethernet::HEADER_LEN + ipv4::Plain::LEN;
+
+/// What is behind the link header of a packet of IPv4 for us, without a tag; `None` too if it is shorter than any that is plain.
 #[inline(always)]
 fn behind_link(frame: &Frame, mac: u64) -> Option<&[u8]> {
-    let (link, packet) = ethernet::Header::over(frame.bytes()).ok()?;
-    let is_ours = link.destination.bits() == mac && link.ethertype() == EtherType::IPV4;
-    is_ours.then_some(packet)
+    // The length is asked once, and the address read in one piece.
+    let begin = frame.bytes().first_chunk::<BEGIN_LEN>()?;
+    let (link, _) = ethernet::Header::over(begin).ok()?;
+    let is_ours =
+        MacAddr::bits_at_front(*begin.first_chunk()?) == mac && link.ethertype() == EtherType::IPV4;
+    is_ours.then(|| &frame.bytes()[ethernet::HEADER_LEN..])
 }
 
 /// What such a packet shows that has ESP in it.

@@ -48,6 +48,12 @@ impl MacAddr {
         u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
     }
 
+    /// The [bits](MacAddr::bits) of the address that these bytes begin with, read in one piece.
+    #[inline]
+    pub const fn bits_at_front(bytes: [u8; 8]) -> u64 {
+        u64::from_le_bytes(bytes) & (u64::MAX >> 16)
+    }
+
     /// Whether the group bit is set: multicast, and broadcast too.
     #[inline]
     pub const fn is_multicast(self) -> bool {

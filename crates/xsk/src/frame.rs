@@ -195,6 +195,17 @@ impl Frame {
         Some(self.window_mut(start as u16, len as u16))
     }
 
+    /// The `N` bytes at `offset` of the packet, or behind it: there they are whatever the chunk held. `None` where it ends before.
+    #[inline]
+    pub fn reach<const N: usize>(&mut self, offset: usize) -> Option<&mut [u8; N]> {
+        let start = usize::from(self.start) + offset;
+        if start + N > usize::from(self.size) {
+            return None;
+        }
+        // Both are within the chunk, so they fit 16 bits.
+        self.window_mut(start as u16, N as u16).first_chunk_mut()
+    }
+
     /// Shortens the packet to `len` bytes; a packet that is already shorter stays as it is.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
@@ -272,6 +283,7 @@ mod tests {
         Truncate(usize),
         Narrow(usize, usize),
         Reframe(usize, usize),
+        Reach(usize),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -284,6 +296,7 @@ mod tests {
             count.prop_map(Step::Truncate),
             (0usize..300, 0usize..1900).prop_map(|(front, len)| Step::Narrow(front, len)),
             (0usize..300, 0usize..2100).prop_map(|(front, len)| Step::Reframe(front, len)),
+            (0usize..2100).prop_map(Step::Reach),
         ]
     }
 
@@ -344,6 +357,13 @@ mod tests {
                         if fits {
                             twin.start -= front;
                             twin.end = twin.start + len;
+                        }
+                    }
+                    Step::Reach(at) => {
+                        let reached = frame.reach::<8>(at).map(|bytes| bytes.fill(mark)).is_some();
+                        prop_assert_eq!(reached, twin.start + at + 8 <= 2048);
+                        if reached {
+                            twin.chunk[twin.start + at..][..8].fill(mark);
                         }
                     }
                     Step::Truncate(n) => {

@@ -2,8 +2,7 @@
 //!
 //! 1. Is it their SA's? What the window says of its number.
 //! 2. Decrypt it.
-//! 3. Has what was inside in common with those before what it has to?
-//! 4. Its number is accepted, and it leaves.
+//! 3. Has what was inside in common with those before what it has to? Then its number is accepted, and it leaves.
 //!
 //! Each is a loop over the batch, that it may have the registers for itself. Whether a packet follows is only known once it is
 //! decrypted: from the first on that does not, all are *parked*. They are as `decrypt` would have left them, their
@@ -11,13 +10,14 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use wire::esp::ESP_HEADER_LEN;
 use wire::{ethernet, flow, ipv4};
 use xsk::Frame;
 
 use super::{Hours, Known, Like, accepts_all};
 use crate::batch::{Slot, Turn, is_same};
 use crate::content;
-use crate::decrypt::decrypt_or_refuse;
+use crate::decrypt::decrypt_data;
 use crate::fib::Route;
 use crate::inspect::{Standing, is_welcome};
 use crate::open::refusal;
@@ -111,16 +111,15 @@ impl Trail {
         if !leads || !self.hours.open(version) {
             return (0, 0);
         }
-        let Some(Opener { sa, policy }) = self.opener(view, turn) else { return (0, 0) };
+        let Some(opener) = self.opener(view, turn) else { return (0, 0) };
+        let sa = opener.sa;
         if sa.free_access(turn) != Some(true) {
             return (0, 0);
         }
-        let followers = self.followers(slots, sa, view);
-        let slots = &mut slots[..followers];
-        decrypt(slots, sa);
-        let looked = self.look(slots, sa, view);
-        let (slots, others) = slots.split_at_mut(looked);
-        self.accept(slots, sa, policy, turn);
+        let decrypted = self.decrypt(slots, sa, view);
+        let slots = &mut slots[..decrypted];
+        let looked = self.let_in(slots, &opener, view, turn);
+        let others = &mut slots[looked..];
         others.iter_mut().for_each(|slot| park(slot, sa));
         if looked < others.len() {
             self.hours.pause();
@@ -162,9 +161,9 @@ impl Trail {
         is_it.then_some(esp)
     }
 
-    /// How many of the first packets are to be decrypted, which are left as `open` would have left them.
+    /// Decrypts the first packets that are their SA's, up to one of which its window may not want to hear; how many.
     #[inline(never)]
-    fn followers(&self, slots: &mut [Slot<'_>], sa: &Sa, view: &View) -> usize {
+    fn decrypt(&self, slots: &mut [Slot<'_>], sa: &Sa, view: &View) -> usize {
         let mut packets = 0;
         for slot in slots {
             let Some(esp) = self.names(slot, view) else { break };
@@ -175,55 +174,81 @@ impl Trail {
             if take_up(slot, esp.at, esp.len(), esp.outer.tos(), sequence).is_none() {
                 break;
             }
+            let payload = slot.frame.bytes_mut().get_mut(esp.at + ESP_HEADER_LEN..);
+            let decrypted = payload.and_then(|payload| {
+                decrypt_data(sa.hot(), esp.spi, sequence, payload, esp.ciphertext_len)
+            });
+            if decrypted != Some(true) {
+                slot.refuse(Some(sa), Verdict::IntegrityFailed);
+            }
             packets += 1;
         }
         packets
     }
 
-    /// Looks at what was inside of packets, up to the first that is another, of which nothing is changed; how many it looked at.
+    /// Looks at what was inside of packets and lets those go on that follow, unless they are replays, up to the first that is another,
+    /// of which nothing is changed; how many there were before it.
     #[inline(never)]
-    fn look(&self, slots: &mut [Slot<'_>], sa: &Sa, view: &View) -> usize {
-        let (mut packets, mut known) = (0, Known::default());
+    fn let_in(
+        &self,
+        slots: &mut [Slot<'_>],
+        opener: &Opener<'_>,
+        view: &View,
+        turn: &Turn<'_>,
+    ) -> usize {
+        let Opener { sa, policy } = *opener;
+        let (mut looked, mut known) = (0, Known::default());
+        let mut numbers = Run::new(sa.replay());
+        // Their bytes as the SA counts them, and as the policy does.
+        let (mut packets, mut contents, mut bytes) = (0, 0, 0);
         for slot in slots {
             if slot.verdict.is_none() {
                 let content = content::plain_behind(usize::from(slot.esp_at), slot, sa);
                 let Some(content) = content else { break };
-                let len = usize::from(content.header.total_len());
-                if !self.like.admits(&content.header, &mut known, view)
-                    || slot.frame.narrow(content.at, len).is_none()
-                {
+                if !self.like.admits(&content.header, &mut known, view) {
                     break;
                 }
-                slot.counted = content.len;
+                match numbers.commit(slot.sequence) {
+                    Ok(()) => {
+                        packets += 1;
+                        contents += u64::from(content.len);
+                        bytes += u64::from(content.header.total_len());
+                        let sent_off = self.send_off(slot, &content);
+                        slot.decide(sent_off.err().unwrap_or(Verdict::Opened));
+                    }
+                    Err(refused) => slot.refuse(Some(sa), refusal(refused)),
+                }
             }
-            packets += 1;
+            looked += 1;
         }
-        packets
-    }
-
-    /// Accepts packets, which leave, unless they are replays.
-    #[inline(never)]
-    fn accept(&self, slots: &mut [Slot<'_>], sa: &Sa, policy: Option<&Policy>, turn: &Turn<'_>) {
-        let mut numbers = Run::new(sa.replay());
-        // Their bytes as the SA counts them, and as the policy does.
-        let (mut packets, mut contents, mut bytes) = (0, 0, 0);
-        for slot in slots.iter_mut().filter(|slot| slot.verdict.is_none()) {
-            if let Err(refused) = numbers.commit(slot.sequence) {
-                slot.refuse(Some(sa), refusal(refused));
-                continue;
-            }
-            packets += 1;
-            contents += u64::from(slot.counted);
-            bytes += slot.frame.len() as u64;
-            let sent_off = take_hop(&mut slot.frame).and_then(|()| self.like.way.send_off(slot));
-            slot.decide(sent_off.err().unwrap_or(Verdict::Opened));
-        }
+        drop(numbers);
         if packets != 0 {
             sa.count(packets, contents, turn.now_ns, true);
             if let Some(policy) = policy {
                 policy.count(turn.seat, packets, bytes, turn.now_ns);
             }
         }
+        looked
+    }
+
+    /// Takes a packet's content out, and a hop from it, and sends it off.
+    #[inline(always)]
+    fn send_off(&self, slot: &mut Slot<'_>, content: &content::Plain) -> Result<(), Verdict> {
+        let len = usize::from(content.header.total_len());
+        let way = &self.like.way;
+        if len > way.mtu() {
+            return Err(Verdict::TooBig);
+        }
+        // What is in front of it is longer than a link header.
+        let link_at = content.at.checked_sub(ethernet::HEADER_LEN).ok_or(Verdict::NoRoom)?;
+        slot.frame.narrow(link_at, ethernet::HEADER_LEN + len).ok_or(Verdict::InnerMalformed)?;
+        let link = slot.frame.bytes_mut().split_first_chunk_mut();
+        let (link, packet) = link.ok_or(Verdict::NoRoom)?;
+        let packet = packet.first_chunk_mut().ok_or(Verdict::InnerMalformed)?;
+        content.header.take_hop(packet).ok_or(Verdict::TtlExpired)?;
+        way.write(link);
+        slot.egress = Some(way.port());
+        Ok(())
     }
 }
 
@@ -240,14 +265,6 @@ pub(super) fn take_up(
     slot.frame.narrow(ethernet::HEADER_LEN, len)?;
     (slot.sequence, slot.esp_at, slot.flow.tos) = (sequence, esp_at as u16, tos);
     Some(())
-}
-
-/// Decrypts packets of one SA.
-#[inline(always)]
-fn decrypt(slots: &mut [Slot<'_>], sa: &Sa) {
-    for slot in slots {
-        decrypt_or_refuse(slot, sa);
-    }
 }
 
 /// Takes a hop from a packet that has some left, and the header that nearly every packet has.

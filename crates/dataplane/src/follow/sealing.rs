@@ -93,8 +93,8 @@ impl Trail {
         turn: &Turn<'_>,
     ) -> usize {
         let mut known = Known::default();
-        let Some((first, later)) = slots.split_at_mut_checked(1) else { return 0 };
-        if self.version != version || self.followers(first, &mut known, view) == 0 {
+        let leads = |slot: &Slot<'_>| self.admit(slot, &mut known, view).is_some();
+        if self.version != version || !slots.first().is_some_and(leads) {
             return 0;
         }
         let Some(Sealer { sa, template, policy }) = self.sealer(view, turn) else { return 0 };
@@ -102,13 +102,15 @@ impl Trail {
         if sa.free_access(turn) != Some(true) {
             return 0;
         }
-        let packets = 1 + self.followers(later, &mut known, view);
-        let slots = &mut slots[..packets];
-        let Ok(mut numbers) = sa.take_run(packets as u32, true) else { return 0 };
+        let numbers = sa.take_alone(|numbers| {
+            let most = slots.len().min(numbers.len());
+            numbers.take(self.followers(&mut slots[..most], &mut known, view))
+        });
+        let Some(mut numbers) = numbers.ok().filter(|numbers| numbers.len() != 0) else { return 0 };
         let (mut sealed, mut bytes) = (0, 0);
         for slot in slots {
             let Some(numbers) = numbers.next() else { break };
-            if seal(slot, hot, template, numbers, &self.like.way).is_none() {
+            if seal::<true>(slot, hot, template, numbers, &self.like.way).is_none() {
                 slot.refuse(Some(sa), Verdict::NoRoom);
             }
             sealed += 1;
@@ -142,14 +144,16 @@ impl Trail {
         Some(Sealer { sa, template, policy })
     }
 
-    /// How many of the first packets follow.
+    /// How many of the first packets follow, which are made ready.
     ///
     /// Out of line, so that nothing else takes registers from who asks each of them.
     #[inline(never)]
     fn followers(&self, slots: &mut [Slot<'_>], known: &mut Known, view: &View) -> usize {
         let mut packets = 0;
         for slot in slots {
-            if !self.admit(slot, known, view) {
+            let Some(header) = self.admit(slot, known, view) else { break };
+            slot.counted = header.total_len();
+            if envelope::ready_v4(&mut slot.frame, &header).is_none() {
                 break;
             }
             packets += 1;
@@ -157,12 +161,12 @@ impl Trail {
         packets
     }
 
-    /// Whether a packet follows. Only its bytes are noted, so that any other is as it came.
+    /// The header of a packet that follows.
     #[inline(always)]
-    fn admit(&self, slot: &mut Slot<'_>, known: &mut Known, view: &View) -> bool {
-        let Some(header) = self.like.outer(slot) else { return false };
-        slot.counted = header.total_len();
-        let len = envelope::len_behind(self.front_len, usize::from(slot.counted));
-        len <= self.like.way.mtu() && self.like.admits(&header, known, view)
+    fn admit(&self, slot: &Slot<'_>, known: &mut Known, view: &View) -> Option<ipv4::Plain> {
+        let header = self.like.outer(slot)?;
+        let len = envelope::len_behind(self.front_len, usize::from(header.total_len()));
+        let follows = len <= self.like.way.mtu() && self.like.admits(&header, known, view);
+        follows.then_some(header)
     }
 }

@@ -18,6 +18,22 @@ impl Numbers {
     /// None.
     pub(crate) const NONE: Numbers = Numbers { first: 0, count: 0, block: 0 };
 
+    /// How many there are.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Takes the first of them out, so many; all if there are fewer.
+    #[inline]
+    pub(crate) fn take(&mut self, count: usize) -> Numbers {
+        let count = count.min(self.len()) as u32;
+        let taken = Numbers { count, ..*self };
+        self.first = self.first.wrapping_add(count.into());
+        self.count -= count;
+        taken
+    }
+
     /// The next sequence number and its IV.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<(u64, u64)> {

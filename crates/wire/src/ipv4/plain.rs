@@ -30,9 +30,12 @@ impl Plain {
         const SHAPE: u64 = 0xff3f_0000_0000_00ff;
         let Plain { first, second, third } = Plain::reread(bytes);
         // A sum is all ones when it is a multiple of 65 535 and not zero, and no header with a version
-        // is zero; that holds in either byte order (RFC 1071 §2.B), so nothing is swapped or folded.
-        let halves = |piece: u64| (piece >> 32) + (piece & 0xffff_ffff);
-        let sum = halves(first) + halves(second) + (third & 0xffff_ffff);
+        // is zero; that holds in either byte order (RFC 1071 §2.B), and for sums of longer words whose carries
+        // come back in at the other end (§2.C), so nothing is swapped or folded.
+        let (sum, carry) = first.overflowing_add(second);
+        let (sum, one) = sum.overflowing_add(third & 0xffff_ffff);
+        let (sum, other) = sum.overflowing_add(carry.into());
+        let sum = sum + u64::from(one | other);
         let is_plain = first & SHAPE == u64::from(VERSION_IHL_PLAIN) && sum.is_multiple_of(0xffff);
         is_plain.then_some(Plain { first, second, third })
     }

@@ -169,7 +169,7 @@ fn encrypt_one<'v>(
         return Err(Verdict::TooBig);
     }
     let numbers = (slot.sequence, slot.iv);
-    if seal(slot, sa.hot(), template, numbers, way).is_none() {
+    if seal::<false>(slot, sa.hot(), template, numbers, way).is_none() {
         slot.refuse(Some(sa), Verdict::NoRoom);
     }
     Ok(())
