@@ -51,18 +51,16 @@ pub(crate) struct Plain {
 /// The same while it is still inside, of a packet with `esp_at` and the outer type of service.
 #[inline(always)]
 pub(crate) fn plain_in(slot: &Slot<'_>, sa: &Sa) -> Option<Plain> {
-    if sa.hot().mode != Mode::Tunnel {
+    let hot = sa.hot();
+    if hot.mode != Mode::Tunnel || !ecn::leaves_alone(slot.flow.tos, &hot.flags) {
         return None;
     }
-    plain_behind(usize::from(slot.esp_at), slot, sa)
+    plain_behind(usize::from(slot.esp_at), slot)
 }
 
-/// The same of a packet of a tunnel with `esp_at` bytes in front of ESP.
+/// The same of a packet of a tunnel with `esp_at` bytes in front of ESP, into which nothing is to be carried.
 #[inline(always)]
-pub(crate) fn plain_behind(esp_at: usize, slot: &Slot<'_>, sa: &Sa) -> Option<Plain> {
-    if !ecn::leaves_alone(slot.flow.tos, &sa.hot().flags) {
-        return None;
-    }
+pub(crate) fn plain_behind(esp_at: usize, slot: &Slot<'_>) -> Option<Plain> {
     let at = esp_at + PREFIX_LEN;
     let (plaintext, _) = slot.frame.bytes().get(at..)?.split_last_chunk::<ICV_LEN>()?;
     let content = esp::short_payload::<{ protocol::IPV4 }>(plaintext)?;

@@ -21,10 +21,12 @@ pub(crate) fn copied(flags: &SaFlags) -> u8 {
     dscp | ecn
 }
 
-/// Whether [`decapsulate`] changes no inner byte, whatever that is.
+/// Whether [`decapsulate`] changes no inner byte, whatever that is. So it is where nobody on the way has marked anything: senders that
+/// know of ECN mostly say ECT(0).
 #[inline]
 pub(crate) fn leaves_alone(outer: u8, flags: &SaFlags) -> bool {
-    outer & ECN == NOT_ECT && !flags.decap_dscp
+    // Not-ECT, or ECT(0).
+    outer & ECT_1 == 0 && !flags.decap_dscp
 }
 
 /// The inner header's byte after opening: the table of RFC 6040 §4.2, figure 4.
@@ -70,6 +72,28 @@ mod tests {
                 assert_eq!(with_dscp, expected.map(|ecn| 0xb8 | ecn));
             }
         }
+    }
+
+    #[test]
+    fn what_is_left_alone_is_what_decapsulation_leaves() {
+        let flags = |bits: u8| SaFlags {
+            decap_dscp: bits & 1 != 0,
+            no_ecn: bits & 2 != 0,
+            ..SaFlags::default()
+        };
+        for (flags, outer) in
+            (0..4).map(flags).flat_map(|flags| (0..=0xff).map(move |outer| (flags, outer)))
+        {
+            let leaves = |inner| decapsulate(inner, outer, &flags) == Ok(inner);
+            if leaves_alone(outer, &flags) {
+                assert!((0..=0xff).all(leaves), "{outer:02x} {flags:?}");
+            }
+        }
+        let mostly = SaFlags::default();
+        assert_eq!(
+            [0x00, 0xb8, 0x02, 0x01, 0x03].map(|outer| leaves_alone(outer, &mostly)),
+            [true, true, true, false, false]
+        );
     }
 
     #[test]

@@ -17,7 +17,9 @@ use xsk::Frame;
 use super::{Hours, Known, Like, accepts_all};
 use crate::batch::{Slot, Turn, is_same};
 use crate::content;
+use crate::cpu::LINE;
 use crate::decrypt::decrypt_data;
+use crate::ecn;
 use crate::fib::Route;
 use crate::inspect::{Standing, is_welcome};
 use crate::open::refusal;
@@ -44,6 +46,13 @@ pub(super) struct Trail {
     policy: Option<u32>,
     pub(super) hours: Hours,
 }
+
+/// Packets from the one whose beginning is fetched, into the cache of level 1, to the one that is decrypted. Of a batch of long ones
+/// none is there any more, and what its cipher begins with is in its own headers.
+const AHEAD: usize = 2;
+
+/// Lines of a beginning: the processor finds out by itself by then that those behind are wanted.
+const FETCHED_LINES: usize = 4;
 
 /// Who opens the packets of a trail in this turn.
 struct Opener<'v> {
@@ -165,13 +174,20 @@ impl Trail {
     #[inline(never)]
     fn decrypt(&self, slots: &mut [Slot<'_>], sa: &Sa, view: &View) -> usize {
         let mut packets = 0;
-        for slot in slots {
+        for at in 0..slots.len() {
+            if let Some(later) = slots.get(at + AHEAD) {
+                let last = later.frame.len();
+                (0..FETCHED_LINES).for_each(|line| later.frame.fetch(last.min(line * LINE)));
+            }
+            let slot = &mut slots[at];
             let Some(esp) = self.names(slot, view) else { break };
-            if self.in_udp && has_moved(&esp.outer, sa) {
+            if !ecn::leaves_alone(esp.outer.tos(), &sa.hot().flags)
+                || self.in_udp && has_moved(&esp.outer, sa)
+            {
                 break;
             }
             let Ok(sequence) = sa.replay().check(esp.sequence) else { break };
-            if take_up(slot, esp.at, esp.len(), esp.outer.tos(), sequence).is_none() {
+            if take_up(slot, esp.at, esp.len(), sequence).is_none() {
                 break;
             }
             let payload = slot.frame.bytes_mut().get_mut(esp.at + ESP_HEADER_LEN..);
@@ -203,7 +219,7 @@ impl Trail {
         let (mut packets, mut contents, mut bytes) = (0, 0, 0);
         for slot in slots {
             if slot.verdict.is_none() {
-                let content = content::plain_behind(usize::from(slot.esp_at), slot, sa);
+                let content = content::plain_behind(usize::from(slot.esp_at), slot);
                 let Some(content) = content else { break };
                 if !self.like.admits(&content.header, &mut known, view) {
                     break;
@@ -252,18 +268,12 @@ impl Trail {
     }
 }
 
-/// Leaves a packet as `open` would have: of so many bytes behind its link header, ESP among them from there on, with that type
-/// of service and number. `None`, and no change, if there are fewer.
+/// Leaves a packet as `open` would have: of so many bytes behind its link header, ESP among them from there on, with that
+/// number. `None`, and no change, if there are fewer. Its type of service is left out, as nothing of it is carried inwards.
 #[inline(always)]
-pub(super) fn take_up(
-    slot: &mut Slot<'_>,
-    esp_at: usize,
-    len: usize,
-    tos: u8,
-    sequence: u64,
-) -> Option<()> {
+pub(super) fn take_up(slot: &mut Slot<'_>, esp_at: usize, len: usize, sequence: u64) -> Option<()> {
     slot.frame.narrow(ethernet::HEADER_LEN, len)?;
-    (slot.sequence, slot.esp_at, slot.flow.tos) = (sequence, esp_at as u16, tos);
+    (slot.sequence, slot.esp_at) = (sequence, esp_at as u16);
     Some(())
 }
 

@@ -80,6 +80,10 @@ pub enum Esp {
     ForOther,
     Short,
     Congested,
+    /// Capable of ECN: as it was sent, marked on its way, or marked in the other way.
+    Capable,
+    Marked,
+    MarkedOtherwise,
     WrongPort,
     /// Where what is expected in UDP comes without, and the other way round.
     Mistaken,
@@ -95,7 +99,7 @@ pub enum Esp {
     Keepalive,
 }
 
-const ESPS: [Esp; 22] = [
+const ESPS: [Esp; 25] = [
     Esp::Again,
     Esp::Late,
     Esp::TooLate,
@@ -108,6 +112,9 @@ const ESPS: [Esp; 22] = [
     Esp::ForOther,
     Esp::Short,
     Esp::Congested,
+    Esp::Capable,
+    Esp::Marked,
+    Esp::MarkedOtherwise,
     Esp::WrongPort,
     Esp::Mistaken,
     Esp::Moved,
@@ -227,7 +234,14 @@ impl Odd {
 impl Esp {
     /// The frame around a packet with the next number, which it takes.
     fn frame(self, sa: &SaConfig, next: &mut u64) -> Vec<u8> {
-        let inner = udp(1, 5000, 40).bytes();
+        let ecn = match self {
+            Esp::Capable => Some(2),
+            Esp::Marked => Some(3),
+            Esp::MarkedOtherwise => Some(1),
+            _ => None,
+        };
+        let tos = if ecn.is_some() { 2 } else { 0 };
+        let inner = Packet { tos, ..udp(1, 5000, 40) }.bytes();
         let number = match self {
             Esp::Again => next.saturating_sub(1),
             Esp::Late => next.saturating_sub(20),
@@ -239,7 +253,7 @@ impl Esp {
             _ => *next,
         };
         *next += u64::from(number == *next);
-        let seal = Seal::sequence(number);
+        let seal = Seal { outer_tos: ecn.unwrap_or(0), ..Seal::sequence(number) };
         let sa = &self.on_its_way(sa);
         let mut frame = match self {
             Esp::Padded => Seal { tfc: 8, ..seal },

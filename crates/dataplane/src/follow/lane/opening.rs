@@ -24,6 +24,7 @@ use crate::batch::{BATCH_PACKETS, Slot, Turn, is_same};
 use crate::claim::Access;
 use crate::classify::is_local;
 use crate::decrypt::decrypt_or_refuse;
+use crate::ecn;
 use crate::envelope::PREFIX_LEN;
 use crate::follow::Hours;
 use crate::follow::opening::{has_moved, is_plain, park, take_hop, take_up};
@@ -160,8 +161,8 @@ fn check_all<'v>(
     let mut plain = 0;
     for (slot, named) in slots[..found].iter().zip(named) {
         let Some(sa) = slot.inbound.filter(|sa| is_plain(sa)) else { break };
-        let in_udp = named.is_in_udp();
-        if sa.hot().encapsulated != in_udp {
+        let (hot, in_udp) = (sa.hot(), named.is_in_udp());
+        if hot.encapsulated != in_udp || !ecn::leaves_alone(named.tos, &hot.flags) {
             break;
         }
         if in_udp {
@@ -184,7 +185,7 @@ fn check_all<'v>(
             break;
         }
         let Ok(sequence) = sa.replay().check(named.received) else { break };
-        if take_up(slot, named.esp_at.into(), named.len.into(), named.tos, sequence).is_none() {
+        if take_up(slot, named.esp_at.into(), named.len.into(), sequence).is_none() {
             break;
         }
         checked += 1;

@@ -76,7 +76,7 @@ impl<'v> Inside<'v> {
     #[inline(always)]
     fn look(&mut self, slot: &mut Slot<'_>) -> Option<[u8; 2]> {
         let sa = slot.inbound?;
-        let content = content::plain_behind(usize::from(slot.esp_at), slot, sa)?;
+        let content = content::plain_behind(usize::from(slot.esp_at), slot)?;
         let header = &content.header;
         let flow = flow::of_plain_v4(header);
         let destination = header.destination().to_bits();
