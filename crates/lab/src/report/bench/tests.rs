@@ -38,6 +38,31 @@ fn the_folder_holds_figures_pictures_and_the_page() {
 }
 
 #[test]
+fn no_legend_cuts_a_name() {
+    let mut bench = bench();
+    let selections = ["plain", "policy", "policy-cached", "policy-uncached", "p2p", "p2mp"];
+    for (selection, direction) in selections.iter().flat_map(|one| [(one, "seal"), (one, "open")]) {
+        for tunnels in ["1", "10000", "50000"] {
+            for size in ["114", "1428", "imix1"] {
+                for of in ["path", "path-turns"] {
+                    let name = format!("{of}/{selection}/{direction}/{tunnels}/{size}/cycles");
+                    bench.figures.add(name, 300.0, "cycles");
+                }
+            }
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let drawn = write(folder.path(), &bench).unwrap();
+    let is_picture = |file: &&std::path::PathBuf| file.extension().is_some_and(|ext| ext == "svg");
+    let pictures: Vec<_> = drawn.files.iter().filter(is_picture).collect();
+    assert!(pictures.len() >= 10, "{pictures:?}");
+    for picture in pictures {
+        let text = std::fs::read_to_string(picture).unwrap();
+        assert!(!text.contains('…'), "{}", picture.display());
+    }
+}
+
+#[test]
 fn aims_are_judged_with_vpp_beside_them() {
     let judged = bench().judged();
     let of = |figure: &str| judged.iter().find(|judged| judged.aim.figure == figure).unwrap();
