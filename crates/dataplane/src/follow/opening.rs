@@ -47,12 +47,9 @@ pub(super) struct Trail {
     pub(super) hours: Hours,
 }
 
-/// Packets from the one whose beginning is fetched, into the cache of level 1, to the one that is decrypted. Of a batch of long ones
-/// none is there any more, and what its cipher begins with is in its own headers.
+/// Packets from the one whose first two lines are fetched into the cache of level 1 to the one that is decrypted: where packets are long
+/// none has stayed there, and what the cipher begins with is in their headers.
 const AHEAD: usize = 2;
-
-/// Lines of a beginning: the processor finds out by itself by then that those behind are wanted.
-const FETCHED_LINES: usize = 4;
 
 /// Who opens the packets of a trail in this turn.
 struct Opener<'v> {
@@ -176,8 +173,8 @@ impl Trail {
         let mut packets = 0;
         for at in 0..slots.len() {
             if let Some(later) = slots.get(at + AHEAD) {
-                let last = later.frame.len();
-                (0..FETCHED_LINES).for_each(|line| later.frame.fetch(last.min(line * LINE)));
+                later.frame.fetch(0);
+                later.frame.fetch(LINE);
             }
             let slot = &mut slots[at];
             let Some(esp) = self.names(slot, view) else { break };
