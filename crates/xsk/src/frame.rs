@@ -247,31 +247,31 @@ impl Frame {
         Some(unsafe { self.chunk.as_ptr().add(start).cast::<u64>().read_unaligned() })
     }
 
-    /// The same, into the cache of level 1.
-    #[inline]
-    pub fn fetch(&self, offset: usize) {
-        let line = self.chunk.as_ptr().wrapping_add(usize::from(self.start).wrapping_add(offset));
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch has no effect but on the cache, whatever the address.
-        unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = line;
-    }
-
     /// Asks the CPU to load the cache line at `offset` of the packet, into the cache of level 2, where there
     /// is room for those of many packets; never faults.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
-        let line = self.chunk.as_ptr().wrapping_add(usize::from(self.start).wrapping_add(offset));
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch has no effect but on the cache, whatever the address.
-        unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.cast());
-        }
+        self.ask::<{ std::arch::x86_64::_MM_HINT_T1 }>(offset);
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = line;
+        let _ = offset;
+    }
+
+    /// The same into the cache of level 1, for a packet that is soon to be read.
+    #[inline]
+    pub fn fetch(&self, offset: usize) {
+        #[cfg(target_arch = "x86_64")]
+        self.ask::<{ std::arch::x86_64::_MM_HINT_T0 }>(offset);
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = offset;
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn ask<const HINT: i32>(&self, offset: usize) {
+        let line = self.chunk.as_ptr().wrapping_add(usize::from(self.start).wrapping_add(offset));
+        // SAFETY: a prefetch has no effect but on the cache, whatever the address.
+        unsafe { std::arch::x86_64::_mm_prefetch::<HINT>(line.cast()) };
     }
 }
 
