@@ -52,7 +52,14 @@ fn take_content(slot: &mut Slot<'_>) {
 /// Decrypts a packet, which ends here if it is not authentic; whether it is.
 #[inline(always)]
 pub(crate) fn decrypt_or_refuse(slot: &mut Slot<'_>, sa: &Sa) -> bool {
-    let is_authentic = decrypt_one(slot, sa) == Some(true);
+    let decrypted = decrypt_one(slot, sa);
+    pass_or_refuse(slot, sa, decrypted)
+}
+
+/// Ends a packet that turned out not to be authentic, or not to be ESP; whether it is authentic.
+#[inline(always)]
+pub(crate) fn pass_or_refuse(slot: &mut Slot<'_>, sa: &Sa, decrypted: Option<bool>) -> bool {
+    let is_authentic = decrypted == Some(true);
     if !is_authentic {
         slot.refuse(Some(sa), Verdict::IntegrityFailed);
     }

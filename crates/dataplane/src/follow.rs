@@ -333,7 +333,8 @@ impl Known {
     fn is_for_host(&mut self, destination: u32, view: &View) -> bool {
         // Most are for the address that the one before was for.
         if self.0 != Some(destination) {
-            if view.local.may_contain_v4(destination) && is_for_host(destination, view) {
+            let address = IpAddr::V4(destination.into());
+            if view.local.may_contain(&address) && is_for_host(destination, view) {
                 return true;
             }
             self.0 = Some(destination);

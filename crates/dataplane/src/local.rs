@@ -26,14 +26,13 @@ impl Locals {
     /// Whether an address is one of this host's.
     #[inline(always)]
     pub fn contains(&self, address: &IpAddr) -> bool {
-        let (word, bit) = place(address);
-        self.filter[word] & bit != 0 && self.is_in_table(address)
+        self.may_contain(address) && self.is_in_table(address)
     }
 
-    /// Whether an address of IPv4, as bits, may be one of this host's: of nearly all others it is known at once.
+    /// Whether an address may be one of this host's: of nearly all others it is known at once.
     #[inline(always)]
-    pub(crate) fn may_contain_v4(&self, address: u32) -> bool {
-        let (word, bit) = place_of(address.swap_bytes().into());
+    pub(crate) fn may_contain(&self, address: &IpAddr) -> bool {
+        let (word, bit) = place(address);
         self.filter[word] & bit != 0
     }
 
@@ -59,15 +58,11 @@ impl Locals {
 /// the table be searched.
 #[inline(always)]
 fn place(address: &IpAddr) -> (usize, u64) {
-    place_of(match address {
-        // In the order in which headers have its bytes.
-        IpAddr::V4(v4) => u64::from(u32::from_le_bytes(v4.octets())),
+    let bits = match address {
+        // In whichever order its bytes are.
+        IpAddr::V4(v4) => u64::from(u32::from_ne_bytes(v4.octets())),
         IpAddr::V6(v6) => (v6.to_bits() >> 64) as u64 ^ v6.to_bits() as u64,
-    })
-}
-
-#[inline(always)]
-fn place_of(bits: u64) -> (usize, u64) {
+    };
     // 2^64 divided by the golden ratio: its upper bits depend on all of the address.
     let hash = bits.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((hash >> 60) as usize % FILTER_WORDS, 1 << (hash >> 54 & 63))

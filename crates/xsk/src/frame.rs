@@ -251,27 +251,29 @@ impl Frame {
     /// is room for those of many packets; never faults.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
-        #[cfg(target_arch = "x86_64")]
-        self.ask::<{ std::arch::x86_64::_MM_HINT_T1 }>(offset);
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = offset;
+        self.ask::<false>(offset);
     }
 
     /// The same into the cache of level 1, for a packet that is soon to be read.
     #[inline]
     pub fn fetch(&self, offset: usize) {
-        #[cfg(target_arch = "x86_64")]
-        self.ask::<{ std::arch::x86_64::_MM_HINT_T0 }>(offset);
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = offset;
+        self.ask::<true>(offset);
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn ask<const HINT: i32>(&self, offset: usize) {
+    fn ask<const NEAR: bool>(&self, offset: usize) {
         let line = self.chunk.as_ptr().wrapping_add(usize::from(self.start).wrapping_add(offset));
+        #[cfg(target_arch = "x86_64")]
         // SAFETY: a prefetch has no effect but on the cache, whatever the address.
-        unsafe { std::arch::x86_64::_mm_prefetch::<HINT>(line.cast()) };
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+            match NEAR {
+                true => _mm_prefetch::<_MM_HINT_T0>(line.cast()),
+                false => _mm_prefetch::<_MM_HINT_T1>(line.cast()),
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
     }
 }
 

@@ -12,13 +12,12 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use wire::esp::ESP_HEADER_LEN;
 use wire::{ethernet, flow, ipv4};
-use xsk::Frame;
 
 use super::{Hours, Known, Like, accepts_all};
 use crate::batch::{Slot, Turn, is_same};
 use crate::content;
 use crate::cpu::LINE;
-use crate::decrypt::decrypt_data;
+use crate::decrypt::{decrypt_data, pass_or_refuse};
 use crate::ecn;
 use crate::fib::Route;
 use crate::inspect::{Standing, is_welcome};
@@ -191,9 +190,7 @@ impl Trail {
             let decrypted = payload.and_then(|payload| {
                 decrypt_data(sa.hot(), esp.spi, sequence, payload, esp.ciphertext_len)
             });
-            if decrypted != Some(true) {
-                slot.refuse(Some(sa), Verdict::IntegrityFailed);
-            }
+            pass_or_refuse(slot, sa, decrypted);
             packets += 1;
         }
         packets
@@ -248,20 +245,10 @@ impl Trail {
     #[inline(always)]
     fn send_off(&self, slot: &mut Slot<'_>, content: &content::Plain) -> Result<(), Verdict> {
         let len = usize::from(content.header.total_len());
-        let way = &self.like.way;
-        if len > way.mtu() {
-            return Err(Verdict::TooBig);
-        }
-        // What is in front of it is longer than a link header.
-        let link_at = content.at.checked_sub(ethernet::HEADER_LEN).ok_or(Verdict::NoRoom)?;
-        slot.frame.narrow(link_at, ethernet::HEADER_LEN + len).ok_or(Verdict::InnerMalformed)?;
-        let link = slot.frame.bytes_mut().split_first_chunk_mut();
-        let (link, packet) = link.ok_or(Verdict::NoRoom)?;
-        let packet = packet.first_chunk_mut().ok_or(Verdict::InnerMalformed)?;
+        slot.frame.narrow(content.at, len).ok_or(Verdict::InnerMalformed)?;
+        let packet = slot.frame.bytes_mut().first_chunk_mut().ok_or(Verdict::InnerMalformed)?;
         content.header.take_hop(packet).ok_or(Verdict::TtlExpired)?;
-        way.write(link);
-        slot.egress = Some(way.port());
-        Ok(())
+        self.like.way.send_off(slot)
     }
 }
 
@@ -272,15 +259,6 @@ pub(super) fn take_up(slot: &mut Slot<'_>, esp_at: usize, len: usize, sequence: 
     slot.frame.narrow(ethernet::HEADER_LEN, len)?;
     (slot.sequence, slot.esp_at) = (sequence, esp_at as u16);
     Some(())
-}
-
-/// Takes a hop from a packet that has some left, and the header that nearly every packet has.
-#[inline(always)]
-pub(super) fn take_hop(frame: &mut Frame) -> Result<(), Verdict> {
-    let header = frame.bytes_mut().first_chunk_mut::<{ ipv4::Plain::LEN }>();
-    let header = header.ok_or(Verdict::InnerMalformed)?;
-    let plain = ipv4::Plain::reread(header);
-    header.first_chunk_mut().and_then(|header| plain.take_hop(header)).ok_or(Verdict::TtlExpired)
 }
 
 /// Leaves a packet that was decrypted as `decrypt` would have.

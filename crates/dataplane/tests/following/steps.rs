@@ -234,13 +234,13 @@ impl Odd {
 impl Esp {
     /// The frame around a packet with the next number, which it takes.
     fn frame(self, sa: &SaConfig, next: &mut u64) -> Vec<u8> {
-        let ecn = match self {
-            Esp::Capable => Some(2),
-            Esp::Marked => Some(3),
-            Esp::MarkedOtherwise => Some(1),
-            _ => None,
+        let (tos, outer_tos) = match self {
+            Esp::Congested => (0, 3),
+            Esp::Capable => (2, 2),
+            Esp::Marked => (2, 3),
+            Esp::MarkedOtherwise => (2, 1),
+            _ => (0, 0),
         };
-        let tos = if ecn.is_some() { 2 } else { 0 };
         let inner = Packet { tos, ..udp(1, 5000, 40) }.bytes();
         let number = match self {
             Esp::Again => next.saturating_sub(1),
@@ -253,13 +253,12 @@ impl Esp {
             _ => *next,
         };
         *next += u64::from(number == *next);
-        let seal = Seal { outer_tos: ecn.unwrap_or(0), ..Seal::sequence(number) };
+        let seal = Seal { outer_tos, ..Seal::sequence(number) };
         let sa = &self.on_its_way(sa);
         let mut frame = match self {
             Esp::Padded => Seal { tfc: 8, ..seal },
             Esp::OddlyPadded => Seal { padding: Some(vec![7; 2]), ..seal },
             Esp::Dummy => Seal { next_header: protocol::NO_NEXT_HEADER, ..seal },
-            Esp::Congested => Seal { outer_tos: 3, ..seal },
             _ => seal,
         }
         .frame(sa, &inner);

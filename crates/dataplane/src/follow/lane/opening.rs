@@ -27,7 +27,7 @@ use crate::decrypt::decrypt_or_refuse;
 use crate::ecn;
 use crate::envelope::PREFIX_LEN;
 use crate::follow::Hours;
-use crate::follow::opening::{has_moved, is_plain, park, take_hop, take_up};
+use crate::follow::opening::{has_moved, is_plain, park, take_up};
 use crate::keys;
 use crate::open::refusal;
 use crate::parse::{self, IN_UDP_AT, LastMac, PlainEsp};
@@ -303,4 +303,13 @@ fn accept<'v>(
     }
     take_hop(&mut slot.frame)?;
     router.way::<false>(slot, later, view, turn)?.send_off(slot)
+}
+
+/// Takes a hop from a packet that has some left, and the header that nearly every packet has.
+#[inline(always)]
+fn take_hop(frame: &mut Frame) -> Result<(), Verdict> {
+    let header = frame.bytes_mut().first_chunk_mut::<{ ipv4::Plain::LEN }>();
+    let header = header.ok_or(Verdict::InnerMalformed)?;
+    let plain = ipv4::Plain::reread(header);
+    header.first_chunk_mut().and_then(|header| plain.take_hop(header)).ok_or(Verdict::TtlExpired)
 }
