@@ -11,7 +11,4 @@ impl Schedule {
 
     /// Nothing to fetch.
     pub fn prefetch(&self, _: usize) {}
-
-    /// Nothing to fetch.
-    pub fn prefetch_early(&self, _: usize) {}
 }

@@ -11,16 +11,16 @@ use wire::esp::{self, ESP_HEADER_LEN, ICV_LEN};
 use crate::batch::Slot;
 use crate::content;
 use crate::encrypt::OVERHEAD_LEN;
-use crate::keys;
+use crate::keys::Supply;
 use crate::sa::{Hot, Sa};
 use crate::verdict::Verdict;
 
 /// Decrypts every packet that `open` let pass.
 pub(crate) fn decrypt(slots: &mut [Slot<'_>]) {
-    keys::fetch_first(slots, need);
+    let keys = Supply::of(slots, need);
     let mut decrypted = None;
     for at in 0..slots.len() {
-        keys::step(slots, at, need);
+        keys.step(slots, at);
         let slot = &mut slots[at];
         let Some(sa) = slot.inbound.filter(|_| slot.verdict.is_none()) else { continue };
         if decrypt_or_refuse(slot, sa) && !sa.hot().encapsulated {

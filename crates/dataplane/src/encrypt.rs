@@ -11,7 +11,7 @@ use wire::{Overlay, checksum, protocol, udp};
 
 use crate::batch::Slot;
 use crate::envelope::{self, Enveloped, PREFIX_LEN};
-use crate::keys;
+use crate::keys::Supply;
 use crate::sa::{Hot, Mode, Sa};
 use crate::verdict::Verdict;
 
@@ -23,9 +23,9 @@ pub(crate) const TAIL_LEN_MAX: usize = esp::ALIGNMENT - 1 + esp::TRAILER_LEN;
 
 /// Encrypts every packet that `seal` numbered.
 pub(crate) fn encrypt(slots: &mut [Slot<'_>]) {
-    keys::fetch_first(slots, need);
+    let keys = Supply::of(slots, need);
     for at in 0..slots.len() {
-        keys::step(slots, at, need);
+        keys.step(slots, at);
         let slot = &mut slots[at];
         if slot.verdict.is_some() {
             continue;

@@ -5,15 +5,13 @@
 //! after the other, they come while the execution units are busy anyway.
 
 use crate::batch::{Slot, is_same};
-use crate::cpu::prefetch_end;
 use crate::sa::Sa;
 
-/// How many packets ahead a key is asked for, into the cache of level 2. Eight of the smallest are 300 ns,
-/// which is what memory far away takes.
-const EARLY: usize = 8;
+/// How many packets ahead a key is asked for. Eight of the smallest are 300 ns, which is what memory far away takes.
+pub(crate) const AHEAD: usize = 8;
 
-/// How many packets ahead it is fetched from there.
-pub(crate) const AHEAD: usize = 4;
+/// How many packets ahead what a library expanded is asked for: by then the line has come that says where it is.
+pub(crate) const LIBRARY_AHEAD: usize = 4;
 
 /// A packet's SA, and how much data its cipher has.
 type Need<'v> = fn(&Slot<'v>) -> Option<(&'v Sa, usize)>;
@@ -21,36 +19,50 @@ type Need<'v> = fn(&Slot<'v>) -> Option<(&'v Sa, usize)>;
 /// Asks for the keys of the first packets: before the last stage in front of the cipher does its work.
 #[inline(always)]
 pub(crate) fn ask_first<'v>(slots: &[Slot<'v>], need: Need<'v>) {
-    (0..EARLY).for_each(|at| ask(slots, at, need));
+    (0..AHEAD).for_each(|at| ask(slots, at, need));
 }
 
-/// Fetches those of the very first, which were asked for.
-#[inline(always)]
-pub(crate) fn fetch_first<'v>(slots: &[Slot<'v>], need: Need<'v>) {
-    (0..AHEAD).for_each(|at| fetch(slots, at, need));
+/// Who asks for the keys of packets that come up one after the other.
+pub(crate) struct Supply<'v> {
+    need: Need<'v>,
+    /// What a library expanded is to be asked for as well. A gateway has one engine, so that one key tells.
+    has_library_lines: bool,
 }
 
-/// Asks for and fetches those of packets behind the one in `at`.
-#[inline(always)]
-pub(crate) fn step<'v>(slots: &[Slot<'v>], at: usize, need: Need<'v>) {
-    ask(slots, at + EARLY, need);
-    fetch(slots, at + AHEAD, need);
+impl<'v> Supply<'v> {
+    /// After [`ask_first`], before the first packet.
+    #[inline(always)]
+    pub(crate) fn of(slots: &[Slot<'v>], need: Need<'v>) -> Supply<'v> {
+        let first = slots.iter().find_map(need);
+        let has_library_lines = first.is_some_and(|(sa, _)| sa.hot().key.has_library_lines());
+        if has_library_lines {
+            (0..LIBRARY_AHEAD).for_each(|at| ask_library(slots, at, need));
+        }
+        Supply { need, has_library_lines }
+    }
+
+    /// Asks for those of packets behind the one in `at`.
+    #[inline(always)]
+    pub(crate) fn step(&self, slots: &[Slot<'v>], at: usize) {
+        ask(slots, at + AHEAD, self.need);
+        if self.has_library_lines {
+            ask_library(slots, at + LIBRARY_AHEAD, self.need);
+        }
+    }
 }
 
 #[inline(always)]
 fn ask<'v>(slots: &[Slot<'v>], at: usize, need: Need<'v>) {
     if let Some((sa, data_len)) = other(slots, at, need) {
-        let key = &*sa.hot().key;
-        key.prefetch_early(data_len);
-        // That of its lines which says of what kind it is.
-        prefetch_end(key);
+        sa.hot().key.prefetch_for(data_len);
     }
 }
 
-#[inline(always)]
-fn fetch<'v>(slots: &[Slot<'v>], at: usize, need: Need<'v>) {
-    if let Some((sa, data_len)) = other(slots, at, need) {
-        sa.hot().key.prefetch_for(data_len);
+/// Out of line, so that nothing of it takes registers from our own engines.
+#[inline(never)]
+fn ask_library<'v>(slots: &[Slot<'v>], at: usize, need: Need<'v>) {
+    if let Some((sa, _)) = other(slots, at, need) {
+        sa.hot().key.prefetch_library();
     }
 }
 

@@ -26,10 +26,9 @@ pub fn words(block: u128) -> __m128i {
     _mm_set_epi64x((block >> 64) as i64, block as i64)
 }
 
-/// Asks for the cache line that `block` is in: into the cache of level 1 if `HINT` is [`_MM_HINT_T0`], of level 2
-/// if it is [`_MM_HINT_T1`].
+/// Asks for the cache line that `block` is in.
 #[inline]
-pub fn prefetch<const HINT: i32>(block: &[u8; BLOCK_LEN]) {
+pub fn prefetch(block: &[u8; BLOCK_LEN]) {
     // SAFETY: a hint about memory that is there; every x86-64 has the instruction.
-    unsafe { _mm_prefetch::<HINT>(block.as_ptr().cast()) };
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().cast()) };
 }

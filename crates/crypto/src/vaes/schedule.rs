@@ -35,20 +35,9 @@ impl Schedule {
     /// in any order.
     #[inline]
     pub fn prefetch(&self, data_len: usize) {
-        self.ask::<_MM_HINT_T0>(data_len);
-    }
-
-    /// The same for one that comes many packets later.
-    #[inline]
-    pub fn prefetch_early(&self, data_len: usize) {
-        self.ask::<_MM_HINT_T1>(data_len);
-    }
-
-    #[inline]
-    fn ask<const HINT: i32>(&self, data_len: usize) {
         let first = if data_len <= 96 { POWERS - 8 } else { 0 };
         for line in (0..self.0.len()).step_by(BLOCKS_IN_LINE) {
-            prefetch::<HINT>(&self.0[line.max(first)]);
+            prefetch(&self.0[line.max(first)]);
         }
     }
 

@@ -28,7 +28,7 @@ use crate::ecn;
 use crate::envelope::PREFIX_LEN;
 use crate::follow::Hours;
 use crate::follow::opening::{has_moved, is_plain, park, take_up};
-use crate::keys;
+use crate::keys::{self, Supply};
 use crate::open::refusal;
 use crate::parse::{self, IN_UDP_AT, LastMac, PlainEsp};
 use crate::policy::{Direction, Policy};
@@ -216,9 +216,9 @@ fn open<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) -> usiz
 /// Decrypts packets.
 #[inline(always)]
 fn decrypt<'v>(slots: &mut [Slot<'v>]) {
-    keys::fetch_first(slots, need);
+    let keys = Supply::of(slots, need);
     for at in 0..slots.len() {
-        keys::step(slots, at, need);
+        keys.step(slots, at);
         let slot = &mut slots[at];
         if let Some(sa) = slot.inbound {
             decrypt_or_refuse(slot, sa);

@@ -16,7 +16,7 @@ use crate::batch::{Slot, Turn, is_same};
 use crate::encrypt::TAIL_LEN_MAX;
 use crate::envelope;
 use crate::follow::{Hours, seal};
-use crate::keys;
+use crate::keys::{self, Supply};
 use crate::parse;
 use crate::policy::{Direction, Policy};
 use crate::route::Router;
@@ -142,9 +142,9 @@ fn number(slot: &mut Slot<'_>, policy: Option<&Policy>, turn: &Turn<'_>) -> Opti
 #[inline(never)]
 fn encrypt<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) {
     let mut router = Router::new();
-    keys::fetch_first(slots, need);
+    let keys = Supply::of(slots, need);
     for at in 0..slots.len() {
-        keys::step(slots, at, need);
+        keys.step(slots, at);
         let Some((slot, later)) = slots[at..].split_first_mut() else { break };
         if let Err(verdict) = encrypt_one(slot, later, &mut router, view, turn) {
             slot.decide(verdict);

@@ -9,7 +9,7 @@ use super::gateways::{SPI_FIRST, key_bytes, random_order};
 use super::{Measured, RulerError, Sample, check_sizes, check_tunnels};
 use crate::batch::BATCH_PACKETS;
 use crate::cpu::cycles;
-use crate::keys::AHEAD;
+use crate::keys::{AHEAD, LIBRARY_AHEAD};
 
 /// The cipher alone: the same lengths and keys, a batch of buffers, nothing else.
 pub struct CipherBench {
@@ -120,6 +120,7 @@ impl CipherBench {
             let data = &mut buffer[..plaintext_len(sizes[at])];
             if *fetched {
                 keys[order[*next + AHEAD] as usize].prefetch_for(data.len());
+                keys[order[*next + LIBRARY_AHEAD] as usize].prefetch_library();
             }
             keys[order[*next] as usize].seal(&nonce, &esp::aad_esn(SPI_FIRST, *sent), data, tag);
             link.end(u64::from(tag[0]));
@@ -143,6 +144,7 @@ impl CipherBench {
             let data = &mut buffer[..plaintext_len(sizes[at])];
             if *fetched {
                 keys[order[*next + AHEAD] as usize].prefetch_for(data.len());
+                keys[order[*next + LIBRARY_AHEAD] as usize].prefetch_library();
             }
             let key = &keys[order[*next] as usize];
             genuine &= key.open(&nonce, &esp::aad_esn(SPI_FIRST, *sent), data, tag);
