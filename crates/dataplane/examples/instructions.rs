@@ -1,7 +1,7 @@
 //! The work of the path for an instruction counter to watch: `instructions policy TUNNELS seal` sends a
 //! fixed number of packets through a sealing gateway with that many tunnels, and as many through the
 //! bare cipher; with `both` they are opened as well, with `policy-uncached` the policies have several shapes,
-//! and with `p2p` routes lead into the tunnels. It measures nothing itself; `tests/instructions.rs` runs it
+//! and with `p2p` and `p2mp` routes lead into the tunnels. It measures nothing itself; `tests/instructions.rs` runs it
 //! under callgrind and divides.
 //!
 //! The engine is the portable one: callgrind knows neither AVX-512 nor VAES. What is judged is the
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         Some((selection, tunnels.parse().ok()?, measured))
     });
     let Some((selection, tunnels, measured)) = understood else {
-        eprintln!("usage: instructions policy|policy-uncached|p2p TUNNELS seal|both");
+        eprintln!("usage: instructions policy|policy-uncached|p2p|p2mp TUNNELS seal|both");
         return ExitCode::from(2);
     };
     match run(selection, tunnels, measured) {

@@ -32,7 +32,8 @@ use crate::verdict::Verdict;
 use crate::view::View;
 use crate::vrfs::refuse_unknown;
 
-pub(crate) use standing::Standing;
+pub(crate) use standing::{Standing, Word};
+pub(crate) use way_back::Back;
 
 /// Checks every packet against the policies of the direction it takes.
 ///
@@ -270,12 +271,7 @@ fn inspect_run<'v>(run: &mut Run<'v>, slots: &mut [Slot<'v>], view: &'v View, tu
         None => inspect_clear(flow, run.found),
     };
     match policy {
-        // A policy has room for one far end only. Where a tunnel's packets come from among those that
-        // their far ends tell apart, the routes say, unless what no policy lets in is to be blocked.
-        Err(verdict @ (Verdict::NoPolicy | Verdict::PolicyMismatch))
-            if slot.inbound.is_some_and(|sa| sa.hot().if_id != 0)
-                && !matches!(run.found, Lookup::Default(DefaultAction::Block)) =>
-        {
+        Err(verdict) if slot.inbound.is_some_and(|sa| is_for_routes(verdict, sa, run.found)) => {
             run.unwelcome = Some(verdict);
             return;
         }
@@ -290,6 +286,16 @@ fn inspect_run<'v>(run: &mut Run<'v>, slots: &mut [Slot<'v>], view: &'v View, tu
             }
         }
     }
+}
+
+/// Whether the routes are asked about a packet that no policy lets in. A policy has room for one far end only: where
+/// a tunnel's packets come from among those that their far ends tell apart, the routes say, unless what no policy
+/// lets in is to be blocked.
+#[inline]
+fn is_for_routes(verdict: Verdict, sa: &Sa, found: Lookup<'_>) -> bool {
+    sa.hot().if_id != 0
+        && matches!(verdict, Verdict::NoPolicy | Verdict::PolicyMismatch)
+        && !matches!(found, Lookup::Default(DefaultAction::Block))
 }
 
 /// A packet that came through `sa`; the policy that lets it pass.

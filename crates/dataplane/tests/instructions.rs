@@ -19,8 +19,13 @@ use std::process::Command;
 /// choice of `memcpy` move the counts by one percent.
 const TOLERANCE: f64 = 1.03;
 /// What is counted: how packets find their tunnel, and how many tunnels there are.
-const CASES: [[&str; 2]; 4] =
-    [["policy", "1"], ["policy", "10000"], ["policy-uncached", "10000"], ["p2p", "10000"]];
+const CASES: [[&str; 2]; 5] = [
+    ["policy", "1"],
+    ["policy", "10000"],
+    ["policy-uncached", "10000"],
+    ["p2p", "10000"],
+    ["p2mp", "10000"],
+];
 /// A worker's turn, and the calls of the bare cipher.
 const PATH: &str = "path::timed_turn";
 const CIPHER: [&str; 2] = ["CipherBench::sealing_calls", "CipherBench::opening_calls"];

@@ -20,7 +20,7 @@ use crate::cpu::LINE;
 use crate::decrypt::{decrypt_data, pass_or_refuse};
 use crate::ecn;
 use crate::fib::Route;
-use crate::inspect::{Standing, is_welcome};
+use crate::inspect::{Back, Standing, is_welcome};
 use crate::open::refusal;
 use crate::parse::{self, PlainEsp};
 use crate::policy::{Direction, Kind, Policy, Words};
@@ -41,9 +41,19 @@ pub(super) struct Trail {
     spi: u32,
     destination: Ipv4Addr,
     in_udp: bool,
-    /// The number of the policy that lets them in; `None` if everything that comes through the SA is welcome.
-    policy: Option<u32>,
+    by: By,
     pub(super) hours: Hours,
+}
+
+/// By whose word they come in.
+#[derive(Clone, Copy)]
+enum By {
+    /// That of a policy, which has this number.
+    Policy(u32),
+    /// Everything is welcome that comes through the SA.
+    Standing,
+    /// The route to where they come from leads into the SA's tunnel.
+    Route,
 }
 
 /// Packets from the one whose first two lines are fetched into the cache of level 1 to the one that is decrypted: where packets are long
@@ -88,18 +98,26 @@ impl Trail {
         let bits = if hop.gateway.is_some() { block } else { u32::BITS };
         let forward = view.spd.side(Direction::Forward);
         let seen = out.seen_v4().with(forward.seen_v4());
-        let mask = seen.with(Words::of_destination(bits));
-        let policy = match sa.hot().if_id {
+        let mut mask = seen.with(Words::of_destination(bits));
+        let by = match sa.hot().if_id {
             0 => match view.spd.lookup_numbered(Direction::Forward, &last.flow) {
-                (Lookup::Policy(_), number) => Some(number?),
+                (Lookup::Policy(_), number) => By::Policy(number?),
                 _ => return None,
             },
-            _ => None,
+            _ if view.spd.side_of(Direction::Forward, true).is_silent() => {
+                let (code, block) = view.fib.block_in(MAIN, last.flow.src);
+                if !Back::by(&[code], view).leads_into(0, sa, view) {
+                    return None;
+                }
+                mask = mask.with(Words::of_source(block));
+                By::Route
+            }
+            _ => By::Standing,
         };
         let like = Like::of(last, mask, way_of(last, view, turn)?, view)?;
         let (spi, IpAddr::V4(destination)) = (sa.hot().spi, sa.destination()) else { return None };
         let (in_udp, hours) = (sa.hot().encapsulated, Hours::of(version));
-        let trail = Trail { like, spi, destination, in_udp, policy, hours };
+        let trail = Trail { like, spi, destination, in_udp, by, hours };
         trail.opener(view, turn).is_some_and(|opener| is_same(Some(opener.sa), sa)).then_some(trail)
     }
 
@@ -136,8 +154,8 @@ impl Trail {
     #[inline]
     fn opener<'v>(&self, view: &'v View, turn: &Turn<'_>) -> Option<Opener<'v>> {
         let sa = view.sad.get(self.spi, self.destination.into()).filter(|sa| is_plain(sa))?;
-        let policy = match self.policy {
-            Some(number) => match view.spd.numbered(number, Direction::Forward) {
+        let policy = match self.by {
+            By::Policy(number) => match view.spd.numbered(number, Direction::Forward) {
                 Lookup::Policy(policy)
                     if policy.kind() == Kind::Protect && is_welcome(policy, sa) =>
                 {
@@ -145,8 +163,10 @@ impl Trail {
                 }
                 _ => return None,
             },
-            None if Standing::of(view, turn).lets_in(sa, Family::V4) => None,
-            None => return None,
+            By::Standing if Standing::of(view, turn).lets_in(sa, Family::V4) => None,
+            By::Standing => return None,
+            // Of this version of the view that was found out.
+            By::Route => None,
         };
         Some(Opener { sa, policy })
     }

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use wire::flow::Flow;
 
-use super::{Sides, check_addresses, inspect_opened};
+use super::{Sides, check_addresses, inspect_opened, is_for_routes};
 use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::classify::is_local;
 use crate::policy::{Direction, Policy};
@@ -38,6 +38,13 @@ const TIME_SHIFT: u32 = 29;
 
 const _: () = assert!(BATCH_PACKETS <= u64::BITS as usize);
 const _: () = assert!(1 + VERSION_BITS + TIME_BITS + 1 == u64::BITS);
+
+/// By whose word a packet may come in.
+pub(crate) enum Word<'v> {
+    Policy(&'v Policy),
+    /// That of the route to its source, which is still to be asked.
+    Routes,
+}
 
 /// What is remembered of SAs in this turn.
 #[derive(Clone, Copy)]
@@ -99,15 +106,21 @@ impl Standing {
         }
     }
 
-    /// The policy by which a packet is welcome that came through an SA of route mode and goes on; remembers if all others are.
+    /// By whose word a packet is welcome that came through an SA of route mode and goes on; remembers if a policy says so
+    /// of all others. `None` if it is not welcome.
     #[inline(never)]
-    pub(crate) fn ask<'v>(self, flow: &Flow, sa: &Sa, view: &'v View) -> Option<&'v Policy> {
+    pub(crate) fn ask<'v>(self, flow: &Flow, sa: &Sa, view: &'v View) -> Option<Word<'v>> {
         let (side, if_id) = (view.spd.side_of(Direction::Forward, true), sa.hot().if_id);
         let asked = side.ask(if_id, flow);
         let found = side.lookup(if_id, flow, asked, side.presume(if_id, flow, asked));
-        let policy = inspect_opened(flow, sa, found).ok()??;
-        self.remember(policy, &side, sa, Family::of(flow.src));
-        Some(policy)
+        match inspect_opened(flow, sa, found) {
+            Ok(policy) => {
+                let policy = policy?;
+                self.remember(policy, &side, sa, Family::of(flow.src));
+                Some(Word::Policy(policy))
+            }
+            Err(verdict) => is_for_routes(verdict, sa, found).then_some(Word::Routes),
+        }
     }
 
     /// Remembers of an SA of route mode that a policy lets all of its packets pass, if that is so.

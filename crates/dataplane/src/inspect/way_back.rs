@@ -7,6 +7,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::Ordering::Relaxed;
 
+use arrayvec::ArrayVec;
+
 use crate::batch::{BATCH_PACKETS, Slot};
 use crate::cpu::prefetch;
 use crate::fib::{Fib, MANY};
@@ -56,19 +58,10 @@ pub(super) fn decide<'a, 'v: 'a>(
     } else {
         view.fib.codes_of(&sources[..count], &mut codes);
     }
-    let mut rows: [Option<(u32, &u64)>; MANY] = [None; MANY];
-    for (code, row) in codes[..count].iter().zip(&mut rows) {
-        let number = Fib::tunnel_of(*code);
-        *row = number.and_then(|number| Some((number, view.tunnels.id(number)?)));
-        if let Some((_, id)) = row {
-            prefetch(*id);
-        }
-    }
+    let back = Back::by(&codes[..count], view);
     for (at, source, direction, verdict) in packets.into_iter().take(len) {
         let slot = &mut slots[at];
-        let leads_back = slot.inbound.is_some_and(|sa| {
-            rows[source].is_some_and(|(number, id)| is_known(sa, number, *id, view))
-        });
+        let leads_back = slot.inbound.is_some_and(|sa| back.leads_into(source, sa, view));
         let end = match leads_back {
             false => Err(verdict),
             true if direction == Direction::In => to_host(slot, view),
@@ -77,6 +70,37 @@ pub(super) fn decide<'a, 'v: 'a>(
         if let Err(verdict) = end {
             slot.refuse(slot.inbound, verdict);
         }
+    }
+}
+
+/// The tunnels, by their rows, into which the routes to sources lead that were asked about together.
+pub(crate) struct Back<'v>(ArrayVec<Option<(u32, &'v u64)>, MANY>);
+
+impl<'v> Back<'v> {
+    /// Those of at most [`MANY`] sources of IPv4, outside of VRFs.
+    #[inline(never)]
+    pub(crate) fn to_v4(sources: &[u32], view: &'v View) -> Back<'v> {
+        let mut codes = [0; MANY];
+        view.fib.codes_of_v4(sources, &mut codes);
+        Back::by(&codes[..sources.len()], view)
+    }
+
+    /// By what the routes say. Asks for the memory of who the tunnels are.
+    pub(crate) fn by(codes: &[u32], view: &'v View) -> Back<'v> {
+        let row = |code: &u32| {
+            let number = Fib::tunnel_of(*code)?;
+            let id = view.tunnels.id(number)?;
+            prefetch(id);
+            Some((number, id))
+        };
+        Back(codes.iter().map(row).collect())
+    }
+
+    /// Whether the route to a source leads into the tunnel that an SA belongs to.
+    #[inline]
+    pub(crate) fn leads_into(&self, source: usize, sa: &Sa, view: &View) -> bool {
+        let row = self.0.get(source).copied().flatten();
+        row.is_some_and(|(number, id)| is_known(sa, number, *id, view))
     }
 }
 

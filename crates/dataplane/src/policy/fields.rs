@@ -283,6 +283,11 @@ impl Words {
         Words { addresses: u64::from(<u32 as Address>::prefix(len)), rest: 0 }
     }
 
+    /// The same of a source.
+    pub(crate) fn of_source(len: u32) -> Words {
+        Words { addresses: Words::of_destination(len).addresses << u32::BITS, rest: 0 }
+    }
+
     /// The same as it stands in a packet's header.
     pub(crate) fn ends(self) -> [u64; 2] {
         let fields = self.fields();

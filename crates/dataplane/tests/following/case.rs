@@ -20,6 +20,8 @@ use crate::fixture::*;
 
 /// An address of this host among those that the tunnel protects.
 pub const LOCAL: &str = "10.2.0.77";
+/// Of the west's network what a far end has for itself.
+pub const SPOKE: &str = "10.1.0.0/28";
 /// The port that passes in clear where ports matter.
 pub const CLEAR_PORT: u16 = 53;
 /// The port that is not forwarded where ports matter, and the one that is blocked for a while.
@@ -49,6 +51,8 @@ pub struct Case {
     pub forbids: bool,
     /// A policy drops what has no ports.
     pub drops_portless: bool,
+    /// Routes say who may come through tunnels of route mode, which far ends tell apart; where no policy does.
+    pub is_hub: bool,
     /// Each of the hosts that packets go to has a tunnel of its own, the last of them such a one.
     pub own: Option<Last>,
 }
@@ -60,6 +64,7 @@ pub const SIMPLE: Case = Case {
     bypasses: false,
     forbids: false,
     drops_portless: false,
+    is_hub: false,
     own: None,
 };
 
@@ -130,9 +135,9 @@ pub fn case() -> impl Strategy<Value = Case> {
     let udp = prop::sample::select(udp);
     let outer_v6 = prop::bool::weighted(0.1);
     let own = prop::option::of(prop::sample::select(&LASTS[..]));
-    (any::<[bool; 5]>(), udp, outer_v6, often, own).prop_map(
+    (any::<[bool; 6]>(), udp, outer_v6, often, own).prop_map(
         |(
-            [extended, is_routed, bypasses, forbids, drops_portless],
+            [extended, is_routed, bypasses, forbids, drops_portless, is_hub],
             udp,
             outer_v6,
             forward,
@@ -140,7 +145,7 @@ pub fn case() -> impl Strategy<Value = Case> {
         )| {
             let if_id = if is_routed { 5 } else { 0 };
             let tunnel = Tunnel { extended, if_id, udp, outer_v6, ..PLAIN };
-            Case { tunnel, forward, bypasses, forbids, drops_portless, own }
+            Case { tunnel, forward, bypasses, forbids, drops_portless, is_hub, own }
         },
     )
 }
@@ -193,6 +198,13 @@ impl Case {
             let row = view.tunnels.number(&name).unwrap();
             view.tunnels.set_slots(row, [Some(0); 2]);
         }
+        if self.is_hub && self.tunnel.if_id != 0 && site == Site::East {
+            // From all others a route leads into the tunnel without a far end.
+            let remote = Some(self.tunnel.sa(site).source);
+            let name = TunnelName { if_id: self.tunnel.if_id, remote };
+            let row = view.tunnels.join(name).unwrap();
+            view.fib.insert(prefix(SPOKE), Route::Tunnel(row));
+        }
         match (self.own, site) {
             (Some(last), Site::West) => self.give_each_host_a_tunnel(last, &mut view, nonces),
             (Some(last), Site::East) => self.reach_each_host_by_a_tunnel(last, &mut view),
@@ -206,7 +218,8 @@ impl Case {
         let Some(last) = self.own else { return self.tunnel.sa(Site::East) };
         let last = if n == 3 { last } else { Last::Nothing };
         let sa = self.tunnel.sa(Site::East);
-        let if_id = if sa.if_id == 0 || last == Last::ByRoutes { sa.if_id } else { sa.if_id + n };
+        let is_same = sa.if_id == 0 || last == Last::ByRoutes || self.is_hub;
+        let if_id = if is_same { sa.if_id } else { sa.if_id + n };
         let sa = SaConfig { spi: sa.spi + n, reqid: sa.reqid + n, if_id, ..sa };
         match last {
             Last::Limited => SaConfig { limits: FEW, ..sa },

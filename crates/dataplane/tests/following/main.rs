@@ -22,6 +22,9 @@ use fixture::*;
 use proptest::prelude::*;
 use steps::{Arrivals, Odd, Step, step, udp};
 
+/// A port that packets go to from behind the far end that a route leads to, as do each fourth one further on.
+const FROM_FAR_END: u16 = 5000;
+
 /// Packets that wait for a turn, at most.
 const WAITING_MAX: usize = 60;
 
@@ -247,15 +250,23 @@ fn packets_by_a_workers_own_sa_follow() {
     }
 }
 
+/// What comes through the tunnel is welcome: by the word of policies, or of routes where no policy says anything.
+fn ways_in() -> Vec<Case> {
+    let case = |(forward, tunnel): (bool, Tunnel)| {
+        let is_hub = !forward && tunnel.if_id != 0;
+        (forward || is_hub).then_some(Case { tunnel, forward, is_hub, ..SIMPLE })
+    };
+    ways().into_iter().filter_map(case).collect()
+}
+
 #[test]
 fn most_of_a_fat_tunnels_packets_are_opened_as_those_before() {
-    for (_, tunnel) in ways().into_iter().filter(|(forward, _)| *forward) {
-        let case = Case { tunnel, forward: true, ..SIMPLE };
+    for case in ways_in() {
         let mut side = Side::new(Site::East, &case);
         let mut arrivals = Arrivals::new(Site::East, case);
         for followed in [0, 60, 120] {
             let mut one = |port| arrivals.frame(Step::Plain { host: 0, port, len: 100 });
-            let frames: Vec<_> = (0..60).map(|n| one(5000 + n)).collect();
+            let frames: Vec<_> = (0..60).map(|n| one(FROM_FAR_END + 4 * n)).collect();
             side.forward(&frames);
             assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
         }
@@ -312,16 +323,43 @@ fn who_is_welcome_is_counted_where_that_is_asked() {
     assert!(packets.len() == 3 && packets.iter().all(|packets| *packets > 0), "{packets:?}");
 }
 
+/// What comes from where no route leads into the tunnel is welcome nowhere, whoever it comes behind.
+#[test]
+fn whom_no_route_leads_back_to_follows_nobody() {
+    for own in [None, Some(Last::Nothing)] {
+        let tunnel = Tunnel { if_id: 5, ..PLAIN };
+        let case = Case { tunnel, forward: false, is_hub: true, own, ..SIMPLE };
+        let mut side = Side::new(Site::East, &case);
+        let mut arrivals = Arrivals::new(Site::East, case);
+        let hosts = if own.is_some() { 3 } else { 1 };
+        let mut arrive =
+            |n: u8, port| arrivals.frame(Step::Plain { host: n % hosts, port, len: 100 });
+        let stranger = FROM_FAR_END + 3;
+        for from_40 in [FROM_FAR_END, FROM_FAR_END, stranger] {
+            let port = |n| if n == 40 { from_40 } else { FROM_FAR_END };
+            let frames: Vec<_> = (0..60).map(|n| arrive(n, port(n))).collect();
+            side.forward(&frames);
+        }
+        let snapshot = side.gateway.snapshot();
+        assert_eq!(snapshot.followed, 60 + 40, "{case:?}");
+        assert_eq!((snapshot.of(Verdict::Opened), snapshot.of(Verdict::NoPolicy)), (179, 1));
+    }
+}
+
 /// So do ESP packets of many tunnels, by the word of policies or as all is welcome that comes through a tunnel; from the first
 /// on that carries something else they wait for the stages.
 #[test]
 fn most_packets_out_of_many_tunnels_need_no_stages() {
-    for (_, tunnel, several) in ways_of_many().into_iter().filter(|(forward, ..)| *forward) {
+    let several = |case: Case| {
+        let several = if case.tunnel.if_id == 0 { vec![false, true] } else { vec![false] };
         let own = Some(Last::Nothing);
-        let case = Case { tunnel, bypasses: several, forbids: several, own, ..SIMPLE };
+        several.into_iter().map(move |is_it| Case { bypasses: is_it, forbids: is_it, own, ..case })
+    };
+    for case in ways_in().into_iter().flat_map(several) {
         let mut side = Side::new(Site::East, &case);
         let mut arrivals = Arrivals::new(Site::East, case);
-        let step = |n| Step::Plain { host: n % 3, port: 5000 + u16::from(n), len: 100 };
+        let port = |n: u8| FROM_FAR_END + 4 * u16::from(n);
+        let step = |n| Step::Plain { host: n % 3, port: port(n), len: 100 };
         let mut frames =
             |count: u8| -> Vec<_> { (0..count).map(|n| arrivals.frame(step(n))).collect() };
         for followed in [0, 60, 120] {

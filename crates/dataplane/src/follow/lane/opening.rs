@@ -67,10 +67,7 @@ impl Lane {
         let sa = slot.inbound.filter(|_| slot.verdict == Some(Verdict::Opened))?;
         let out = view.spd.side(Direction::Out);
         let forward = view.spd.side(Direction::Forward);
-        let is_let_in = match sa.hot().if_id {
-            0 => quickly(&forward).is_some(),
-            _ => !view.spd.side_of(Direction::Forward, true).is_empty(),
-        };
+        let is_let_in = sa.hot().if_id != 0 || quickly(&forward).is_some();
         let is_it = is_plain(sa) && is_let_in && (out.is_silent() || quickly(&out).is_some());
         is_it.then(|| Lane { hours: Hours::of(version) })
     }

@@ -10,7 +10,7 @@ use crate::content;
 use crate::fib::Fib;
 use crate::follow::Known;
 use crate::follow::lane::inquiry::{Inquiry, last_of, quickly};
-use crate::inspect::{Standing, is_welcome, may_be_martians};
+use crate::inspect::{Back, Standing, Word, is_welcome, may_be_martians};
 use crate::policy::{Direction, Policy};
 use crate::prefix::Family;
 use crate::sa::Sa;
@@ -28,6 +28,10 @@ pub(super) struct Inside<'v> {
     out: Option<Inquiry<'v>>,
     /// What else lets packets in, which has been found already.
     found: ArrayVec<&'v Policy, BATCH_PACKETS>,
+    /// No policy can say who comes through tunnels of route mode: the routes alone do.
+    routes_alone: bool,
+    /// Where packets come from of which routes are asked, those that follow each other from one once.
+    sources: ArrayVec<u32, BATCH_PACKETS>,
     /// Of each packet who lets it in, and which of the questions about its way out is its own.
     by: ArrayVec<[u8; 2], BATCH_PACKETS>,
     /// The route of addresses that begin like these is none into a tunnel.
@@ -36,10 +40,13 @@ pub(super) struct Inside<'v> {
 }
 
 /// Who lets a packet in: nobody need, or of what policies were asked the answers from here on, or from here on of those that
-/// have been found already.
+/// have been found already, or from here on of what routes are asked.
 const NOBODY: u8 = 0;
 const ASKED: u8 = 1;
 const FOUND: u8 = ASKED + BATCH_PACKETS as u8;
+const ROUTED: u8 = FOUND + BATCH_PACKETS as u8;
+
+const _: () = assert!(ROUTED as usize + BATCH_PACKETS <= 1 << u8::BITS);
 
 impl<'v> Inside<'v> {
     pub(super) fn of(view: &'v View, turn: &Turn<'_>) -> Inside<'v> {
@@ -52,6 +59,8 @@ impl<'v> Inside<'v> {
             forward: inquiry(Direction::Forward),
             out: inquiry(Direction::Out).filter(|_| !out.is_silent()),
             found: ArrayVec::new(),
+            routes_alone: view.spd.side_of(Direction::Forward, true).is_silent(),
+            sources: ArrayVec::new(),
             by: ArrayVec::new(),
             bits: u32::from(view.has_tunnels()),
             mask: 0,
@@ -89,6 +98,7 @@ impl<'v> Inside<'v> {
         }
         let forward = match sa.hot().if_id {
             0 => ASKED + last_of(self.forward.as_mut()?.note(&flow)),
+            _ if self.routes_alone => self.route(header.source().to_bits()),
             _ if self.standing.lets_in(sa, Family::V4) => NOBODY,
             _ => self.welcome(header, sa)?,
         };
@@ -106,8 +116,22 @@ impl<'v> Inside<'v> {
     #[inline(never)]
     fn welcome(&mut self, header: &ipv4::Plain, sa: &Sa) -> Option<u8> {
         let flow = flow::of_plain_v4(header);
-        self.found.push(self.standing.ask(&flow, sa, self.view)?);
-        Some(FOUND + last_of(self.found.len()))
+        match self.standing.ask(&flow, sa, self.view)? {
+            Word::Policy(policy) => {
+                self.found.push(policy);
+                Some(FOUND + last_of(self.found.len()))
+            }
+            Word::Routes => Some(self.route(header.source().to_bits())),
+        }
+    }
+
+    /// That the route to its source is to let a packet in.
+    #[inline(always)]
+    fn route(&mut self, source: u32) -> u8 {
+        if self.sources.last() != Some(&source) {
+            self.sources.push(source);
+        }
+        ROUTED + last_of(self.sources.len())
     }
 
     /// Whether the route of an address leads into a tunnel.
@@ -129,6 +153,7 @@ pub(super) struct Answers<'i, 'v> {
     /// Of how many questions about their way out the answer is that nobody minds.
     free: usize,
     presumed: ArrayVec<Option<&'v Policy>, BATCH_PACKETS>,
+    back: Option<Back<'v>>,
     /// The last question about what lets packets in, and its policy.
     last: (u8, Option<&'v Policy>),
 }
@@ -138,7 +163,9 @@ impl<'i, 'v> Answers<'i, 'v> {
     pub(super) fn to(inside: &'i Inside<'v>) -> Answers<'i, 'v> {
         let free = inside.out.as_ref().map_or(0, Inquiry::free);
         let presumed = inside.forward.as_ref().map(Inquiry::presumed).unwrap_or_default();
-        Answers { inside, free, presumed, last: (NOBODY, None) }
+        let (sources, view) = (&inside.sources, inside.view);
+        let back = (!sources.is_empty()).then(|| Back::to_v4(sources, view));
+        Answers { inside, free, presumed, back, last: (NOBODY, None) }
     }
 
     /// Whether a packet that came through an SA may come in and go on, and which policy is to count it, if one is. `None` if it
@@ -151,6 +178,7 @@ impl<'i, 'v> Answers<'i, 'v> {
         }
         match by {
             NOBODY => Some(None),
+            ROUTED.. => self.leads_back(by - ROUTED, sa).then_some(None),
             FOUND.. => self.inside.found.get(usize::from(by - FOUND)).copied().map(Some),
             _ => {
                 if self.last.0 != by {
@@ -159,6 +187,14 @@ impl<'i, 'v> Answers<'i, 'v> {
                 self.last.1.filter(|policy| is_welcome(policy, sa)).map(Some)
             }
         }
+    }
+
+    /// Whether the route to one of the sources leads into the tunnel of an SA. Out of line, so that nothing of it takes registers
+    /// from what policies say.
+    #[inline(never)]
+    fn leads_back(&self, source: u8, sa: &Sa) -> bool {
+        let back = self.back.as_ref();
+        back.is_some_and(|back| back.leads_into(source.into(), sa, self.inside.view))
     }
 
     /// The policy of packets about which the same was asked, if there is one.
