@@ -184,15 +184,12 @@ impl Host {
     /// # Errors
     /// The first refusal. Everything else is given back all the same.
     pub fn end(mut self) -> io::Result<()> {
-        let mut ended = Ok(());
-        for rule in rules_in_order(&self.rules).into_iter().rev() {
-            ended = ended.and(self.writer.delete_rule(&rule));
-        }
+        let rules = rules_in_order(&self.rules).into_iter().rev();
+        let ended = for_each(rules, |rule| self.writer.delete_rule(&rule));
         let table = self.config.table;
-        for prefix in std::mem::take(&mut self.routes).into_keys() {
-            ended = ended.and(self.remove_route(prefix));
-        }
+        let routes = std::mem::take(&mut self.routes).into_keys();
         ended
+            .and(for_each(routes, |prefix| self.remove_route(prefix)))
             .and(self.writer.delete_route(table, &multicast()))
             .and(self.writer.flush())
             .and(self.shield.end())
@@ -249,8 +246,8 @@ impl Host {
         self.left.retain(|prefix| !destinations.contains(prefix));
         let none_left = had_left && self.left.is_empty();
         self.tell("write routes", |host| {
-            destinations.into_iter().try_for_each(|prefix| host.write_route(prefix))?;
-            host.writer.flush()
+            let written = for_each(destinations, |prefix| host.write_route(prefix));
+            written.and(host.writer.flush())
         });
         if exempt || none_left {
             self.tell("write rules", Host::write_rules);
@@ -281,8 +278,9 @@ impl Host {
 
     fn put_route(&mut self, prefix: Prefix, source: Option<IpAddr>) -> io::Result<()> {
         let table = self.config.table;
-        self.writer.add_route(table, &our_route(prefix, Way::Device(self.index, source)))?;
-        self.writer.add_route(table, &our_route(prefix, Way::Blackhole))
+        let device = our_route(prefix, Way::Device(self.index, source));
+        let held = our_route(prefix, Way::Blackhole);
+        self.writer.add_route(table, &device).and(self.writer.add_route(table, &held))
     }
 
     fn remove_route(&mut self, prefix: Prefix) -> io::Result<()> {
@@ -339,6 +337,19 @@ pub fn remove_device(device: &str) {
     {
         warn!(%error, device, "the host's device was not removed");
     }
+}
+
+/// Writes all of something, also behind one that is refused; the first refusal. A full batch is sent before the next is put, and what
+/// was refused is then mostly another one.
+fn for_each<T>(
+    all: impl IntoIterator<Item = T>,
+    mut write: impl FnMut(T) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut written = Ok(());
+    for one in all {
+        written = written.and(write(one));
+    }
+    written
 }
 
 /// Rules in the order in which they are added; they are removed the other way round.
@@ -412,4 +423,21 @@ pub(super) fn settle_device(device: &str) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_behind_a_refusal_is_written_as_well() {
+        let mut written = Vec::new();
+        let refused = for_each(1..=5, |n| {
+            written.push(n);
+            if n % 2 == 0 { Err(io::Error::from_raw_os_error(n)) } else { Ok(()) }
+        });
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(2));
+        assert_eq!(written, [1, 2, 3, 4, 5]);
+        assert!(for_each(0..0, |_| Err(io::ErrorKind::Other.into())).is_ok());
+    }
 }
