@@ -154,7 +154,7 @@ impl Key {
     /// that says where it is. AWS-LC keeps its expanded keys to itself.
     #[inline]
     pub fn prefetch_library(&self) {
-        if let Some(Library::IpsecMb(key)) = self.library.as_deref() {
+        if let Some(key) = self.ipsec_mb() {
             key.prefetch();
         }
     }
@@ -163,7 +163,17 @@ impl Key {
     #[inline]
     #[must_use]
     pub fn has_library_lines(&self) -> bool {
-        matches!(self.library.as_deref(), Some(Library::IpsecMb(_)))
+        self.ipsec_mb().is_some()
+    }
+
+    /// What libipsec-mb expanded, if it did.
+    #[inline]
+    fn ipsec_mb(&self) -> Option<&ipsec_mb::Key> {
+        let Key { library, .. } = self;
+        match library.as_deref()? {
+            Library::IpsecMb(key) => Some(key),
+            Library::AwsLc(_) => None,
+        }
     }
 
     /// Encrypts `data` in place, and writes the tag over it and `aad`.

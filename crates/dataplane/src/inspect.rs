@@ -33,7 +33,7 @@ use crate::view::View;
 use crate::vrfs::refuse_unknown;
 
 pub(crate) use standing::{Standing, Word};
-pub(crate) use way_back::Back;
+pub(crate) use way_back::{Back, do_routes_decide_alone};
 
 /// Checks every packet against the policies of the direction it takes.
 ///

@@ -278,16 +278,17 @@ impl Host {
 
     fn put_route(&mut self, prefix: Prefix, source: Option<IpAddr>) -> io::Result<()> {
         let table = self.config.table;
-        let device = our_route(prefix, Way::Device(self.index, source));
-        let held = our_route(prefix, Way::Blackhole);
-        self.writer.add_route(table, &device).and(self.writer.add_route(table, &held))
+        for_each(self.routes_to(prefix, source), |route| self.writer.add_route(table, &route))
     }
 
     fn remove_route(&mut self, prefix: Prefix) -> io::Result<()> {
         let table = self.config.table;
-        let device = our_route(prefix, Way::Device(self.index, None));
-        let held = our_route(prefix, Way::Blackhole);
-        self.writer.delete_route(table, &device).and(self.writer.delete_route(table, &held))
+        for_each(self.routes_to(prefix, None), |route| self.writer.delete_route(table, &route))
+    }
+
+    /// What leads a destination to the device, and what holds it.
+    fn routes_to(&self, prefix: Prefix, source: Option<IpAddr>) -> [Route; 2] {
+        [Way::Device(self.index, source), Way::Blackhole].map(|way| our_route(prefix, way))
     }
 
     fn write_rules(&mut self) -> io::Result<()> {

@@ -20,7 +20,7 @@ use crate::cpu::LINE;
 use crate::decrypt::{decrypt_data, pass_or_refuse};
 use crate::ecn;
 use crate::fib::Route;
-use crate::inspect::{Back, Standing, is_welcome};
+use crate::inspect::{Back, Standing, do_routes_decide_alone, is_welcome};
 use crate::open::refusal;
 use crate::parse::{self, PlainEsp};
 use crate::policy::{Direction, Kind, Policy, Words};
@@ -104,7 +104,7 @@ impl Trail {
                 (Lookup::Policy(_), number) => By::Policy(number?),
                 _ => return None,
             },
-            _ if view.spd.side_of(Direction::Forward, true).is_silent() => {
+            _ if do_routes_decide_alone(view) => {
                 let (code, block) = view.fib.block_in(MAIN, last.flow.src);
                 if !Back::by(&[code], view).leads_into(0, sa, view) {
                     return None;

@@ -73,6 +73,11 @@ pub(super) fn decide<'a, 'v: 'a>(
     }
 }
 
+/// Whether no policy can say who comes through tunnels of route mode, so that the routes alone do.
+pub(crate) fn do_routes_decide_alone(view: &View) -> bool {
+    view.spd.side_of(Direction::Forward, true).is_silent()
+}
+
 /// The tunnels, by their rows, into which the routes to sources lead that were asked about together.
 pub(crate) struct Back<'v>(ArrayVec<Option<(u32, &'v u64)>, MANY>);
 

@@ -201,13 +201,11 @@ fn ways() -> Vec<(bool, Tunnel)> {
     ways
 }
 
-/// The same, by policies with others of other shapes or without.
-fn ways_of_many() -> Vec<(bool, Tunnel, bool)> {
-    let several = |(forward, tunnel): (bool, Tunnel)| {
-        let several = if tunnel.if_id == 0 { vec![false, true] } else { vec![false] };
-        several.into_iter().map(move |several| (forward, tunnel, several))
-    };
-    ways().into_iter().flat_map(several).collect()
+/// The same with a tunnel for each host, by policies with others of other shapes or without.
+fn of_many(case: Case) -> impl Iterator<Item = Case> {
+    let several = if case.tunnel.if_id == 0 { vec![false, true] } else { vec![false] };
+    let own = Some(Last::Nothing);
+    several.into_iter().map(move |is_it| Case { bypasses: is_it, forbids: is_it, own, ..case })
 }
 
 /// As many as may follow do.
@@ -282,9 +280,8 @@ fn most_of_a_fat_tunnels_packets_are_opened_as_those_before() {
 /// So do those of many tunnels, whichever each is for, and by the word of policies or of routes.
 #[test]
 fn most_packets_of_many_tunnels_need_no_stages() {
-    for (forward, tunnel, several) in ways_of_many() {
-        let own = Some(Last::Nothing);
-        let case = Case { tunnel, forward, bypasses: several, forbids: several, own, ..SIMPLE };
+    let case = |(forward, tunnel)| Case { tunnel, forward, ..SIMPLE };
+    for case in ways().into_iter().map(case).flat_map(of_many) {
         let mut side = Side::new(Site::West, &case);
         let frames: Vec<_> =
             (0..60u16).map(|n| (RED, udp((n % 3) as u8, 5000 + n, 100).frame(RED))).collect();
@@ -350,12 +347,7 @@ fn whom_no_route_leads_back_to_follows_nobody() {
 /// on that carries something else they wait for the stages.
 #[test]
 fn most_packets_out_of_many_tunnels_need_no_stages() {
-    let several = |case: Case| {
-        let several = if case.tunnel.if_id == 0 { vec![false, true] } else { vec![false] };
-        let own = Some(Last::Nothing);
-        several.into_iter().map(move |is_it| Case { bypasses: is_it, forbids: is_it, own, ..case })
-    };
-    for case in ways_in().into_iter().flat_map(several) {
+    for case in ways_in().into_iter().flat_map(of_many) {
         let mut side = Side::new(Site::East, &case);
         let mut arrivals = Arrivals::new(Site::East, case);
         let port = |n: u8| FROM_FAR_END + 4 * u16::from(n);

@@ -10,7 +10,7 @@ use crate::content;
 use crate::fib::Fib;
 use crate::follow::Known;
 use crate::follow::lane::inquiry::{Inquiry, last_of, quickly};
-use crate::inspect::{Back, Standing, Word, is_welcome, may_be_martians};
+use crate::inspect::{Back, Standing, Word, do_routes_decide_alone, is_welcome, may_be_martians};
 use crate::policy::{Direction, Policy};
 use crate::prefix::Family;
 use crate::sa::Sa;
@@ -28,7 +28,7 @@ pub(super) struct Inside<'v> {
     out: Option<Inquiry<'v>>,
     /// What else lets packets in, which has been found already.
     found: ArrayVec<&'v Policy, BATCH_PACKETS>,
-    /// No policy can say who comes through tunnels of route mode: the routes alone do.
+    /// [`do_routes_decide_alone`].
     routes_alone: bool,
     /// Where packets come from of which routes are asked, those that follow each other from one once.
     sources: ArrayVec<u32, BATCH_PACKETS>,
@@ -59,7 +59,7 @@ impl<'v> Inside<'v> {
             forward: inquiry(Direction::Forward),
             out: inquiry(Direction::Out).filter(|_| !out.is_silent()),
             found: ArrayVec::new(),
-            routes_alone: view.spd.side_of(Direction::Forward, true).is_silent(),
+            routes_alone: do_routes_decide_alone(view),
             sources: ArrayVec::new(),
             by: ArrayVec::new(),
             bits: u32::from(view.has_tunnels()),
