@@ -51,8 +51,16 @@ mod ledger {
             self.top
         }
 
-        pub(crate) fn ring(self) -> &'static [AtomicU64] {
-            self.ring
+        pub(crate) fn ring(self) -> impl Iterator<Item = &'static AtomicU64> {
+            self.ring.iter()
+        }
+
+        pub(crate) fn ring_word(self, count: u64) -> &'static AtomicU64 {
+            &self.ring[count as usize & (self.ring.len() - 1)]
+        }
+
+        pub(crate) fn ring_bits(self) -> u32 {
+            self.ring.len().trailing_zeros()
         }
     }
 }

@@ -31,7 +31,7 @@ pub(crate) fn accept(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
         // `open` let none pass that has to wait, and an owner, also one whose packets were out
         // for a few turns, leaves to nobody but all.
         let alone = sa.access(turn) == Access::Alone;
-        let done = if alone && !sa.counts_each(true) && !sa.hot().encapsulated {
+        let done = if alone && !sa.counts_each(true) && !sa.hot().traits.is_encapsulated() {
             accept_plain(rest, sa, turn)
         } else {
             accept_run(rest, sa, alone, turn)
@@ -100,7 +100,7 @@ fn accept_one(
     }
     // Two copies of one packet may both have passed `open`; one of them stops here.
     sa.replay().commit_as(slot.sequence, alone).map_err(refusal)?;
-    if sa.hot().encapsulated {
+    if sa.hot().traits.is_encapsulated() {
         note_move(slot, sa, turn);
         slot.flaw = content::take(slot, sa).err();
     }

@@ -57,7 +57,7 @@ pub(crate) fn classify<'v>(batch: &mut Batch<'v>, view: &'v View) {
         let end = named.get(at + 1).map_or(slots.len(), |next| next.slot);
         let sa = view.sad.get_hashed(*hash, key).map(|sa| &**sa);
         if let Some(sa) = sa {
-            sa.prefetch_inbound();
+            sa.prefetch();
         }
         // Between them there may be packets that are not for this host.
         let run = slots[*first..end].iter_mut();

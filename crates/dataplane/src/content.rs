@@ -52,7 +52,7 @@ pub(crate) struct Plain {
 #[inline(always)]
 pub(crate) fn plain_in(slot: &Slot<'_>, sa: &Sa) -> Option<Plain> {
     let hot = sa.hot();
-    if hot.mode != Mode::Tunnel || !ecn::leaves_alone(slot.flow.tos, &hot.flags) {
+    if hot.traits.mode() != Mode::Tunnel || !ecn::leaves_alone(slot.flow.tos, &hot.traits.flags()) {
         return None;
     }
     plain_behind(usize::from(slot.esp_at), slot)
@@ -79,7 +79,7 @@ fn take_any(slot: &mut Slot<'_>, sa: &Sa) -> Result<(), Verdict> {
     let (content_len, next_header) = (content.len(), trailer.next_header);
     // No longer than a frame.
     slot.counted = content_len as u16;
-    if sa.hot().mode == Mode::Transport {
+    if sa.hot().traits.mode() == Mode::Transport {
         return take_transport(slot, sa, content_at, content_len, next_header);
     }
     let is_v6 = match next_header {
@@ -97,7 +97,7 @@ fn take_any(slot: &mut Slot<'_>, sa: &Sa) -> Result<(), Verdict> {
     slot.frame.truncate(usize::from(slot.flow.total_len));
     // 3.
     let inner_tos = slot.flow.tos;
-    let tos = ecn::decapsulate(inner_tos, outer_tos, &sa.hot().flags)
+    let tos = ecn::decapsulate(inner_tos, outer_tos, &sa.hot().traits.flags())
         .map_err(|_| Verdict::EcnNotCapable)?;
     if tos != inner_tos {
         set_tos(slot.frame.bytes_mut(), is_v6, tos);
@@ -122,7 +122,7 @@ fn take_transport(
     transport::restore(frame, &slot.flow, content_at, content_len, next_header)
         .ok_or(Verdict::InnerMalformed)?;
     read_flow(&mut slot.flow, frame.bytes()).map_err(inner_verdict)?;
-    if sa.hot().encapsulated {
+    if sa.hot().traits.is_encapsulated() {
         transport::mend_checksum(frame.bytes_mut(), &slot.flow);
     }
     Ok(())

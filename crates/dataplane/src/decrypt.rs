@@ -23,7 +23,7 @@ pub(crate) fn decrypt(slots: &mut [Slot<'_>]) {
         keys.step(slots, at);
         let slot = &mut slots[at];
         let Some(sa) = slot.inbound.filter(|_| slot.verdict.is_none()) else { continue };
-        if decrypt_or_refuse(slot, sa) && !sa.hot().encapsulated {
+        if decrypt_or_refuse(slot, sa) && !sa.hot().traits.is_encapsulated() {
             // One behind: what was only just decrypted would keep the processor waiting.
             if let Some(before) = decrypted.replace(at) {
                 take_content(&mut slots[before]);

@@ -51,7 +51,7 @@ pub(crate) fn need<'v>(slot: &Slot<'v>) -> Option<(&'v Sa, usize)> {
 fn encrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<()> {
     let numbers = (slot.sequence, slot.iv);
     encrypt_data(sa.hot(), numbers, envelope::put(slot, sa)?);
-    if sa.hot().encapsulated { fill_udp_checksum(slot, sa) } else { Some(()) }
+    if sa.hot().traits.is_encapsulated() { fill_udp_checksum(slot, sa) } else { Some(()) }
 }
 
 /// Encrypts what is in an envelope that has the same sequence number and IV, and writes the ICV.
@@ -71,7 +71,7 @@ pub(crate) fn encrypt_data(hot: &Hot, (sequence, iv): (u64, u64), enveloped: Env
 /// §8.1) unless their socket allows it (RFC 6935), which those of IKE daemons do not.
 #[inline(never)]
 fn fill_udp_checksum(slot: &mut Slot<'_>, sa: &Sa) -> Option<()> {
-    let ends = match sa.hot().mode {
+    let ends = match sa.hot().traits.mode() {
         Mode::Tunnel => (sa.source(), sa.destination()),
         Mode::Transport => (slot.flow.src, slot.flow.dst),
     };

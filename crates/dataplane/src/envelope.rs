@@ -12,7 +12,7 @@ use xsk::Frame;
 
 use crate::batch::Slot;
 use crate::encapsulation::UdpEncapsulation;
-use crate::sa::{Hot, Mode, OuterTemplate, Sa};
+use crate::sa::{Hot, Mode, Outer, Sa};
 use crate::transport;
 use crate::verdict::Verdict;
 
@@ -34,13 +34,16 @@ impl Room {
     /// That of an SA.
     #[inline]
     pub(crate) fn of(hot: &Hot) -> Room {
-        let udp_len = if hot.encapsulated { udp::HEADER_LEN } else { 0 };
-        let outer_len = match (hot.mode, &hot.outer) {
-            (Mode::Tunnel, OuterTemplate::V4(..)) => ipv4::HEADER_LEN,
-            (Mode::Tunnel, OuterTemplate::V6(..)) => ipv6::HEADER_LEN,
+        let udp_len = if hot.traits.is_encapsulated() { udp::HEADER_LEN } else { 0 };
+        let outer_len = match (hot.traits.mode(), hot.outer()) {
+            (Mode::Tunnel, Outer::V4(_)) => ipv4::HEADER_LEN,
+            (Mode::Tunnel, Outer::V6(_)) => ipv6::HEADER_LEN,
             (Mode::Transport, _) => 0,
         };
-        Room { front: outer_len + udp_len + PREFIX_LEN, is_tunnel: hot.mode == Mode::Tunnel }
+        Room {
+            front: outer_len + udp_len + PREFIX_LEN,
+            is_tunnel: hot.traits.mode() == Mode::Tunnel,
+        }
     }
 
     /// Whether a packet has it, in front and behind: the bytes of it that the SA counts, which are, as in
@@ -62,19 +65,10 @@ pub(crate) fn tail_len(content_len: usize) -> usize {
     esp::pad_len(content_len) + TRAILER_LEN + ICV_LEN
 }
 
-/// The outer header of an IPv4 tunnel, with UDP behind it or not.
-#[inline(always)]
-pub(crate) fn outer_v4(hot: &Hot) -> Option<&ipv4::Template> {
-    match &hot.outer {
-        OuterTemplate::V4(template, _) if hot.mode == Mode::Tunnel => Some(template),
-        _ => None,
-    }
-}
-
-/// Bytes of such a tunnel's envelope in front of a packet.
+/// Bytes of an IPv4 tunnel's envelope in front of a packet.
 #[inline(always)]
 pub(crate) fn front_v4_len(hot: &Hot) -> usize {
-    if hot.encapsulated { FRONT_V4_UDP_LEN } else { FRONT_V4_LEN }
+    if hot.traits.is_encapsulated() { FRONT_V4_UDP_LEN } else { FRONT_V4_LEN }
 }
 
 /// Bytes of a packet of so many in an envelope with so many in front of it.
@@ -93,8 +87,8 @@ pub(crate) struct Enveloped<'f> {
 /// [`Room::fit`] excluded.
 #[inline(always)]
 pub(crate) fn put<'f>(slot: &'f mut Slot<'_>, sa: &Sa) -> Option<Enveloped<'f>> {
-    match outer_v4(sa.hot()) {
-        Some(template) if !sa.hot().encapsulated => {
+    match sa.hot().outer_v4() {
+        Some(template) if !sa.hot().traits.is_encapsulated() => {
             let numbers = (slot.sequence, slot.iv);
             put_v4(&mut slot.frame, sa.hot(), template, numbers)
         }
@@ -182,7 +176,7 @@ pub(crate) fn frame_v4<'f, const READY: bool, const FRONT_LEN: usize>(
 /// Any other.
 #[inline(never)]
 fn put_any<'f>(slot: &'f mut Slot<'_>, sa: &Sa) -> Option<Enveloped<'f>> {
-    let esp_at = match sa.hot().mode {
+    let esp_at = match sa.hot().traits.mode() {
         Mode::Tunnel => put_around(slot, sa),
         Mode::Transport => put_within(slot, sa),
     }?;
@@ -197,17 +191,17 @@ fn put_any<'f>(slot: &'f mut Slot<'_>, sa: &Sa) -> Option<Enveloped<'f>> {
 fn put_around(slot: &mut Slot<'_>, sa: &Sa) -> Option<usize> {
     let inner = InnerHeader::read(slot.frame.bytes())?;
     wrap(slot, sa, inner.next_header())?;
-    if sa.hot().encapsulated {
+    if sa.hot().traits.is_encapsulated() {
         put_udp(&mut slot.frame, sa)?;
     }
     let outer_len = put_outer(&mut slot.frame, sa, slot.sequence, &inner)?;
-    Some(outer_len + if sa.hot().encapsulated { udp::HEADER_LEN } else { 0 })
+    Some(outer_len + if sa.hot().traits.is_encapsulated() { udp::HEADER_LEN } else { 0 })
 }
 
 /// Transport mode.
 fn put_within(slot: &mut Slot<'_>, sa: &Sa) -> Option<usize> {
     let header = transport::Header::of(&slot.frame, &slot.flow).ok()?;
-    let encapsulated = sa.hot().encapsulated;
+    let encapsulated = sa.hot().traits.is_encapsulated();
     let udp_len = if encapsulated { udp::HEADER_LEN } else { 0 };
     header.step_aside(&mut slot.frame, udp_len + PREFIX_LEN)?;
     wrap(slot, sa, header.next_header)?;
@@ -285,14 +279,14 @@ impl InnerHeader {
 fn put_outer(frame: &mut Frame, sa: &Sa, sequence: u64, inner: &InnerHeader) -> Option<usize> {
     let hot = sa.hot();
     let payload_len = frame.len();
-    match &hot.outer {
-        OuterTemplate::V4(template, _) => {
+    match hot.outer() {
+        Outer::V4(template) => {
             let total_len = u16::try_from(ipv4::HEADER_LEN + payload_len).ok()?;
             let room = frame.push_front(ipv4::HEADER_LEN)?.first_chunk_mut()?;
             stamp_v4(room, template, total_len, sequence, inner, hot);
             Some(ipv4::HEADER_LEN)
         }
-        OuterTemplate::V6(template, _) => {
+        Outer::V6(template) => {
             let tos = inner.tos & hot.copied_tos;
             let header = template.stamp(u16::try_from(payload_len).ok()?, tos, inner.flow_label);
             header.emit(frame.push_front(ipv6::HEADER_LEN)?).ok()?;
@@ -311,7 +305,7 @@ fn stamp_v4(
     hot: &Hot,
 ) {
     let tos = inner.tos & hot.copied_tos;
-    let dont_fragment = inner.dont_fragment && !hot.flags.no_pmtu_discovery;
+    let dont_fragment = inner.dont_fragment && !hot.traits.flags().no_pmtu_discovery;
     // RFC 6864 §4: only a packet that may be fragmented needs an identification, which must not repeat
     // soon; the sequence number does so after 65 536 packets.
     let id = if dont_fragment { 0 } else { sequence as u16 };

@@ -366,7 +366,7 @@ fn seal<const READY: bool>(
     numbers: (u64, u64),
     way: &Way,
 ) -> Option<()> {
-    if hot.encapsulated {
+    if hot.traits.is_encapsulated() {
         return seal_in_udp::<READY>(slot, hot, numbers, way);
     }
     seal_behind::<READY, FRONT_V4_LEN>(slot, hot, template, numbers, way)
@@ -380,7 +380,7 @@ fn seal_in_udp<const READY: bool>(
     numbers: (u64, u64),
     way: &Way,
 ) -> Option<()> {
-    let template = envelope::outer_v4(hot)?;
+    let template = hot.outer_v4()?;
     seal_behind::<READY, FRONT_V4_UDP_LEN>(slot, hot, template, numbers, way)
 }
 

@@ -312,7 +312,7 @@ fn inspect_opened<'v>(
     // As in Linux, transport mode adds to a packet that would be welcome in clear, too: its
     // addresses are the peer's own, so it says nothing that the peer could not say without
     // (`secpath_has_nontransport`).
-    let is_transport = sa.hot().mode == Mode::Transport;
+    let is_transport = sa.hot().traits.mode() == Mode::Transport;
     let policy = match found {
         Lookup::Policy(policy) => policy,
         Lookup::PortsNeeded => return Err(Verdict::FragmentOfPortPolicy),
@@ -347,7 +347,8 @@ pub(crate) fn is_welcome(policy: &Policy, sa: &Sa) -> bool {
 #[inline(never)]
 fn becomes_welcome(policy: &Policy, sa: &Sa) -> bool {
     let Action::Protect { template, .. } = policy.action() else { return false };
-    let welcome = template.accepts(sa) || sa.hot().mode == Mode::Transport && template.optional;
+    let welcome =
+        template.accepts(sa) || sa.hot().traits.mode() == Mode::Transport && template.optional;
     if welcome {
         sa.hot().welcomed_by.store(policy.id(), Relaxed);
     }

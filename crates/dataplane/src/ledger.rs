@@ -128,7 +128,7 @@ impl Ledger {
         let (words, lasts) = (state.words(cell, class), state.region.is_some());
         drop(state);
         let entry = self.entry(words, cell, lasts, window).ok_or(io::ErrorKind::OutOfMemory)?;
-        entry.words.head[word::TAG].store(tag, Relaxed);
+        entry.words.head()[word::TAG].store(tag, Relaxed);
         Ok(entry)
     }
 
@@ -191,10 +191,8 @@ impl Ledger {
     }
 
     fn entry(&self, words: Cells, cell: u32, lasts: bool, window: u32) -> Option<Entry> {
-        let (head, rest) = words.split_first_chunk::<HEAD_WORDS>()?;
-        let room = if class_of(window) == 0 { &words[word::RING] } else { rest };
-        let ring = room.get(..ring_words(window))?;
-        Some(Entry { words: Words { head, ring }, ledger: self.clone(), cell, lasts })
+        let words = Words::of(words, window)?;
+        Some(Entry { words, ledger: self.clone(), cell, lasts })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -285,7 +283,7 @@ impl Entry {
     }
 
     fn at(&self) -> Place {
-        Place { cell: self.cell, tag: self.words.head[word::TAG].load(Relaxed) }
+        Place { cell: self.cell, tag: self.words.head()[word::TAG].load(Relaxed) }
     }
 
     /// Its words.

@@ -81,7 +81,7 @@ fn keep_back(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
 #[inline]
 fn check_one(slot: &mut Slot<'_>, sa: &Sa) -> Result<(), Verdict> {
     // As in Linux: who can send only one of the two must not get through with the other.
-    if sa.hot().encapsulated != (slot.flow.protocol == protocol::UDP) {
+    if sa.hot().traits.is_encapsulated() != (slot.flow.protocol == protocol::UDP) {
         return Err(Verdict::EncapsulationMismatch);
     }
     let payload = slot.frame.bytes().get(usize::from(slot.esp_at)..);

@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::cpu::prefetch;
 use crate::ledger::Words;
+use crate::sync::AtomicU64;
 
 /// The widest window, in packets. 4096 is the kernel's own limit (`XFRMA_REPLAY_ESN_VAL_MAX`).
 pub const WINDOW_MAX: u32 = 4096;
@@ -53,16 +54,21 @@ pub struct Replay {
     /// The entry: the highest number accepted, which is the right edge of the window, and the ring, a
     /// power of two of words; none when the window is off.
     entry: Words,
-    window: u32,
-    extended: bool,
+    /// The window in packets, and [`EXTENDED`].
+    kind: u16,
 }
+
+/// Sequence numbers are extended (RFC 4303 §2.2.1).
+const EXTENDED: u16 = 1 << 15;
+
+const _: () = assert!(WINDOW_MAX < EXTENDED as u32);
 
 impl Replay {
     /// A window of `window` packets (0 switches the check off, values above [`WINDOW_MAX`] are
     /// lowered to it) that goes on as its entry is: with what an earlier process received.
     pub(crate) fn resumed(words: Words, window: u32, extended: bool) -> Replay {
-        let window = window.min(WINDOW_MAX);
-        Replay { entry: words, window, extended }
+        let window = window.min(WINDOW_MAX) as u16;
+        Replay { entry: words, kind: if extended { window | EXTENDED } else { window } }
     }
 
     /// The same in an entry that is new. Everything up to and including `top` counts as received
@@ -70,7 +76,7 @@ impl Replay {
     pub(crate) fn begun(words: Words, window: u32, extended: bool, top: u64) -> Replay {
         let replay = Replay::resumed(words, window, extended);
         replay.entry.top().store(top, Relaxed);
-        if replay.window != 0 {
+        if replay.window() != 0 {
             replay.mark_up_to(top);
         }
         replay
@@ -86,12 +92,12 @@ impl Replay {
         received: &[u32],
     ) -> Replay {
         let replay = Replay::begun(words, window, extended, top);
-        for back in 0..u64::from(replay.window).min(top) {
-            let position = (top - back - 1) % u64::from(replay.window);
+        for back in 0..u64::from(replay.window()).min(top) {
+            let position = (top - back - 1) % u64::from(replay.window());
             let word = received.get((position / 32) as usize).copied().unwrap_or(0);
             if word >> (position % 32) & 1 == 0 {
-                let (index, _, bit) = replay.place(top - back);
-                replay.entry.ring()[index].fetch_and(!bit, Relaxed);
+                let (word, _, bit) = replay.place(top - back);
+                word.fetch_and(!bit, Relaxed);
             }
         }
         replay
@@ -107,7 +113,7 @@ impl Replay {
     pub fn check(&self, received: u32) -> Result<u64, Refusal> {
         let top = self.entry.top().load(Relaxed);
         // Nearly every number is higher than all before, in the same subspace as those in the window.
-        if received > top as u32 && top as u32 >= self.window.wrapping_sub(1) {
+        if received > top as u32 && top as u32 >= self.window().wrapping_sub(1) {
             return Ok(top & !u64::from(u32::MAX) | u64::from(received));
         }
         self.check_other(received, top)
@@ -119,12 +125,12 @@ impl Replay {
         if sequence == 0 {
             return Err(Refusal::Zero);
         }
-        if self.window == 0 {
+        if self.window() == 0 {
             return Ok(sequence);
         }
         self.inside(sequence, top)?;
-        let (index, epoch, bit) = self.place(sequence);
-        let word = self.entry.ring()[index].load(Relaxed);
+        let (word, epoch, bit) = self.place(sequence);
+        let word = word.load(Relaxed);
         match age(word, epoch) {
             Age::Same if word & bit != 0 => Err(Refusal::Duplicate),
             Age::Newer => Err(Refusal::Old),
@@ -140,10 +146,9 @@ impl Replay {
     /// same, or moved the window past this one: the packet is a replay, although it is authentic.
     #[inline]
     pub fn commit(&self, sequence: u64) -> Result<(), Refusal> {
-        if self.window != 0 {
+        if self.window() != 0 {
             self.inside(sequence, self.entry.top().load(Acquire))?;
-            let (index, epoch, bit) = self.place(sequence);
-            let slot = &self.entry.ring()[index];
+            let (slot, epoch, bit) = self.place(sequence);
             let mut word = slot.load(Relaxed);
             loop {
                 let next = match age(word, epoch) {
@@ -172,10 +177,9 @@ impl Replay {
     #[inline]
     pub(crate) fn commit_alone(&self, sequence: u64) -> Result<(), Refusal> {
         let top = self.entry.top().load(Relaxed);
-        if self.window != 0 {
+        if self.window() != 0 {
             self.inside(sequence, top)?;
-            let (index, epoch, bit) = self.place(sequence);
-            let slot = &self.entry.ring()[index];
+            let (slot, epoch, bit) = self.place(sequence);
             let word = slot.load(Relaxed);
             let next = match age(word, epoch) {
                 Age::Same if word & bit != 0 => return Err(Refusal::Duplicate),
@@ -195,8 +199,8 @@ impl Replay {
     /// Counts as received what another window of this size received, laid out as [`Replay::bitmap`]
     /// says. Workers may go on meanwhile: a number is only ever added.
     pub fn unite(&self, top: u64, received: &[u32]) {
-        for back in (0..u64::from(self.window).min(top)).rev() {
-            let position = (top - back - 1) % u64::from(self.window);
+        for back in (0..u64::from(self.window()).min(top)).rev() {
+            let position = (top - back - 1) % u64::from(self.window());
             let word = received.get((position / 32) as usize).copied().unwrap_or(0);
             if word >> (position % 32) & 1 != 0 {
                 // Refused is what is known already, or lies left of the window.
@@ -207,7 +211,7 @@ impl Replay {
     }
 
     /// The entry that the window is in.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn entry(&self) -> Words {
         self.entry
     }
@@ -216,11 +220,7 @@ impl Replay {
     #[inline]
     pub(crate) fn prefetch(&self, received: u32) {
         // The ring has far fewer than 2^27 words, so the number's lower half says which.
-        let ring = self.entry.ring();
-        let index = (received as usize / 32) & ring.len().wrapping_sub(1);
-        if let Some(word) = ring.get(index) {
-            prefetch(word);
-        }
+        prefetch(self.entry.ring_word(u64::from(received / 32)));
     }
 
     /// The highest number accepted.
@@ -229,26 +229,27 @@ impl Replay {
     }
 
     /// Whether sequence numbers are extended (RFC 4303 §2.2.1).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_extended(&self) -> bool {
-        self.extended
+        self.kind & EXTENDED != 0
     }
 
     /// The window in packets; 0 means off.
+    #[inline(always)]
     pub fn window(&self) -> u32 {
-        self.window
+        (self.kind & !EXTENDED).into()
     }
 
     /// Which numbers of the window were received, as the kernel lays out `xfrm_replay_state_esn`:
     /// number *n* is bit (*n* − 1) mod window. Read while workers change it, so a snapshot only.
     pub fn bitmap(&self) -> Vec<u32> {
-        let mut bitmap = vec![0u32; self.window.div_ceil(32) as usize];
+        let mut bitmap = vec![0u32; self.window().div_ceil(32) as usize];
         let top = self.top();
-        for back in 0..u64::from(self.window).min(top) {
-            let (index, epoch, bit) = self.place(top - back);
-            let word = self.entry.ring()[index].load(Relaxed);
+        for back in 0..u64::from(self.window()).min(top) {
+            let (word, epoch, bit) = self.place(top - back);
+            let word = word.load(Relaxed);
             if matches!(age(word, epoch), Age::Same) && word & bit != 0 {
-                let position = (top - back - 1) % u64::from(self.window);
+                let position = (top - back - 1) % u64::from(self.window());
                 bitmap[(position / 32) as usize] |= 1 << (position % 32);
             }
         }
@@ -265,10 +266,10 @@ impl Replay {
     /// ```
     #[inline]
     fn infer(&self, received: u32, top: u64) -> Result<u64, Refusal> {
-        if !self.extended {
+        if !self.is_extended() {
             return Ok(u64::from(received));
         }
-        let window = if self.window == 0 { PSEUDO_WINDOW } else { self.window };
+        let window = if self.window() == 0 { PSEUDO_WINDOW } else { self.window() };
         let (top_high, top_low) = ((top >> 32) as u32, top as u32);
         let bottom_low = top_low.wrapping_sub(window - 1);
         let high = if top_low >= window - 1 {
@@ -286,19 +287,18 @@ impl Replay {
     #[inline]
     fn inside(&self, sequence: u64, top: u64) -> Result<(), Refusal> {
         // `top - sequence` cannot wrap where it matters; `sequence + window` could.
-        if sequence <= top && top - sequence >= u64::from(self.window) {
+        if sequence <= top && top - sequence >= u64::from(self.window()) {
             return Err(Refusal::Old);
         }
         Ok(())
     }
 
-    /// Word, epoch and bit of a number.
-    #[inline]
-    fn place(&self, sequence: u64) -> (usize, u32, u64) {
+    /// Word, epoch and bit of a number, in a window that is on.
+    #[inline(always)]
+    fn place(&self, sequence: u64) -> (&'static AtomicU64, u32, u64) {
         let block = sequence / 32;
-        let index = block as usize & (self.entry.ring().len() - 1);
-        let epoch = (block >> self.entry.ring().len().trailing_zeros()) as u32;
-        (index, epoch, 1 << (sequence % 32))
+        let epoch = (block >> self.entry.ring_bits()) as u32;
+        (self.entry.ring_word(block), epoch, 1 << (sequence % 32))
     }
 
     /// Marks the part of the ring that the window up to `top` covers as received.
@@ -308,11 +308,11 @@ impl Replay {
         for word in self.entry.ring() {
             word.store(u64::from(before) << 32, Relaxed);
         }
-        for back in 0..u64::from(self.window).min(top) {
-            let (index, epoch, bit) = self.place(top - back);
-            let word = self.entry.ring()[index].load(Relaxed);
+        for back in 0..u64::from(self.window()).min(top) {
+            let (slot, epoch, bit) = self.place(top - back);
+            let word = slot.load(Relaxed);
             let bits = if matches!(age(word, epoch), Age::Same) { word & 0xffff_ffff } else { 0 };
-            self.entry.ring()[index].store(u64::from(epoch) << 32 | bits | bit, Relaxed);
+            slot.store(u64::from(epoch) << 32 | bits | bit, Relaxed);
         }
     }
 }

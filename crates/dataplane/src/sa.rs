@@ -15,9 +15,10 @@ mod numbers;
 mod rare;
 mod settings;
 mod successor;
+mod traits;
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -27,7 +28,7 @@ use wire::{ipv4, ipv6, protocol};
 use crate::alarm::Alarm;
 use crate::batch::Turn;
 use crate::claim::{self, Access};
-use crate::cpu::{LINE, prefetch, prefetch_all};
+use crate::cpu::{LINE, prefetch, prefetch_next};
 use crate::ecn;
 use crate::encapsulation::UdpEncapsulation;
 use crate::ledger::{Entry, ErrorKind, Ledger, Place, Words};
@@ -42,6 +43,7 @@ use limits::{Distance, LOOK_PACKETS};
 pub(crate) use numbers::Numbers;
 use rare::Rare;
 pub use settings::{HardLimits, Mode, SaConfig, SaError, SaFlags, SaStats};
+use traits::Traits;
 
 /// Why an SA gives no number to seal with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,11 +57,11 @@ pub enum SealRefusal {
 /// TTL or hop limit of the outer header: what Linux's routes default to.
 const OUTER_TTL: u8 = 64;
 
-/// The outer header, but for what differs from packet to packet, and the ports of UDP behind it, if there is UDP.
+/// The outer header, but for what differs from packet to packet.
 #[derive(Clone, Copy)]
-pub(crate) enum OuterTemplate {
-    V4(ipv4::Template, UdpEncapsulation),
-    V6(ipv6::Template, UdpEncapsulation),
+pub(crate) enum Outer<'s> {
+    V4(&'s ipv4::Template),
+    V6(&'s ipv6::Template),
 }
 
 /// The part of an SA that packets change.
@@ -78,33 +80,36 @@ impl Runtime {
     }
 }
 
-/// What most packets need of an SA and no more: one line to open and two to seal.
+/// What packets need of an SA: most of them one line.
 #[repr(C)]
 pub(crate) struct Hot {
     /// The replay window, and with it the entry's words.
     pub(crate) replay: Replay,
+    pub(crate) traits: Traits,
+    /// From its limits in packets and bytes.
+    distance: Distance,
+    carries: Carries,
+    /// The bits of the inner type of service that its outer header has as well.
+    pub(crate) copied_tos: u8,
     /// The expanded key.
     pub(crate) key: SharedKey,
     /// The policy that was last found to ask for this SA, by [`Policy::id`](crate::policy::Policy), or the
     /// row of its tunnel, by [`Tunnels::id`](crate::tunnel::Tunnels).
     pub(crate) welcomed_by: AtomicU64,
-    pub(crate) salt: [u8; 4],
-    pub(crate) flags: SaFlags,
-    pub(crate) mode: Mode,
-    /// From its limits in packets and bytes.
-    distance: Distance,
-    carries: Carries,
-    /// Whether there is UDP around its ESP.
-    pub(crate) encapsulated: bool,
-    /// Its tunnel of route mode.
-    pub(crate) if_id: u32,
-    // The second line.
-    pub(crate) outer: OuterTemplate,
     /// Which IVs its next numbers have.
     block: BlockCopy,
+    pub(crate) salt: [u8; 4],
     pub(crate) spi: u32,
-    /// The bits of the inner type of service that its outer header has as well.
-    pub(crate) copied_tos: u8,
+    /// Its tunnel of route mode.
+    pub(crate) if_id: u32,
+    /// The outer header, if that is of IPv4.
+    v4: ipv4::Template,
+    // The second line.
+    /// The outer header, if that is of IPv6.
+    v6: ipv6::Template,
+    /// The ports of UDP behind it, if there is UDP.
+    udp: UdpEncapsulation,
+    room: [u64; 2],
 }
 
 /// A security association, in three lines when it is counted (`Arc`). 100 000 of them are kept: what is not in
@@ -125,14 +130,25 @@ pub struct Sa {
 /// Two reference counts and what is before the hot lines are one line.
 const _: () = assert!(2 * size_of::<usize>() + std::mem::offset_of!(Sa, hot) == LINE);
 
-const _: () = assert!(size_of::<Hot>() == 2 * LINE && std::mem::offset_of!(Hot, outer) == LINE);
+const _: () = assert!(size_of::<Hot>() == 2 * LINE && std::mem::offset_of!(Hot, v6) == LINE);
 
 impl Hot {
+    /// The outer header.
+    #[inline]
+    pub(crate) fn outer(&self) -> Outer<'_> {
+        if self.traits.is_v6() { Outer::V6(&self.v6) } else { Outer::V4(&self.v4) }
+    }
+
+    /// That of a tunnel of IPv4.
+    #[inline(always)]
+    pub(crate) fn outer_v4(&self) -> Option<&ipv4::Template> {
+        self.traits.is_tunnel_v4().then_some(&self.v4)
+    }
+
     /// The UDP ports around its ESP.
     #[inline]
     pub(crate) fn udp(&self) -> Option<UdpEncapsulation> {
-        let (OuterTemplate::V4(_, udp) | OuterTemplate::V6(_, udp)) = self.outer;
-        self.encapsulated.then_some(udp)
+        self.traits.is_encapsulated().then_some(self.udp)
     }
 }
 
@@ -191,19 +207,18 @@ impl Sa {
         if config.spi == 0 {
             return Err(SaError::SpiZero);
         }
-        let protocol = if config.encapsulation.is_some() { protocol::UDP } else { protocol::ESP };
-        let udp = config.encapsulation.unwrap_or(UdpEncapsulation::NONE);
-        let outer = match (config.source, config.destination) {
+        const NONE: (Ipv4Addr, Ipv6Addr) = (Ipv4Addr::UNSPECIFIED, Ipv6Addr::UNSPECIFIED);
+        let ends = match (config.source, config.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let template = ipv4::Template::new(source, destination, protocol, OUTER_TTL);
-                OuterTemplate::V4(template, udp)
+                [(source, NONE.1), (destination, NONE.1)]
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                let template = ipv6::Template::new(source, destination, protocol, OUTER_TTL);
-                OuterTemplate::V6(template, udp)
+                [(NONE.0, source), (NONE.0, destination)]
             }
             (source, destination) => return Err(SaError::Families(source, destination)),
         };
+        let [source, destination] = ends;
+        let protocol = if config.encapsulation.is_some() { protocol::UDP } else { protocol::ESP };
         if config.replay_window > WINDOW_MAX {
             return Err(SaError::Window(config.replay_window));
         }
@@ -211,19 +226,20 @@ impl Sa {
         let rare = Rare { selector: config.selector, limits: config.limits, alarm: None };
         let hot = Hot {
             replay: Replay::resumed(words, config.replay_window, config.extended_sequence),
-            key: config.key,
-            welcomed_by: AtomicU64::new(0),
-            salt: config.salt,
-            flags: config.flags,
-            mode: config.mode,
+            traits: Traits::of(&config),
             distance: Distance::default(),
             carries: Carries::of(config.selector.as_ref()),
-            encapsulated: config.encapsulation.is_some(),
-            if_id: config.if_id,
-            outer,
-            block: BlockCopy::empty(),
-            spi: config.spi,
             copied_tos: ecn::copied(&config.flags),
+            key: config.key,
+            welcomed_by: AtomicU64::new(0),
+            block: BlockCopy::empty(),
+            salt: config.salt,
+            spi: config.spi,
+            if_id: config.if_id,
+            v4: ipv4::Template::new(source.0, destination.0, protocol, OUTER_TTL),
+            v6: ipv6::Template::new(source.1, destination.1, protocol, OUTER_TTL),
+            udp: config.encapsulation.unwrap_or(UdpEncapsulation::NONE),
+            room: [0; 2],
         };
         let is_rare = rare.has_limits() || hot.carries == Carries::Selected;
         let rare = is_rare.then(|| Box::new(rare));
@@ -265,18 +281,18 @@ impl Sa {
     /// The near end, of the family of the outer header.
     #[inline]
     pub fn source(&self) -> IpAddr {
-        match &self.hot.outer {
-            OuterTemplate::V4(template, _) => template.source().into(),
-            OuterTemplate::V6(template, _) => template.source().into(),
+        match self.hot.outer() {
+            Outer::V4(template) => template.source().into(),
+            Outer::V6(template) => template.source().into(),
         }
     }
 
     /// The far end, of the family of the outer header.
     #[inline]
     pub fn destination(&self) -> IpAddr {
-        match &self.hot.outer {
-            OuterTemplate::V4(template, _) => template.destination().into(),
-            OuterTemplate::V6(template, _) => template.destination().into(),
+        match self.hot.outer() {
+            Outer::V4(template) => template.destination().into(),
+            Outer::V6(template) => template.destination().into(),
         }
     }
 
@@ -284,13 +300,9 @@ impl Sa {
     /// other pieces than it is read in.
     #[inline]
     pub(crate) fn leads_to(&self, address: &IpAddr) -> bool {
-        match (&self.hot.outer, address) {
-            (OuterTemplate::V4(template, _), IpAddr::V4(address)) => {
-                template.destination() == *address
-            }
-            (OuterTemplate::V6(template, _), IpAddr::V6(address)) => {
-                template.destination() == *address
-            }
+        match (self.hot.outer(), address) {
+            (Outer::V4(template), IpAddr::V4(address)) => template.destination() == *address,
+            (Outer::V6(template), IpAddr::V6(address)) => template.destination() == *address,
             _ => false,
         }
     }
@@ -298,39 +310,37 @@ impl Sa {
     /// Whether it leads to an address of which certain bits are these, or to one of IPv6.
     #[inline(always)]
     pub(crate) fn leads_within(&self, bits: u32, mask: u32, address: &IpAddr) -> bool {
-        match &self.hot.outer {
-            OuterTemplate::V4(template, _) => template.destination().to_bits() & mask == bits,
-            OuterTemplate::V6(..) => self.leads_to(address),
+        match self.hot.outer() {
+            Outer::V4(template) => template.destination().to_bits() & mask == bits,
+            Outer::V6(_) => self.leads_to(address),
         }
     }
 
     /// The replay window.
-    #[inline]
+    #[inline(always)]
     pub fn replay(&self) -> &Replay {
         &self.hot.replay
     }
 
-    #[inline]
-    fn words(&self) -> Words {
+    /// The entry's words.
+    #[inline(always)]
+    pub(crate) fn words(&self) -> Words {
         self.hot.replay.entry()
     }
 
-    /// Asks for the lines that every packet needs which is sealed.
+    /// Asks for the line that every packet needs.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        prefetch_all(&self.hot);
-    }
-
-    /// Asks for the line that every packet needs which is opened.
-    #[inline]
-    pub(crate) fn prefetch_inbound(&self) {
         prefetch(&self.hot);
     }
 
-    /// Asks for the entry's words, to which the lines of [`prefetch`](Sa::prefetch) lead.
+    /// Asks for what that line leads to: the entry's words, and the second line where packets need one.
     #[inline]
     pub(crate) fn prefetch_words(&self) {
         self.words().prefetch();
+        if self.hot.traits.needs_more() {
+            prefetch_next(&self.hot);
+        }
     }
 
     /// Where its runtime is, for the next process; `None` if it ends with this one.
@@ -388,7 +398,7 @@ impl Sa {
 
     /// Reads everything that packets change.
     pub fn stats(&self) -> SaStats {
-        let (entry, replay) = (self.words(), &self.hot.replay);
+        let (entry, replay) = (self.words(), self.replay());
         SaStats {
             usage: entry.usage(),
             added_ns: entry.added_ns(),

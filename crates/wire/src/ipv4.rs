@@ -287,32 +287,31 @@ impl<'a> Iterator for Options<'a> {
 /// taken once, so that a packet costs a few additions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Template {
-    /// TTL, protocol, a checksum of zero, and the source: the middle of the header, in network order.
-    middle: u64,
-    destination: [u8; 4],
-    /// Of both.
-    sum: Sum,
+    /// TTL, protocol, and in place of the checksum the sum of all that is fixed.
+    middle: u32,
+    /// Source and destination.
+    ends: [[u8; 4]; 2],
 }
 
 impl Template {
     /// A template for packets from `source` to `destination`.
     pub const fn new(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, ttl: u8) -> Template {
-        let middle = (ttl as u64) << 56 | (protocol as u64) << 48 | source.to_bits() as u64;
-        let sum = Sum::ZERO.long_long(middle).long(destination.to_bits());
-        Template { middle, destination: destination.octets(), sum }
+        let kind = (ttl as u32) << 24 | (protocol as u32) << 16;
+        let sum = Sum::ZERO.long(kind).long(source.to_bits()).long(destination.to_bits());
+        let ends = [source.octets(), destination.octets()];
+        Template { middle: kind | sum.fold() as u32, ends }
     }
 
     /// The address that packets come from.
     #[inline]
     pub const fn source(&self) -> Ipv4Addr {
-        Ipv4Addr::from_bits(self.middle as u32)
+        Ipv4Addr::from_bits(u32::from_be_bytes(self.ends[0]))
     }
 
     /// The address that packets go to.
     #[inline]
     pub const fn destination(&self) -> Ipv4Addr {
-        let [a, b, c, d] = self.destination;
-        Ipv4Addr::new(a, b, c, d)
+        Ipv4Addr::from_bits(u32::from_be_bytes(self.ends[1]))
     }
 
     /// Writes what [`stamp`](Template::stamp) returns, put together in registers and stored in three pieces:
@@ -332,12 +331,12 @@ impl Template {
             | u64::from(total_len) << 32
             | u64::from(id) << 16
             | u64::from(fragment);
-        let checksum = self.sum.long_long(first).checksum();
-        let (front, end) = bytes.split_at_mut(16);
+        let checksum = Sum::ZERO.word(self.middle as u16).long_long(first).checksum();
+        let (front, ends) = bytes.split_at_mut(12);
         let (one, two) = front.split_at_mut(8);
         one.copy_from_slice(&first.to_be_bytes());
-        two.copy_from_slice(&(self.middle | u64::from(checksum) << 32).to_be_bytes());
-        end.copy_from_slice(&self.destination);
+        two.copy_from_slice(&(self.middle >> 16 << 16 | u32::from(checksum)).to_be_bytes());
+        ends.copy_from_slice(self.ends.as_flattened());
     }
 
     /// The header of one packet, checksum included. `total_len` counts the header too.

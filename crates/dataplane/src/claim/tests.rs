@@ -93,7 +93,7 @@ fn take(sa: &Sa, schedule: &Schedule) -> Vec<(u64, u64)> {
         let turn = seat.begin_turn();
         let mut wanted = *packets;
         while wanted != 0 {
-            let words = sa.replay().entry();
+            let words = sa.words();
             let alone = match access(words.claim(), seat.number(), turn, seat::turn_of) {
                 Access::Wait => break,
                 access => access == Access::Alone,
@@ -149,7 +149,7 @@ proptest! {
             let (mut accepted, mut number) = (Vec::new(), 1u32);
             for (packets, _) in schedule {
                 let turn = seat.begin_turn();
-                let words = sa.replay().entry();
+                let words = sa.words();
                 let access = access(words.claim(), seat.number(), turn, seat::turn_of);
                 for _ in 0..if access == Access::Wait { 0 } else { *packets } {
                     number = number.wrapping_mul(1_664_525).wrapping_add(seed ^ worker) % 500 + 1;

@@ -75,7 +75,7 @@ pub(super) fn has_moved(outer: &ipv4::Plain, sa: &Sa) -> bool {
 
 /// Whether an SA's packets are of the kind that may follow.
 pub(super) fn is_plain(sa: &Sa) -> bool {
-    sa.hot().mode == Mode::Tunnel && !sa.is_selective()
+    sa.hot().traits.mode() == Mode::Tunnel && !sa.is_selective()
 }
 
 impl Trail {
@@ -116,7 +116,7 @@ impl Trail {
         };
         let like = Like::of(last, mask, way_of(last, view, turn)?, view)?;
         let (spi, IpAddr::V4(destination)) = (sa.hot().spi, sa.destination()) else { return None };
-        let (in_udp, hours) = (sa.hot().encapsulated, Hours::of(version));
+        let (in_udp, hours) = (sa.hot().traits.is_encapsulated(), Hours::of(version));
         let trail = Trail { like, spi, destination, in_udp, by, hours };
         trail.opener(view, turn).is_some_and(|opener| is_same(Some(opener.sa), sa)).then_some(trail)
     }
@@ -197,7 +197,7 @@ impl Trail {
             }
             let slot = &mut slots[at];
             let Some(esp) = self.names(slot, view) else { break };
-            if !ecn::leaves_alone(esp.outer.tos(), &sa.hot().flags)
+            if !ecn::leaves_alone(esp.outer.tos(), &sa.hot().traits.flags())
                 || self.in_udp && has_moved(&esp.outer, sa)
             {
                 break;
@@ -289,7 +289,7 @@ pub(super) fn park<'v>(slot: &mut Slot<'v>, sa: &'v Sa) {
     if slot.verdict.is_some() {
         return;
     }
-    if !sa.hot().encapsulated {
+    if !sa.hot().traits.is_encapsulated() {
         slot.flaw = content::take(slot, sa).err();
     } else if let Some(outer) = parse::reread(&slot.frame, 0) {
         // It is still inside: `accept` takes it out, and asks the headers around it where they come from.

@@ -49,7 +49,7 @@ impl Trail {
         // Where each packet has an SA of its own, the next one's is another. This says, too, that it came in
         // clear, and not from the host.
         let sa = last.outbound.filter(|sa| is_same(before.outbound, sa))?;
-        if last.verdict != Some(Verdict::Sealed) || envelope::outer_v4(sa.hot()).is_none() {
+        if last.verdict != Some(Verdict::Sealed) || sa.hot().outer_v4().is_none() {
             return None;
         }
         let front_len = envelope::front_v4_len(sa.hot());
@@ -133,7 +133,7 @@ impl Trail {
             true => view.bundles.own(self.slot, turn.worker)?,
             false => view.bundles.sole(self.slot)?.sa()?,
         };
-        let template = envelope::outer_v4(sa.hot())?;
+        let template = sa.hot().outer_v4()?;
         let policy = match self.policy {
             Some(number) => match view.spd.numbered(number, Direction::Out) {
                 Lookup::Policy(policy) => Some(policy),

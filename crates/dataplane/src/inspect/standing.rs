@@ -126,7 +126,10 @@ impl Standing {
     /// Remembers of an SA of route mode that a policy lets all of its packets pass, if that is so.
     fn remember(self, policy: &Policy, side: &Side<'_>, sa: &Sa, family: Family) {
         let hot = sa.hot();
-        if hot.mode == Mode::Tunnel && !sa.is_selective() && side.is_for_all(policy, family) {
+        if hot.traits.mode() == Mode::Tunnel
+            && !sa.is_selective()
+            && side.is_for_all(policy, family)
+        {
             hot.welcomed_by.store(self.of_family(family), Relaxed);
         }
     }

@@ -19,10 +19,10 @@ fn kill(entries: impl IntoIterator<Item = Entry>) {
 
 /// Every word but the tag, those of the ring once.
 fn words(entry: &Entry) -> impl Iterator<Item = &'static AtomicU64> {
-    let Words { head, ring } = entry.words;
-    let apart = !head.as_ptr_range().contains(&ring.as_ptr());
+    let head = entry.words.head();
+    let apart = |word: &&AtomicU64| !head.as_ptr_range().contains(&std::ptr::from_ref(*word));
     let others = head.iter().enumerate().filter(|(index, _)| *index != word::TAG);
-    others.map(|(_, word)| word).chain(ring.iter().filter(move |_| apart))
+    others.map(|(_, word)| word).chain(entry.words.ring().filter(apart))
 }
 
 fn fill(entry: &Entry, value: u64) {
@@ -34,7 +34,7 @@ fn fill(entry: &Entry, value: u64) {
 
 fn holds(entry: &Entry, value: u64) -> bool {
     words(entry).all(|word| word.load(Relaxed) == value)
-        && entry.words.ring.iter().all(|word| word.load(Relaxed) == value)
+        && entry.words.ring().all(|word| word.load(Relaxed) == value)
 }
 
 #[test]
@@ -143,9 +143,10 @@ fn first_and_last_use_are_kept_to_the_tick() {
 fn usual_windows_take_two_lines() {
     for (window, ring_end) in [(1, 8), (32, 8), (33, 10), (64, 10), (96, 10)] {
         let entry = Entry::in_memory(window).unwrap();
-        let Words { head, ring } = entry.words();
-        let bytes = ring.as_ptr_range().end as usize - head.as_ptr() as usize;
-        assert_eq!((class_of(window), bytes / size_of::<AtomicU64>()), (0, ring_end), "{window}");
+        let last = std::ptr::from_ref(entry.words.ring().last().unwrap());
+        let end =
+            1 + (last as usize - entry.words.head().as_ptr() as usize) / size_of::<AtomicU64>();
+        assert_eq!((class_of(window), end), (0, ring_end), "{window}");
     }
     assert_eq!([97, 128, 480, 481].map(class_of), [1, 1, 1, 2]);
 }
@@ -155,7 +156,7 @@ fn memory_is_used_again_and_aligned() {
     let ledger = Ledger::in_memory();
     for _ in 0..3 * CHUNK_CELLS {
         let entry = ledger.take(64).unwrap();
-        assert_eq!(std::ptr::from_ref(entry.words.head) as usize % 128, 0);
+        assert_eq!(std::ptr::from_ref(entry.words.head()) as usize % 128, 0);
         fill(&entry, 3);
     }
     assert_eq!(ledger.in_use(), 0);

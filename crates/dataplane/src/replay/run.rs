@@ -52,8 +52,8 @@ impl<'r> Run<'r> {
         self.top = self.replay.top();
         self.block = NO_BLOCK;
         if self.replay.window() != 0 {
-            let (index, epoch, _) = self.replay.place(self.top);
-            let word = self.replay.entry.ring()[index].load(Relaxed);
+            let (word, epoch, _) = self.replay.place(self.top);
+            let word = word.load(Relaxed);
             if matches!(age(word, epoch), Age::Same) {
                 (self.block, self.word) = (self.top / 32, word);
             }
@@ -64,8 +64,8 @@ impl<'r> Run<'r> {
     #[inline(always)]
     fn write(&mut self) {
         if self.is_ahead {
-            let (index, ..) = self.replay.place(self.top);
-            self.replay.entry.ring()[index].store(self.word, Relaxed);
+            let (word, ..) = self.replay.place(self.top);
+            word.store(self.word, Relaxed);
             // `Release`: the bits before the window's move, whenever this process dies.
             self.replay.entry.top().store(self.top, Release);
             self.is_ahead = false;

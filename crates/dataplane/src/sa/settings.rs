@@ -138,7 +138,7 @@ pub struct SaStats {
 impl Sa {
     /// Everything that control could say to make the SA as it is now.
     pub fn config(&self) -> SaConfig {
-        let (words, replay) = (self.words(), &self.hot.replay);
+        let (words, replay) = (self.words(), self.replay());
         SaConfig {
             sent: words.sent().load(Relaxed),
             received: replay.top(),
@@ -162,7 +162,7 @@ impl Sa {
             extended_sequence: self.hot.replay.is_extended(),
             replay_window: self.hot.replay.window(),
             selector: self.selector().copied(),
-            flags: self.hot.flags,
+            flags: self.hot.traits.flags(),
             encapsulation: self.encapsulation(),
             limits: self.rare.as_ref().map_or(HardLimits::NONE, |rare| rare.limits),
             sent: 0,
@@ -181,7 +181,7 @@ impl Sa {
     /// Tunnel or transport.
     #[inline]
     pub fn mode(&self) -> Mode {
-        self.hot.mode
+        self.hot.traits.mode()
     }
 
     /// The number that ties it to policies.

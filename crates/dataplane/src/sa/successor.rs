@@ -42,16 +42,16 @@ impl Sa {
         })?;
         moved.share();
         moved.words().sent().fetch_max(sent, Relaxed);
-        moved.hot.replay.unite(received, &bitmap);
+        moved.replay().unite(received, &bitmap);
         Ok(moved)
     }
 
     /// This new SA, which nobody has yet, going on for one of another window or sequence mode: with that
     /// one's counters and the higher numbers of both. What that one may have received counts as received.
     pub fn in_place_of(self, old: &Sa) -> Sa {
-        let (words, replay) = (self.words(), &self.hot.replay);
+        let (words, replay) = (self.words(), self.replay());
         words.sent().fetch_max(old.words().sent().load(Relaxed), Relaxed);
-        let top = replay.top().max(old.hot.replay.top());
+        let top = replay.top().max(old.replay().top());
         Replay::begun(words, replay.window(), replay.is_extended(), top);
         self.counting_on(old)
     }

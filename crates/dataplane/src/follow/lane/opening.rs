@@ -151,7 +151,7 @@ fn check_all<'v>(
     let mut found = 0;
     for (slot, named) in slots.iter_mut().zip(named) {
         let Some(sa) = view.sad.find_v4(named.asked) else { break };
-        sa.prefetch_inbound();
+        sa.prefetch();
         slot.inbound = Some(sa);
         found += 1;
     }
@@ -159,12 +159,10 @@ fn check_all<'v>(
     for (slot, named) in slots[..found].iter().zip(named) {
         let Some(sa) = slot.inbound.filter(|sa| is_plain(sa)) else { break };
         let (hot, in_udp) = (sa.hot(), named.is_in_udp());
-        if hot.encapsulated != in_udp || !ecn::leaves_alone(named.tos, &hot.flags) {
+        if hot.traits.is_encapsulated() != in_udp
+            || !ecn::leaves_alone(named.tos, &hot.traits.flags())
+        {
             break;
-        }
-        if in_udp {
-            // There it stands where its packets come from.
-            sa.prefetch();
         }
         sa.prefetch_words();
         sa.replay().prefetch(named.received);
@@ -239,7 +237,8 @@ fn park_plain(slot: &mut Slot<'_>) {
     if slot.verdict.is_some() {
         return;
     }
-    if slot.inbound.is_some_and(|sa| sa.hot().encapsulated) && put_back(slot).is_none() {
+    if slot.inbound.is_some_and(|sa| sa.hot().traits.is_encapsulated()) && put_back(slot).is_none()
+    {
         slot.decide(Verdict::InnerMalformed);
     }
     if let Some(header) = parse::reread(&slot.frame, 0) {

@@ -81,7 +81,7 @@ impl Lane {
 /// Whether the envelopes of an SA are as simple as most are.
 #[inline(always)]
 fn is_plain(sa: &Sa) -> bool {
-    envelope::outer_v4(sa.hot()).is_some()
+    sa.hot().outer_v4().is_some()
 }
 
 /// Seals packets whose SAs are found, up to the first that has to take the stages; how many.
@@ -162,7 +162,7 @@ fn encrypt_one<'v>(
     turn: &mut Turn<'_>,
 ) -> Result<(), Verdict> {
     let sa = slot.outbound.ok_or(Verdict::NoRoom)?;
-    let template = envelope::outer_v4(sa.hot()).ok_or(Verdict::NoRoom)?;
+    let template = sa.hot().outer_v4().ok_or(Verdict::NoRoom)?;
     let way = router.way::<false>(slot, later, view, turn)?;
     let front_len = envelope::front_v4_len(sa.hot());
     if envelope::len_behind(front_len, usize::from(slot.counted)) > way.mtu() {

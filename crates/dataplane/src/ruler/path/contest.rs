@@ -20,7 +20,7 @@ fn bench() -> PathBench {
 fn owner(sa: &Sa) -> Seat {
     let mut seat = Seat::take();
     let turn = seat.begin_turn();
-    let claim = sa.replay().entry().claim();
+    let claim = sa.words().claim();
     assert_eq!(access(claim, seat.number(), turn, seat::turn_of), Access::Alone);
     seat
 }
