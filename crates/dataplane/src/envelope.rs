@@ -19,9 +19,10 @@ use crate::verdict::Verdict;
 /// Bytes in front of the plaintext.
 pub(crate) const PREFIX_LEN: usize = ESP_HEADER_LEN + GCM_IV_LEN;
 
-/// Bytes of an IPv4 tunnel's envelope in front of the packet, without UDP and with it.
+/// Bytes of a tunnel's envelope in front of a packet: over IPv4, without UDP and with it, and over IPv6.
 pub(crate) const FRONT_V4_LEN: usize = ipv4::HEADER_LEN + PREFIX_LEN;
 pub(crate) const FRONT_V4_UDP_LEN: usize = FRONT_V4_LEN + udp::HEADER_LEN;
+pub(crate) const FRONT_V6_LEN: usize = ipv6::HEADER_LEN + PREFIX_LEN;
 
 /// The room in front of a packet that the envelopes of an SA take.
 #[derive(Clone, Copy)]
@@ -65,10 +66,14 @@ pub(crate) fn tail_len(content_len: usize) -> usize {
     esp::pad_len(content_len) + TRAILER_LEN + ICV_LEN
 }
 
-/// Bytes of an IPv4 tunnel's envelope in front of a packet.
+/// Bytes of a [simple](crate::sa::Traits::is_simple) tunnel's envelope in front of a packet.
 #[inline(always)]
-pub(crate) fn front_v4_len(hot: &Hot) -> usize {
-    if hot.traits.is_encapsulated() { FRONT_V4_UDP_LEN } else { FRONT_V4_LEN }
+pub(crate) fn front_len(hot: &Hot) -> usize {
+    match hot.traits {
+        traits if traits.is_v6() => FRONT_V6_LEN,
+        traits if traits.is_encapsulated() => FRONT_V4_UDP_LEN,
+        _ => FRONT_V4_LEN,
+    }
 }
 
 /// Bytes of a packet of so many in an envelope with so many in front of it.
@@ -87,12 +92,12 @@ pub(crate) struct Enveloped<'f> {
 /// [`Room::fit`] excluded.
 #[inline(always)]
 pub(crate) fn put<'f>(slot: &'f mut Slot<'_>, sa: &Sa) -> Option<Enveloped<'f>> {
-    match sa.hot().outer_v4() {
-        Some(template) if !sa.hot().traits.is_encapsulated() => {
+    match sa.hot().usual_outer() {
+        Some(template) => {
             let numbers = (slot.sequence, slot.iv);
             put_v4(&mut slot.frame, sa.hot(), template, numbers)
         }
-        _ => put_any(slot, sa),
+        None => put_any(slot, sa),
     }
 }
 
@@ -141,13 +146,13 @@ pub(crate) fn ready_v4(frame: &mut Frame, header: &ipv4::Plain) -> Option<()> {
 }
 
 /// What [`put_v4`] does to a packet that is still behind its link header, which makes room for another: it has that header. It
-/// is `READY` if [`ready_v4`] has made it so. `FRONT_LEN` is what [`front_v4_len`] says.
+/// is `READY` if [`ready_v4`] has made it so. `FRONT_LEN` is what [`front_len`] says, and `outer` the SA's.
 #[inline(always)]
 pub(crate) fn frame_v4<'f, const READY: bool, const FRONT_LEN: usize>(
     frame: &'f mut Frame,
     header: &ipv4::Plain,
     hot: &Hot,
-    template: &ipv4::Template,
+    outer: Outer<'_>,
     (sequence, iv): (u64, u64),
 ) -> Option<Framed<'f>> {
     let content_len = usize::from(header.total_len());
@@ -162,13 +167,20 @@ pub(crate) fn frame_v4<'f, const READY: bool, const FRONT_LEN: usize>(
         header.take_hop(content.first_chunk_mut()?)?;
         *tail.first_chunk_mut()? = inner.trailer(esp::pad_len(content_len));
     }
-    let (ip, front) = front.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
-    let (between, prefix) = front.split_last_chunk_mut::<PREFIX_LEN>()?;
+    let (front, prefix) = front.split_last_chunk_mut::<PREFIX_LEN>()?;
     *prefix = esp::prefix(hot.spi, sequence as u32, iv);
-    if FRONT_LEN == FRONT_V4_UDP_LEN {
-        udp_header(hot.udp()?, total_len - ipv4::HEADER_LEN)?.emit(between).ok()?;
+    match outer {
+        Outer::V4(template) => {
+            let (ip, between) = front.split_first_chunk_mut()?;
+            if FRONT_LEN == FRONT_V4_UDP_LEN {
+                udp_header(hot.udp()?, total_len - ipv4::HEADER_LEN)?.emit(between).ok()?;
+            }
+            stamp_v4(ip, template, total_len as u16, sequence, &inner, hot);
+        }
+        Outer::V6(template) => {
+            stamp_v6(front, template, total_len - ipv6::HEADER_LEN, &inner, hot)?;
+        }
     }
-    stamp_v4(ip, template, total_len as u16, sequence, &inner, hot);
     let (data, icv) = rest.split_last_chunk_mut()?;
     Some(Framed { link, enveloped: Enveloped { data, icv } })
 }
@@ -287,9 +299,8 @@ fn put_outer(frame: &mut Frame, sa: &Sa, sequence: u64, inner: &InnerHeader) -> 
             Some(ipv4::HEADER_LEN)
         }
         Outer::V6(template) => {
-            let tos = inner.tos & hot.copied_tos;
-            let header = template.stamp(u16::try_from(payload_len).ok()?, tos, inner.flow_label);
-            header.emit(frame.push_front(ipv6::HEADER_LEN)?).ok()?;
+            let room = frame.push_front(ipv6::HEADER_LEN)?;
+            stamp_v6(room, template, payload_len, inner, hot)?;
             Some(ipv6::HEADER_LEN)
         }
     }
@@ -310,6 +321,19 @@ fn stamp_v4(
     // soon; the sequence number does so after 65 536 packets.
     let id = if dont_fragment { 0 } else { sequence as u16 };
     template.stamp_onto(room, total_len, id, tos, dont_fragment);
+}
+
+#[inline]
+fn stamp_v6(
+    room: &mut [u8],
+    template: &ipv6::Template,
+    payload_len: usize,
+    inner: &InnerHeader,
+    hot: &Hot,
+) -> Option<()> {
+    let tos = inner.tos & hot.copied_tos;
+    let header = template.stamp(u16::try_from(payload_len).ok()?, tos, inner.flow_label);
+    header.emit(room).ok().map(|_| ())
 }
 
 /// The UDP header. RFC 3948 §2.1 wants no checksum, and over IPv4 there is none; over IPv6 `encrypt` puts

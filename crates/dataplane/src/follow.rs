@@ -14,7 +14,7 @@
 //!
 //! A trail, and the lane, end with their version of the view: of what the view says, no answer is ever out of date. What packets
 //! themselves say, each is asked; whose the SA's words are, every turn. Whatever is out of the ordinary
-//! (limits that are near, VRFs, IPv6, packets that wait or are out with other workers) is left to the other
+//! (limits that are near, VRFs, IPv6 inside of tunnels, packets that wait or are out with other workers) is left to the other
 //! stages, and so is each packet that is to be dropped, but for what is not authentic or a replay.
 
 mod lane;
@@ -29,12 +29,12 @@ use wire::{ethernet, ipv4, protocol};
 use crate::batch::{Batch, Slot, Turn};
 use crate::classify::is_local;
 use crate::encrypt::encrypt_data;
-use crate::envelope::{self, FRONT_V4_LEN, FRONT_V4_UDP_LEN};
+use crate::envelope::{self, FRONT_V4_LEN, FRONT_V4_UDP_LEN, FRONT_V6_LEN};
 use crate::inspect::may_be_martians;
 use crate::parse;
 use crate::policy::{Fields, Words};
 use crate::route::Way;
-use crate::sa::Hot;
+use crate::sa::{Hot, Outer};
 use crate::spd::{DefaultAction, Lookup, Side};
 use crate::verdict::Verdict;
 use crate::view::View;
@@ -356,45 +356,50 @@ fn accepts_all(side: &Side<'_>, flow: &Flow) -> bool {
 }
 
 /// Seals a packet that is still as it came, or [ready](envelope::ready_v4), and says where it leaves. `None` if there is no room for what
-/// goes around it: then it is not encrypted, and must not leave.
+/// goes around it: then it is not encrypted, and must not leave. Its SA is a [simple](crate::sa::Traits::is_simple) tunnel, with that
+/// outer header if it is [usual](Hot::usual_outer).
 #[inline(always)]
 #[must_use = "a packet that was not encrypted must not leave"]
 fn seal<const READY: bool>(
     slot: &mut Slot<'_>,
     hot: &Hot,
-    template: &ipv4::Template,
+    usual_outer: Option<&ipv4::Template>,
     numbers: (u64, u64),
     way: &Way,
 ) -> Option<()> {
-    if hot.traits.is_encapsulated() {
-        return seal_in_udp::<READY>(slot, hot, numbers, way);
+    match usual_outer.map(Outer::V4) {
+        Some(outer) => seal_behind::<READY, FRONT_V4_LEN>(slot, hot, outer, numbers, way),
+        None => seal_other::<READY>(slot, hot, numbers, way),
     }
-    seal_behind::<READY, FRONT_V4_LEN>(slot, hot, template, numbers, way)
 }
 
 /// Out of line, so that nothing of it takes registers from what most packets are.
 #[inline(never)]
-fn seal_in_udp<const READY: bool>(
+fn seal_other<const READY: bool>(
     slot: &mut Slot<'_>,
     hot: &Hot,
     numbers: (u64, u64),
     way: &Way,
 ) -> Option<()> {
-    let template = hot.outer_v4()?;
-    seal_behind::<READY, FRONT_V4_UDP_LEN>(slot, hot, template, numbers, way)
+    match hot.outer() {
+        outer @ Outer::V4(_) => {
+            seal_behind::<READY, FRONT_V4_UDP_LEN>(slot, hot, outer, numbers, way)
+        }
+        outer @ Outer::V6(_) => seal_behind::<READY, FRONT_V6_LEN>(slot, hot, outer, numbers, way),
+    }
 }
 
 #[inline(always)]
 fn seal_behind<const READY: bool, const FRONT_LEN: usize>(
     slot: &mut Slot<'_>,
     hot: &Hot,
-    template: &ipv4::Template,
+    outer: Outer<'_>,
     numbers: (u64, u64),
     way: &Way,
 ) -> Option<()> {
     let header = parse::reread(&slot.frame, ethernet::HEADER_LEN)?;
     let frame = &mut slot.frame;
-    let frame = envelope::frame_v4::<READY, FRONT_LEN>(frame, &header, hot, template, numbers)?;
+    let frame = envelope::frame_v4::<READY, FRONT_LEN>(frame, &header, hot, outer, numbers)?;
     way.write(frame.link);
     encrypt_data(hot, numbers, frame.enveloped);
     slot.egress = Some(way.port());

@@ -34,7 +34,7 @@ pub(crate) fn open(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
             continue;
         }
         asked = Some(sa);
-        sa.prefetch_words();
+        sa.prefetch_to_open();
         if let Some(header) = slot.frame.bytes().get(usize::from(slot.esp_at)..)
             && let Some(number) = header.get(4..).and_then(<[u8]>::first_chunk)
         {

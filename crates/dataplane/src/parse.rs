@@ -3,10 +3,12 @@
 //! After it, a slot's frame is exactly the IP packet: no Ethernet header before it, no padding
 //! after it. Nothing is looked up but the port's own address.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use wire::ethernet::{self, EtherType, MacAddr};
 use wire::flow::{self, Flow, Fragment};
 use wire::natt::Datagram;
-use wire::{Malformed, Overlay, esp, ipv4, protocol, udp, vlan};
+use wire::{Malformed, Overlay, esp, ipv4, ipv6, protocol, udp, vlan};
 use xsk::Frame;
 
 use crate::batch::{Batch, Slot};
@@ -86,7 +88,7 @@ pub(crate) fn plain(frame: &Frame, mac: u64) -> Option<Flow> {
 /// The header of such a packet.
 #[inline(always)]
 pub(crate) fn plain_header(frame: &Frame, mac: u64) -> Option<ipv4::Plain> {
-    flow::plain_header_v4(behind_link(frame, mac)?)
+    flow::plain_header_v4(behind_link(frame, mac, EtherType::IPV4)?)
 }
 
 /// The header that begins at so many bytes of a frame, which was found to be plain before.
@@ -98,20 +100,23 @@ pub(crate) fn reread(frame: &Frame, at: usize) -> Option<ipv4::Plain> {
 /// Bytes of a link header, and of a plain header behind it.
 const BEGIN_LEN: usize = ethernet::HEADER_LEN + ipv4::Plain::LEN;
 
-/// What is behind the link header of a packet of IPv4 for us, without a tag; `None` too if it is shorter than any that is plain.
+/// What is behind the link header of a packet of such a kind for us, without a tag; `None` too if it is shorter than any of IPv4 that is
+/// plain.
 #[inline(always)]
-fn behind_link(frame: &Frame, mac: u64) -> Option<&[u8]> {
+fn behind_link(frame: &Frame, mac: u64, ethertype: EtherType) -> Option<&[u8]> {
     // The length is asked once, and the address read in one piece.
     let begin = frame.bytes().first_chunk::<BEGIN_LEN>()?;
     let (link, _) = ethernet::Header::over(begin).ok()?;
     let is_ours =
-        MacAddr::bits_at_front(*begin.first_chunk()?) == mac && link.ethertype() == EtherType::IPV4;
+        MacAddr::bits_at_front(*begin.first_chunk()?) == mac && link.ethertype() == ethertype;
     is_ours.then(|| &frame.bytes()[ethernet::HEADER_LEN..])
 }
 
 /// What such a packet shows that has ESP in it.
-pub(crate) struct PlainEsp {
-    pub(crate) outer: ipv4::Plain,
+pub(crate) struct PlainEsp<D> {
+    /// Where it goes, and its type of service.
+    pub(crate) destination: D,
+    pub(crate) tos: u8,
     pub(crate) spi: u32,
     pub(crate) sequence: u32,
     /// Where in the packet ESP begins.
@@ -120,28 +125,51 @@ pub(crate) struct PlainEsp {
     pub(crate) ciphertext_len: usize,
 }
 
-impl PlainEsp {
+impl<D> PlainEsp<D> {
     /// Bytes of the packet, without those that may lie behind a datagram.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         self.at + OVERHEAD_LEN + self.ciphertext_len
     }
 
+    /// The same without its destination, if that is such.
     #[inline(always)]
-    fn read(outer: ipv4::Plain, at: usize, esp: &[u8]) -> Option<PlainEsp> {
+    pub(crate) fn to(self, destination: D) -> Option<PlainEsp<()>>
+    where
+        D: PartialEq,
+    {
+        let PlainEsp { tos, spi, sequence, at, ciphertext_len, .. } = self;
+        let is_it = self.destination == destination;
+        is_it.then_some(PlainEsp { destination: (), tos, spi, sequence, at, ciphertext_len })
+    }
+
+    #[inline(always)]
+    fn read(destination: D, tos: u8, at: usize, esp: &[u8]) -> Option<PlainEsp<D>> {
         let packet = esp::Packet::parse(esp).ok()?;
         let (spi, sequence) = (packet.header.spi(), packet.header.sequence());
-        Some(PlainEsp { outer, spi, sequence, at, ciphertext_len: packet.ciphertext.len() })
+        let ciphertext_len = packet.ciphertext.len();
+        Some(PlainEsp { destination, tos, spi, sequence, at, ciphertext_len })
     }
 }
 
 /// Reads a packet with ESP behind its IP header.
 #[inline(always)]
-pub(crate) fn plain_esp(frame: &Frame, mac: u64) -> Option<PlainEsp> {
-    let packet = behind_link(frame, mac)?;
+pub(crate) fn plain_esp(frame: &Frame, mac: u64) -> Option<PlainEsp<Ipv4Addr>> {
+    let packet = behind_link(frame, mac, EtherType::IPV4)?;
     let outer = flow::plain_header_v4_of::<{ protocol::ESP }>(packet)?;
     let esp = packet.get(ipv4::HEADER_LEN..usize::from(outer.total_len()))?;
-    PlainEsp::read(outer, ipv4::HEADER_LEN, esp)
+    PlainEsp::read(outer.destination(), outer.tos(), ipv4::HEADER_LEN, esp)
+}
+
+/// The same of IPv6, without extension headers.
+#[inline(always)]
+pub(crate) fn plain_esp_v6(frame: &Frame, mac: u64) -> Option<PlainEsp<Ipv6Addr>> {
+    let packet = ipv6::Packet::parse(behind_link(frame, mac, EtherType::IPV6)?).ok()?;
+    let outer = packet.header;
+    let is_sound = outer.next_header() == protocol::ESP
+        && packet.payload.len() <= usize::from(u16::MAX) - ipv6::HEADER_LEN;
+    let destination = is_sound.then(|| outer.destination())?;
+    PlainEsp::read(destination, outer.traffic_class(), ipv6::HEADER_LEN, packet.payload)
 }
 
 /// Where ESP in UDP begins, behind a plain header.
@@ -149,8 +177,12 @@ pub(crate) const IN_UDP_AT: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
 
 /// Reads a packet with ESP in UDP, to a port where that arrives.
 #[inline(always)]
-pub(crate) fn plain_esp_in_udp(frame: &Frame, mac: u64, ports: &PortSet) -> Option<PlainEsp> {
-    let packet = behind_link(frame, mac)?;
+pub(crate) fn plain_esp_in_udp(
+    frame: &Frame,
+    mac: u64,
+    ports: &PortSet,
+) -> Option<PlainEsp<Ipv4Addr>> {
+    let packet = behind_link(frame, mac, EtherType::IPV4)?;
     let outer = flow::plain_header_v4_of::<{ protocol::UDP }>(packet)?;
     let (_, port) = outer.ports();
     if !ports.contains(port) {
@@ -159,7 +191,7 @@ pub(crate) fn plain_esp_in_udp(frame: &Frame, mac: u64, ports: &PortSet) -> Opti
     let datagram = packet.get(ipv4::HEADER_LEN..usize::from(outer.total_len()))?;
     let datagram = udp::Packet::parse(datagram).ok()?;
     match Datagram::parse(datagram.payload) {
-        Ok(Datagram::Esp(esp)) => PlainEsp::read(outer, IN_UDP_AT, esp),
+        Ok(Datagram::Esp(esp)) => PlainEsp::read(outer.destination(), outer.tos(), IN_UDP_AT, esp),
         _ => None,
     }
 }
@@ -371,6 +403,56 @@ mod tests {
             }
             let frames = batches.iter_mut().flat_map(|batch| batch.slots.drain(..));
             frames.for_each(|slot| pool.give(slot.frame));
+        }
+
+        #[test]
+        fn esp_over_ipv6_is_what_it_is_step_by_step(
+            payload in prop::collection::vec(any::<u8>(), 20..70),
+            next_header in prop::sample::select(vec![50, 50, 50, 17, 0, 43, 44, 60]),
+            changes in prop::collection::vec((0usize..62, any::<u8>()), 0..3),
+            tail in -30isize..20,
+        ) {
+            let (source, destination) = (Ipv6Addr::LOCALHOST, Ipv6Addr::from_bits(7));
+            let template = ipv6::Template::new(source, destination, next_header, 64);
+            let mut bytes = vec![0; ethernet::HEADER_LEN];
+            let link = ethernet::Header::new(MAC, MacAddr([2, 0, 0, 0, 0, 8]), EtherType::IPV6);
+            link.emit(&mut bytes).unwrap();
+            bytes.extend([0; ipv6::HEADER_LEN]);
+            let header = template.stamp(payload.len() as u16, 0xb8, 5);
+            header.emit(&mut bytes[ethernet::HEADER_LEN..]).unwrap();
+            bytes.extend(&payload);
+            for (at, byte) in changes {
+                bytes[at] = byte;
+            }
+            bytes.resize(bytes.len().saturating_add_signed(tail), 0xee);
+            let umem = Umem::new(2, 2048, false).unwrap();
+            let mut pool = umem.pool(0..2);
+            let mut frame = pool.take().unwrap();
+            frame.push_back(bytes.len()).unwrap().copy_from_slice(&bytes);
+            let mut memory = BatchMemory::new();
+            let mut batch = memory.begin();
+            batch.extend(std::iter::once(frame), 0);
+            let view = view();
+            let slot = &mut batch.slots[0];
+            let quick = plain_esp_v6(&slot.frame, mac_bits(slot, &view));
+            let parsed = parse_one(slot, &view);
+            let flow = &slot.flow;
+            let is_plain = parsed.is_ok()
+                && flow.is_ipv6()
+                && flow.protocol == protocol::ESP
+                && usize::from(flow.header_len) == ipv6::HEADER_LEN
+                && flow.fragment == Fragment::Whole;
+            let esp = slot.frame.bytes().get(ipv6::HEADER_LEN..).map(esp::Packet::parse);
+            match (quick, esp) {
+                (Some(quick), Some(Ok(esp))) => {
+                    prop_assert!(is_plain);
+                    prop_assert_eq!((quick.destination.into(), quick.tos), (flow.dst, flow.tos));
+                    prop_assert_eq!((quick.spi, quick.sequence), (esp.header.spi(), esp.header.sequence()));
+                    prop_assert_eq!((quick.at, quick.len()), (ipv6::HEADER_LEN, flow.total_len.into()));
+                }
+                (quick, esp) => prop_assert!(quick.is_none() && !(is_plain && matches!(esp, Some(Ok(_))))),
+            }
+            batch.slots.drain(..).for_each(|slot| pool.give(slot.frame));
         }
     }
 }

@@ -139,10 +139,10 @@ impl Hot {
         if self.traits.is_v6() { Outer::V6(&self.v6) } else { Outer::V4(&self.v4) }
     }
 
-    /// That of a tunnel of IPv4.
+    /// That of a [usual](Traits::is_usual) tunnel, with nothing but ESP behind it.
     #[inline(always)]
-    pub(crate) fn outer_v4(&self) -> Option<&ipv4::Template> {
-        self.traits.is_tunnel_v4().then_some(&self.v4)
+    pub(crate) fn usual_outer(&self) -> Option<&ipv4::Template> {
+        self.traits.is_usual().then_some(&self.v4)
     }
 
     /// The UDP ports around its ESP.
@@ -334,11 +334,20 @@ impl Sa {
         prefetch(&self.hot);
     }
 
-    /// Asks for what that line leads to: the entry's words, and the second line where packets need one.
-    #[inline]
-    pub(crate) fn prefetch_words(&self) {
+    /// Asks for what that line leads to: the entry's words, and the second line where packets that are sealed need it.
+    #[inline(always)]
+    pub(crate) fn prefetch_to_seal(&self) {
         self.words().prefetch();
         if self.hot.traits.needs_more() {
+            prefetch_next(&self.hot);
+        }
+    }
+
+    /// The same for packets that are opened, of which only those in UDP need the second line.
+    #[inline(always)]
+    pub(crate) fn prefetch_to_open(&self) {
+        self.words().prefetch();
+        if self.hot.traits.is_encapsulated() {
             prefetch_next(&self.hot);
         }
     }

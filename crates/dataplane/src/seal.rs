@@ -31,7 +31,7 @@ pub(crate) fn seal(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
             && let Some(sa) = slot.outbound
             && !is_same(asked, sa)
         {
-            sa.prefetch_words();
+            sa.prefetch_to_seal();
             asked = Some(sa);
         }
     }

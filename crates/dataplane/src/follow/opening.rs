@@ -8,10 +8,10 @@
 //! decrypted: from the first on that does not, all are *parked*. They are as `decrypt` would have left them, their
 //! numbers not accepted yet, and take their places again where that stage ends.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use wire::esp::ESP_HEADER_LEN;
-use wire::{ethernet, flow, ipv4};
+use wire::{ethernet, flow};
 
 use super::{Hours, Known, Like, accepts_all};
 use crate::batch::{Slot, Turn, is_same};
@@ -27,7 +27,7 @@ use crate::policy::{Direction, Kind, Policy, Words};
 use crate::prefix::Family;
 use crate::replay::run::Run;
 use crate::route::way_of;
-use crate::sa::{Mode, Sa};
+use crate::sa::Sa;
 use crate::spd::Lookup;
 use crate::verdict::Verdict;
 use crate::view::View;
@@ -39,7 +39,7 @@ pub(super) struct Trail {
     like: Like,
     /// What their SA is called, and whether they come in UDP.
     spi: u32,
-    destination: Ipv4Addr,
+    destination: IpAddr,
     in_udp: bool,
     by: By,
     pub(super) hours: Hours,
@@ -66,16 +66,18 @@ struct Opener<'v> {
     policy: Option<&'v Policy>,
 }
 
-/// Whether a packet in UDP with that outer header comes from elsewhere than its SA says. Out of line, as most are not in UDP.
+/// Whether a packet in UDP comes from elsewhere than its SA says. Out of line, as most are not in UDP.
 #[inline(never)]
-pub(super) fn has_moved(outer: &ipv4::Plain, sa: &Sa) -> bool {
-    let (port, _) = outer.ports();
-    sa.has_moved(outer.source().into(), port)
+pub(super) fn has_moved(slot: &Slot<'_>, sa: &Sa) -> bool {
+    parse::reread(&slot.frame, ethernet::HEADER_LEN).is_none_or(|outer| {
+        let (port, _) = outer.ports();
+        sa.has_moved(outer.source().into(), port)
+    })
 }
 
 /// Whether an SA's packets are of the kind that may follow.
 pub(super) fn is_plain(sa: &Sa) -> bool {
-    sa.hot().traits.mode() == Mode::Tunnel && !sa.is_selective()
+    sa.hot().traits.is_simple() && !sa.is_selective()
 }
 
 impl Trail {
@@ -115,7 +117,7 @@ impl Trail {
             _ => By::Standing,
         };
         let like = Like::of(last, mask, way_of(last, view, turn)?, view)?;
-        let (spi, IpAddr::V4(destination)) = (sa.hot().spi, sa.destination()) else { return None };
+        let (spi, destination) = (sa.hot().spi, sa.destination());
         let (in_udp, hours) = (sa.hot().traits.is_encapsulated(), Hours::of(version));
         let trail = Trail { like, spi, destination, in_udp, by, hours };
         trail.opener(view, turn).is_some_and(|opener| is_same(Some(opener.sa), sa)).then_some(trail)
@@ -153,7 +155,7 @@ impl Trail {
     /// Who opens in this turn, if what comes through the SA is still welcome.
     #[inline]
     fn opener<'v>(&self, view: &'v View, turn: &Turn<'_>) -> Option<Opener<'v>> {
-        let sa = view.sad.get(self.spi, self.destination.into()).filter(|sa| is_plain(sa))?;
+        let sa = view.sad.get(self.spi, self.destination).filter(|sa| is_plain(sa))?;
         let policy = match self.by {
             By::Policy(number) => match view.spd.numbered(number, Direction::Forward) {
                 Lookup::Policy(policy)
@@ -173,17 +175,19 @@ impl Trail {
 
     /// An ESP packet of the SA.
     #[inline(always)]
-    fn names(&self, slot: &Slot<'_>, view: &View) -> Option<PlainEsp> {
+    fn names(&self, slot: &Slot<'_>, view: &View) -> Option<PlainEsp<()>> {
         if slot.ingress != self.like.ingress {
             return None;
         }
-        let mac = self.like.mac;
-        let esp = match self.in_udp {
-            false => parse::plain_esp(&slot.frame, mac)?,
-            true => parse::plain_esp_in_udp(&slot.frame, mac, &view.encapsulation_ports)?,
+        let (frame, mac) = (&slot.frame, self.like.mac);
+        let esp = match self.destination {
+            IpAddr::V4(destination) if self.in_udp => {
+                parse::plain_esp_in_udp(frame, mac, &view.encapsulation_ports)?.to(destination)
+            }
+            IpAddr::V4(destination) => parse::plain_esp(frame, mac)?.to(destination),
+            IpAddr::V6(destination) => parse::plain_esp_v6(frame, mac)?.to(destination),
         };
-        let is_it = esp.spi == self.spi && esp.outer.destination() == self.destination;
-        is_it.then_some(esp)
+        esp.filter(|esp| esp.spi == self.spi)
     }
 
     /// Decrypts the first packets that are their SA's, up to one of which its window may not want to hear; how many.
@@ -197,8 +201,8 @@ impl Trail {
             }
             let slot = &mut slots[at];
             let Some(esp) = self.names(slot, view) else { break };
-            if !ecn::leaves_alone(esp.outer.tos(), &sa.hot().traits.flags())
-                || self.in_udp && has_moved(&esp.outer, sa)
+            if !ecn::leaves_alone(esp.tos, &sa.hot().traits.flags())
+                || self.in_udp && has_moved(slot, sa)
             {
                 break;
             }

@@ -34,7 +34,7 @@ pub(super) struct Trail {
 /// Who seals the packets of a trail in this turn.
 struct Sealer<'v> {
     sa: &'v Sa,
-    template: &'v ipv4::Template,
+    usual_outer: Option<&'v ipv4::Template>,
     policy: Option<&'v Policy>,
 }
 
@@ -49,10 +49,10 @@ impl Trail {
         // Where each packet has an SA of its own, the next one's is another. This says, too, that it came in
         // clear, and not from the host.
         let sa = last.outbound.filter(|sa| is_same(before.outbound, sa))?;
-        if last.verdict != Some(Verdict::Sealed) || sa.hot().outer_v4().is_none() {
+        if last.verdict != Some(Verdict::Sealed) || !sa.hot().traits.is_simple() {
             return None;
         }
-        let front_len = envelope::front_v4_len(sa.hot());
+        let front_len = envelope::front_len(sa.hot());
         // Policies that welcomed it would have to be counted.
         let forward = view.spd.side(Direction::Forward);
         if !accepts_all(&forward, &last.flow) {
@@ -97,7 +97,7 @@ impl Trail {
         if self.version != version || !slots.first().is_some_and(leads) {
             return 0;
         }
-        let Some(Sealer { sa, template, policy }) = self.sealer(view, turn) else { return 0 };
+        let Some(Sealer { sa, usual_outer, policy }) = self.sealer(view, turn) else { return 0 };
         let hot = sa.hot();
         if sa.free_access(turn) != Some(true) {
             return 0;
@@ -110,7 +110,7 @@ impl Trail {
         let (mut sealed, mut bytes) = (0, 0);
         for slot in slots {
             let Some(numbers) = numbers.next() else { break };
-            if seal::<true>(slot, hot, template, numbers, &self.like.way).is_none() {
+            if seal::<true>(slot, hot, usual_outer, numbers, &self.like.way).is_none() {
                 slot.refuse(Some(sa), Verdict::NoRoom);
             }
             sealed += 1;
@@ -133,7 +133,6 @@ impl Trail {
             true => view.bundles.own(self.slot, turn.worker)?,
             false => view.bundles.sole(self.slot)?.sa()?,
         };
-        let template = sa.hot().outer_v4()?;
         let policy = match self.policy {
             Some(number) => match view.spd.numbered(number, Direction::Out) {
                 Lookup::Policy(policy) => Some(policy),
@@ -141,7 +140,7 @@ impl Trail {
             },
             None => None,
         };
-        Some(Sealer { sa, template, policy })
+        Some(Sealer { sa, usual_outer: sa.hot().usual_outer(), policy })
     }
 
     /// How many of the first packets follow, which are made ready.

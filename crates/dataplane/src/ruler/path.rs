@@ -95,6 +95,8 @@ pub enum Selection {
     PolicyLimited,
     /// By policies, with ESP in UDP, as through NATs.
     PolicyInUdp,
+    /// By policies, through tunnels over IPv6.
+    PolicyOverV6,
     /// By routes into tunnels, each with an `if_id` of its own (point-to-point).
     P2p,
     /// By routes into tunnels of one `if_id`, each with ends of its own (point-to-multipoint).
@@ -103,7 +105,7 @@ pub enum Selection {
 
 impl Selection {
     /// Every way.
-    pub const ALL: [Selection; 10] = [
+    pub const ALL: [Selection; 11] = [
         Selection::Plain,
         Selection::Policy,
         Selection::PolicyShapes,
@@ -112,6 +114,7 @@ impl Selection {
         Selection::PolicyChanging,
         Selection::PolicyLimited,
         Selection::PolicyInUdp,
+        Selection::PolicyOverV6,
         Selection::P2p,
         Selection::P2mp,
     ];
@@ -128,6 +131,7 @@ impl Selection {
             Selection::PolicyChanging => "policy-changing",
             Selection::PolicyLimited => "policy-limited",
             Selection::PolicyInUdp => "policy-udp",
+            Selection::PolicyOverV6 => "policy-over-v6",
             Selection::P2p => "p2p",
             Selection::P2mp => "p2mp",
         }

@@ -13,18 +13,21 @@ const NO_ECN: u8 = 1 << 3;
 const DECAP_DSCP: u8 = 1 << 4;
 const DONT_ENCAP_DSCP: u8 = 1 << 5;
 const NO_PMTU_DISCOVERY: u8 = 1 << 6;
+const SIMPLE: u8 = 1 << 7;
 
 impl Traits {
     pub(super) fn of(config: &SaConfig) -> Traits {
         let flags = &config.flags;
+        let (is_tunnel, is_v6) = (config.mode == Mode::Tunnel, config.destination.is_ipv6());
         let traits = [
-            (TRANSPORT, config.mode == Mode::Transport),
-            (V6, config.destination.is_ipv6()),
+            (TRANSPORT, !is_tunnel),
+            (V6, is_v6),
             (ENCAPSULATED, config.encapsulation.is_some()),
             (NO_ECN, flags.no_ecn),
             (DECAP_DSCP, flags.decap_dscp),
             (DONT_ENCAP_DSCP, flags.dont_encap_dscp),
             (NO_PMTU_DISCOVERY, flags.no_pmtu_discovery),
+            (SIMPLE, is_tunnel && !(is_v6 && config.encapsulation.is_some())),
         ];
         let so = traits.into_iter().filter(|(_, is_so)| *is_so);
         Traits(so.fold(0, |bits, (bit, _)| bits | bit))
@@ -46,10 +49,17 @@ impl Traits {
         self.has(V6)
     }
 
-    /// Whether it is a tunnel whose ends are of IPv4.
+    /// Whether it is a tunnel as nearly all are: its ends are of IPv4, and there is no UDP around its ESP.
     #[inline(always)]
-    pub(crate) fn is_tunnel_v4(self) -> bool {
-        !self.has(TRANSPORT | V6)
+    pub(crate) fn is_usual(self) -> bool {
+        !self.has(TRANSPORT | V6 | ENCAPSULATED)
+    }
+
+    /// Whether it is a tunnel whose envelopes are made of what it says itself: all but those with UDP over IPv6, whose checksum
+    /// covers what is encrypted.
+    #[inline(always)]
+    pub(crate) fn is_simple(self) -> bool {
+        self.has(SIMPLE)
     }
 
     /// Whether there is UDP around its ESP.
@@ -58,7 +68,7 @@ impl Traits {
         self.has(ENCAPSULATED)
     }
 
-    /// Whether packets need what most do not.
+    /// Whether sealing its packets takes what that of most does not.
     #[inline(always)]
     pub(super) fn needs_more(self) -> bool {
         self.has(V6 | ENCAPSULATED)
@@ -99,7 +109,8 @@ mod tests {
             let traits = Traits::of(&config);
             assert_eq!((traits.flags(), traits.mode()), (flags, mode));
             assert_eq!((traits.is_v6(), traits.is_encapsulated()), (is_so(5), is_so(6)));
-            assert_eq!(traits.is_tunnel_v4(), !is_so(4) && !is_so(5));
+            assert_eq!(traits.is_usual(), !is_so(4) && !is_so(5) && !is_so(6));
+            assert_eq!(traits.is_simple(), !(is_so(4) || is_so(5) && is_so(6)));
             assert_eq!(traits.needs_more(), is_so(5) || is_so(6));
         }
     }

@@ -20,6 +20,8 @@ use crate::fixture::*;
 
 /// An address of this host among those that the tunnel protects.
 pub const LOCAL: &str = "10.2.0.77";
+/// Another of its addresses, among those that tunnels end at over IPv6.
+pub const LOCAL_V6: &str = "2001:db8::77";
 /// Of the west's network what a far end has for itself.
 pub const SPOKE: &str = "10.1.0.0/28";
 /// The port that passes in clear where ports matter.
@@ -83,6 +85,8 @@ pub enum Last {
     InUdp,
     /// The same from any port.
     InUdpFromAny,
+    /// Its ends are of the other family.
+    OtherFamily,
     /// It is not there.
     Missing,
     /// Its policy wants an SA for each worker, who has none, or one, or one for a port; or drops what it covers.
@@ -105,7 +109,7 @@ pub enum Last {
     Elsewhere,
 }
 
-const LASTS: [Last; 21] = [
+const LASTS: [Last; 22] = [
     Last::Nothing,
     Last::Shared,
     Last::Limited,
@@ -114,6 +118,7 @@ const LASTS: [Last; 21] = [
     Last::Selective,
     Last::InUdp,
     Last::InUdpFromAny,
+    Last::OtherFamily,
     Last::Missing,
     Last::WantsOwn,
     Last::HasOwn,
@@ -133,7 +138,7 @@ pub fn case() -> impl Strategy<Value = Case> {
     let often = prop::bool::weighted(0.8);
     let udp = vec![None, None, Some((4500, 4500)), Some((4500, 61_000))];
     let udp = prop::sample::select(udp);
-    let outer_v6 = prop::bool::weighted(0.1);
+    let outer_v6 = prop::bool::weighted(0.3);
     let own = prop::option::of(prop::sample::select(&LASTS[..]));
     (any::<[bool; 6]>(), udp, outer_v6, often, own).prop_map(
         |(
@@ -154,6 +159,7 @@ impl Case {
     pub fn view(&self, site: Site, nonces: &Arc<NonceSpace>) -> View {
         let mut view = self.tunnel.view(site, nonces);
         view.local.insert(ip(LOCAL));
+        view.local.insert(ip(LOCAL_V6));
         let router = NextHop { port: BLACK, gateway: Some(site.peer().outer(false)) };
         view.fib.insert(prefix("198.51.100.0/24"), Route::Via(router));
         view.neighbours.set(BLACK, site.peer().outer(false), OTHER_MAC);
@@ -217,7 +223,7 @@ impl Case {
     pub fn sa_to(&self, n: u32) -> SaConfig {
         let Some(last) = self.own else { return self.tunnel.sa(Site::East) };
         let last = if n == 3 { last } else { Last::Nothing };
-        let sa = self.tunnel.sa(Site::East);
+        let sa = self.tunnel_of(last).sa(Site::East);
         let is_same = sa.if_id == 0 || last == Last::ByRoutes || self.is_hub;
         let if_id = if is_same { sa.if_id } else { sa.if_id + n };
         let sa = SaConfig { spi: sa.spi + n, reqid: sa.reqid + n, if_id, ..sa };
@@ -233,11 +239,19 @@ impl Case {
             Last::Marked => {
                 SaConfig { flags: SaFlags { decap_dscp: true, ..SaFlags::default() }, ..sa }
             }
-            Last::Elsewhere if sa.destination.is_ipv4() => {
-                SaConfig { destination: ip("192.0.2.77"), ..sa }
+            Last::Elsewhere => {
+                let elsewhere =
+                    if sa.destination.is_ipv4() { "192.0.2.77" } else { "2001:db8::78" };
+                SaConfig { destination: ip(elsewhere), ..sa }
             }
             _ => sa,
         }
+    }
+
+    /// A tunnel beside the one that is there.
+    fn tunnel_of(&self, last: Last) -> Tunnel {
+        let is_other = last == Last::OtherFamily;
+        Tunnel { outer_v6: self.tunnel.outer_v6 != is_other, ..self.tunnel }
     }
 
     /// Three tunnels beside the one that is there.
@@ -249,7 +263,8 @@ impl Case {
             let last = if n == 3 { last } else { Last::Nothing };
             let host = host_of(n);
             let sa = self.sa_to(n);
-            let Action::Protect { template, bundle } = policy.action else { unreachable!() };
+            let Action::Protect { bundle, .. } = policy.action else { unreachable!() };
+            let template = self.tunnel_of(last).template(Site::East);
             let reqid = if last == Last::Unwelcome { sa.reqid + 9 } else { sa.reqid };
             let action = match last {
                 Last::Dropped => Action::Discard,
@@ -322,9 +337,12 @@ impl Case {
             let policy =
                 PolicyConfig { index: 100 + n, selector, own_sas, if_id, action, ..policy };
             view.spd.insert(Arc::new(Policy::new(policy)));
-            let far_end = match last {
-                Last::Unreachable => ip("203.0.113.9"),
-                _ => ip(&format!("192.0.2.{}", 100 + n)),
+            let is_over_v6 = self.tunnel_of(last).outer_v6;
+            let far_end = match (last, is_over_v6) {
+                (Last::Unreachable, false) => ip("203.0.113.9"),
+                (Last::Unreachable, true) => ip("2001:db8:ffff::9"),
+                (_, false) => ip(&format!("192.0.2.{}", 100 + n)),
+                (_, true) => ip(&format!("2001:db8::{}", 100 + n)),
             };
             if last != Last::Unreachable {
                 let hop = NextHop { port: BLACK, gateway: None };
@@ -334,25 +352,25 @@ impl Case {
                 view.neighbours.set(BLACK, far_end, MacAddr([2, 0, 0, 0, 2, n as u8]));
             }
             let sa = self.tunnel.sa(Site::East);
-            let outer_v4 = SaConfig {
-                source: Site::West.outer(false),
+            let own_sa = SaConfig {
+                source: Site::West.outer(is_over_v6),
                 destination: far_end,
                 spi: 0x3000_0000 + n,
                 if_id,
                 ..sa
             };
             let sa = match last {
-                Last::Limited => SaConfig { limits: FEW, ..outer_v4 },
-                Last::Boundless => SaConfig { limits: MANY, ..outer_v4 },
+                Last::Limited => SaConfig { limits: FEW, ..own_sa },
+                Last::Boundless => SaConfig { limits: MANY, ..own_sa },
                 Last::Exhausted => {
                     let sent = u64::from(u32::MAX) - 60;
-                    SaConfig { sent, extended_sequence: false, ..outer_v4 }
+                    SaConfig { sent, extended_sequence: false, ..own_sa }
                 }
-                Last::Selective => SaConfig { selector: Some(Case::to_port(n)), ..outer_v4 },
+                Last::Selective => SaConfig { selector: Some(Case::to_port(n)), ..own_sa },
                 Last::InUdp | Last::InUdpFromAny => {
-                    SaConfig { encapsulation: Some(IN_UDP), ..outer_v4 }
+                    SaConfig { encapsulation: Some(IN_UDP), ..own_sa }
                 }
-                _ => outer_v4,
+                _ => own_sa,
             };
             let armed = |sa: SaConfig| {
                 let sa = Arc::new(Sa::new(sa).unwrap());

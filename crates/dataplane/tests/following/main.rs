@@ -190,12 +190,12 @@ proptest! {
     }
 }
 
-/// With policies of what is forwarded or without, by policies or by routes, plain and in UDP.
+/// With policies of what is forwarded or without, by policies or by routes, plain and in UDP, over IPv4 and over IPv6.
 fn ways() -> Vec<(bool, Tunnel)> {
     let mut ways = Vec::new();
-    for udp in [None, Some((4500, 61_000))] {
+    for (udp, outer_v6) in [(None, false), (Some((4500, 61_000)), false), (None, true)] {
         for (forward, if_id) in [(false, 0), (true, 0), (false, 5), (true, 5)] {
-            ways.push((forward, Tunnel { if_id, udp, ..PLAIN }));
+            ways.push((forward, Tunnel { if_id, udp, outer_v6, ..PLAIN }));
         }
     }
     ways

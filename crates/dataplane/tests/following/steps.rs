@@ -1,10 +1,12 @@
 //! What comes to a gateway.
 
+use std::net::IpAddr;
+
 use dataplane::sa::SaConfig;
 use proptest::prelude::*;
 use wire::{checksum, protocol};
 
-use crate::case::{BLOCKED_PORT, CLEAR_PORT, Case, FORBIDDEN_PORT, IN_UDP, LOCAL};
+use crate::case::{BLOCKED_PORT, CLEAR_PORT, Case, FORBIDDEN_PORT, IN_UDP, LOCAL, LOCAL_V6};
 use crate::fixture::*;
 
 /// One packet, or what happens between two.
@@ -79,6 +81,14 @@ pub enum Esp {
     OfNobody,
     ForOther,
     Short,
+    /// A frame with bytes behind the packet, or with fewer than it says.
+    LinkPadded,
+    Truncated,
+    /// Over IPv6: behind an extension header, as if it were another protocol, with another version, or with nothing behind the header.
+    Extended,
+    Mislabelled,
+    Version,
+    Empty,
     Congested,
     /// Capable of ECN: as it was sent, marked on its way, or marked in the other way.
     Capable,
@@ -99,7 +109,7 @@ pub enum Esp {
     Keepalive,
 }
 
-const ESPS: [Esp; 25] = [
+const ESPS: [Esp; 31] = [
     Esp::Again,
     Esp::Late,
     Esp::TooLate,
@@ -111,6 +121,12 @@ const ESPS: [Esp; 25] = [
     Esp::OfNobody,
     Esp::ForOther,
     Esp::Short,
+    Esp::LinkPadded,
+    Esp::Truncated,
+    Esp::Extended,
+    Esp::Mislabelled,
+    Esp::Version,
+    Esp::Empty,
     Esp::Congested,
     Esp::Capable,
     Esp::Marked,
@@ -274,6 +290,21 @@ impl Esp {
                 let packet = with(frame[14..].to_vec(), &[(16, a), (17, b), (18, c), (19, d)]);
                 frame.splice(14.., packet);
             }
+            Esp::ForOther => {
+                let IpAddr::V6(other) = ip(LOCAL_V6) else { unreachable!() };
+                frame[38..54].copy_from_slice(&other.octets());
+            }
+            Esp::LinkPadded => frame.extend([0xee; 9]),
+            Esp::Truncated => frame.truncate(frame.len() - 5),
+            Esp::Extended if sa.source.is_ipv6() => {
+                let next = std::mem::replace(&mut frame[20], protocol::DESTINATION_OPTIONS);
+                frame.splice(54..54, [next, 0, 1, 4, 0, 0, 0, 0]);
+                let len = (frame.len() - 54) as u16;
+                frame[18..20].copy_from_slice(&len.to_be_bytes());
+            }
+            Esp::Mislabelled if sa.source.is_ipv6() => frame[20] = protocol::UDP,
+            Esp::Version if sa.source.is_ipv6() => frame[14] ^= 0x10,
+            Esp::Empty if sa.source.is_ipv6() => frame[18..20].fill(0),
             Esp::Short => {
                 let esp = [&sa.spi.to_be_bytes()[..], &[0; 20]].concat();
                 let outer = Packet::udp(sa.source, sa.destination, 0, 0, 0);

@@ -1,4 +1,4 @@
-//! ESP for this host in tunnels of IPv4, with packets inside that go on in clear.
+//! ESP for this host in tunnels, with packets of IPv4 inside that go on in clear.
 //!
 //! 1. Is it such a packet? What its SA is called; ask for the database's memory there.
 //! 2. Its SA; ask for the memory of that.
@@ -14,8 +14,11 @@
 
 mod inside;
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
 use arrayvec::ArrayVec;
-use wire::{Overlay, ethernet, flow, ipv4, udp};
+use wire::{Overlay, esp, ethernet, flow, ipv4, ipv6, udp};
 use xsk::Frame;
 
 use super::WORTH;
@@ -34,7 +37,7 @@ use crate::parse::{self, IN_UDP_AT, LastMac, PlainEsp};
 use crate::policy::{Direction, Policy};
 use crate::route::Router;
 use crate::sa::Sa;
-use crate::sad::AskedV4;
+use crate::sad::{AskedV4, Key};
 use crate::verdict::Verdict;
 use crate::view::View;
 
@@ -45,17 +48,37 @@ pub(in crate::follow) struct Lane {
     pub(in crate::follow) hours: Hours,
 }
 
+/// What a packet's SA is called, and was asked for by.
+enum Asked<'v> {
+    V4(AskedV4<'v>),
+    /// The hash of a key that is so long that it is read anew.
+    V6(u64),
+}
+
 /// A packet's SA, which was asked for, and the number that it shows.
 struct Named<'v> {
-    asked: AskedV4<'v>,
+    asked: Asked<'v>,
     received: u32,
-    /// Its bytes, its type of service, and where ESP begins.
+    /// Its bytes, those that are encrypted, its type of service, and where ESP begins.
     len: u16,
+    ciphertext_len: u16,
     tos: u8,
     esp_at: u8,
 }
 
-impl Named<'_> {
+impl<'v> Named<'v> {
+    #[inline(always)]
+    fn of<D>(esp: &PlainEsp<D>, asked: Asked<'v>) -> Named<'v> {
+        Named {
+            asked,
+            received: esp.sequence,
+            len: esp.len() as u16,
+            ciphertext_len: esp.ciphertext_len as u16,
+            tos: esp.tos,
+            esp_at: esp.at as u8,
+        }
+    }
+
     fn is_in_udp(&self) -> bool {
         usize::from(self.esp_at) == IN_UDP_AT
     }
@@ -109,23 +132,30 @@ impl Lane {
 fn name<'v>(slots: &mut [Slot<'_>], view: &'v View) -> ArrayVec<Named<'v>, BATCH_PACKETS> {
     let mut named: ArrayVec<Named<'_>, BATCH_PACKETS> = ArrayVec::new();
     let packets = slots.len();
-    let (mut known, mut mac) = (None, LastMac::new());
+    let (mut known, mut known_v6, mut mac) = (None, None, LastMac::new());
     for slot in slots.iter_mut().take(BATCH_PACKETS) {
         let mac = mac.bits(slot, view);
-        let esp = parse::plain_esp(&slot.frame, mac).or_else(|| in_udp(&slot.frame, mac, view));
-        let Some(esp) = esp else { break };
-        let destination = esp.outer.destination();
-        if known != Some(destination) {
-            if !is_local(&destination.into(), view) {
-                break;
+        let frame = &slot.frame;
+        let esp = parse::plain_esp(frame, mac).or_else(|| in_udp(frame, mac, view));
+        let one = match esp {
+            Some(esp) => {
+                let destination = esp.destination;
+                if known != Some(destination) {
+                    if !is_local(&destination.into(), view) {
+                        break;
+                    }
+                    known = Some(destination);
+                }
+                Named::of(&esp, Asked::V4(view.sad.ask_v4(esp.spi, destination)))
             }
-            known = Some(destination);
-        }
-        let asked = view.sad.ask_v4(esp.spi, destination);
+            None => match over_v6(frame, mac, &mut known_v6, view) {
+                Some(one) => one,
+                None => break,
+            },
+        };
         // What its key is needed for.
-        slot.counted = esp.ciphertext_len as u16;
-        let (len, tos, esp_at) = (esp.len() as u16, esp.outer.tos(), esp.at as u8);
-        named.push(Named { asked, received: esp.sequence, len, tos, esp_at });
+        slot.counted = one.ciphertext_len;
+        named.push(one);
     }
     if named.len() < WORTH.min(packets) {
         named.clear();
@@ -135,8 +165,37 @@ fn name<'v>(slots: &mut [Slot<'_>], view: &'v View) -> ArrayVec<Named<'v>, BATCH
 
 /// What ESP in UDP shows. Out of line, so that nothing of it takes registers from what most are.
 #[inline(never)]
-fn in_udp(frame: &Frame, mac: u64, view: &View) -> Option<PlainEsp> {
+fn in_udp(frame: &Frame, mac: u64, view: &View) -> Option<PlainEsp<Ipv4Addr>> {
     parse::plain_esp_in_udp(frame, mac, &view.encapsulation_ports)
+}
+
+/// What ESP over IPv6 shows, and its SA is called.
+#[inline(never)]
+fn over_v6<'v>(
+    frame: &Frame,
+    mac: u64,
+    known: &mut Option<Ipv6Addr>,
+    view: &View,
+) -> Option<Named<'v>> {
+    let esp = parse::plain_esp_v6(frame, mac)?;
+    let destination = IpAddr::V6(esp.destination);
+    if *known != Some(esp.destination) {
+        if !is_local(&destination, view) {
+            return None;
+        }
+        *known = Some(esp.destination);
+    }
+    let hash = view.sad.prefetch(&Key::new(esp.spi, destination));
+    Some(Named::of(&esp, Asked::V6(hash)))
+}
+
+/// The SA that was asked for so.
+#[inline(never)]
+fn find_v6<'v>(hash: u64, slot: &Slot<'_>, view: &'v View) -> Option<&'v Arc<Sa>> {
+    let packet = slot.frame.bytes().get(ethernet::HEADER_LEN..)?;
+    let (outer, rest) = ipv6::Header::over(packet).ok()?;
+    let (esp, _) = esp::Header::over(rest).ok()?;
+    view.sad.get_hashed(hash, &Key::new(esp.spi(), outer.destination().into()))
 }
 
 /// Finds the SAs of packets, up to the first that has to take the stages, and asks their windows: how many packets may be
@@ -150,7 +209,11 @@ fn check_all<'v>(
 ) -> usize {
     let mut found = 0;
     for (slot, named) in slots.iter_mut().zip(named) {
-        let Some(sa) = view.sad.find_v4(named.asked) else { break };
+        let sa = match named.asked {
+            Asked::V4(asked) => view.sad.find_v4(asked),
+            Asked::V6(hash) => find_v6(hash, slot, view),
+        };
+        let Some(sa) = sa else { break };
         sa.prefetch();
         slot.inbound = Some(sa);
         found += 1;
@@ -164,7 +227,7 @@ fn check_all<'v>(
         {
             break;
         }
-        sa.prefetch_words();
+        sa.prefetch_to_open();
         sa.replay().prefetch(named.received);
         plain += 1;
     }
@@ -173,10 +236,7 @@ fn check_all<'v>(
     let mut checked = 0;
     for (slot, named) in slots.iter_mut().zip(named) {
         let Some(sa) = slot.inbound.filter(|sa| sa.free_access(turn).is_some()) else { break };
-        if named.is_in_udp()
-            && parse::reread(&slot.frame, ethernet::HEADER_LEN)
-                .is_none_or(|outer| has_moved(&outer, sa))
-        {
+        if named.is_in_udp() && has_moved(slot, sa) {
             break;
         }
         let Ok(sequence) = sa.replay().check(named.received) else { break };

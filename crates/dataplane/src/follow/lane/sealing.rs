@@ -1,9 +1,9 @@
-//! Packets in clear, of IPv4, for tunnels whose envelopes are what most are.
+//! Packets in clear, of IPv4, for tunnels whose envelopes are as simple as nearly all are.
 //!
 //! 1. Is it such a packet? What the policies or routes are asked about it; ask for the memory of their answer.
 //! 2. Its policy, or its tunnel; ask for the memory of the slot in which its SA is.
 //! 3. Its SA; ask for the memory of that.
-//! 4. Is its envelope what most are? Ask for the memory of the SA's words.
+//! 4. Is its envelope so simple? Ask for the memory of the SA's words.
 //! 5. Its numbers, which are its own from here on.
 //! 6. Where does it leave? Seal it, unless it cannot leave: then it is lost, as by the stages, which ask that last as well.
 //!
@@ -81,7 +81,7 @@ impl Lane {
 /// Whether the envelopes of an SA are as simple as most are.
 #[inline(always)]
 fn is_plain(sa: &Sa) -> bool {
-    sa.hot().outer_v4().is_some()
+    sa.hot().traits.is_simple()
 }
 
 /// Seals packets whose SAs are found, up to the first that has to take the stages; how many.
@@ -101,7 +101,7 @@ fn seal_all<'v>(
     let slots = &mut slots[..packets];
     let is_plain = |slot: &&Slot<'_>| slot.outbound.is_some_and(is_plain);
     let plain = slots.iter().take_while(is_plain);
-    let plain = plain.filter_map(|slot| slot.outbound).inspect(|sa| sa.prefetch_words()).count();
+    let plain = plain.filter_map(|slot| slot.outbound).inspect(|sa| sa.prefetch_to_seal()).count();
     keys::ask_first(&slots[..plain], need);
     let mut numbered = 0;
     for (slot, group) in slots[..plain].iter_mut().zip(found.group_of()) {
@@ -162,14 +162,13 @@ fn encrypt_one<'v>(
     turn: &mut Turn<'_>,
 ) -> Result<(), Verdict> {
     let sa = slot.outbound.ok_or(Verdict::NoRoom)?;
-    let template = sa.hot().outer_v4().ok_or(Verdict::NoRoom)?;
     let way = router.way::<false>(slot, later, view, turn)?;
-    let front_len = envelope::front_v4_len(sa.hot());
+    let front_len = envelope::front_len(sa.hot());
     if envelope::len_behind(front_len, usize::from(slot.counted)) > way.mtu() {
         return Err(Verdict::TooBig);
     }
     let numbers = (slot.sequence, slot.iv);
-    if seal::<false>(slot, sa.hot(), template, numbers, way).is_none() {
+    if seal::<false>(slot, sa.hot(), sa.hot().usual_outer(), numbers, way).is_none() {
         slot.refuse(Some(sa), Verdict::NoRoom);
     }
     Ok(())

@@ -2,7 +2,7 @@
 //!
 //! Everything is fixed, so that runs are repeatable. Nothing here measures.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -35,6 +35,9 @@ const BLACK: u16 = 1;
 const MTU: u32 = 2000;
 const KEY_LEN: usize = 32;
 const WEST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// The two ends of tunnels over IPv6.
+const WEST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+const EAST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 /// The UDP port that packets come from.
 const PORT: u16 = 0x1000;
@@ -147,6 +150,7 @@ fn ends(selection: Selection, tunnel: usize) -> Ends {
             if_id: GROUP,
         },
         Selection::P2p => Ends { west: WEST.into(), east: EAST.into(), if_id: 1 + tunnel as u32 },
+        Selection::PolicyOverV6 => Ends { west: WEST_V6.into(), east: EAST_V6.into(), if_id: 0 },
         _ => Ends { west: WEST.into(), east: EAST.into(), if_id: 0 },
     }
 }
@@ -211,7 +215,7 @@ fn policy(selection: Selection, tunnel: usize, direction: Direction) -> Arc<Poli
         destination: Prefix::host(destination(tunnel).into()),
         ..Selector::any(Family::V4)
     };
-    protect(tunnel, direction, selector, 0)
+    protect(tunnel, direction, selector, ends(selection, tunnel))
 }
 
 /// A policy before all tunnels', which selects none of their packets.
@@ -265,11 +269,12 @@ pub(super) fn change(view: &mut View, direction: Direction, number: u32) {
     }
 }
 
-fn protect(tunnel: usize, direction: Direction, selector: Selector, if_id: u32) -> Arc<Policy> {
+fn protect(tunnel: usize, direction: Direction, selector: Selector, ends: Ends) -> Arc<Policy> {
+    let Ends { west, east, if_id } = ends;
     let template = Template {
         mode: Mode::Tunnel,
-        source: WEST.into(),
-        destination: EAST.into(),
+        source: west,
+        destination: east,
         spi: 0,
         reqid: 1 + tunnel as u32,
         optional: false,
@@ -327,8 +332,10 @@ pub(crate) fn west_view(
         let far_ends = Prefix::new(FAR_ENDS.into(), 12).unwrap_or(Prefix::any(Family::V4));
         view.fib.insert(far_ends, via(BLACK, EAST.into()));
     }
-    view.fib.insert(Prefix::host(EAST.into()), via(BLACK, EAST.into()));
-    view.neighbours.set(BLACK, EAST.into(), BLACK_MAC);
+    for east in [EAST.into(), EAST_V6.into()] {
+        view.fib.insert(Prefix::host(east), via(BLACK, east));
+        view.neighbours.set(BLACK, east, BLACK_MAC);
+    }
     Ok(view)
 }
 
@@ -341,11 +348,12 @@ pub(crate) fn east_view(
     let mut view = base_view();
     put_others(selection, Direction::Forward, &mut view);
     view.local.insert(EAST.into());
+    view.local.insert(EAST_V6.into());
     view.encapsulation_ports.set(natt::PORT, true);
     for tunnel in 0..tunnels {
-        let Ends { west, if_id, .. } = ends(selection, tunnel);
-        let ends = Ends { west, east: EAST.into(), if_id };
-        view.sad.insert(Arc::new(sa(selection, ends, tunnel, engine)?));
+        let Ends { west, east, if_id } = ends(selection, tunnel);
+        let east = if selection == Selection::P2mp { EAST.into() } else { east };
+        view.sad.insert(Arc::new(sa(selection, Ends { west, east, if_id }, tunnel, engine)?));
         if selection == Selection::P2mp {
             // No policy: the routes say whose packets are welcome.
             if let Some(row) = view.tunnels.join(TunnelName { if_id, remote: Some(west) }) {
@@ -356,7 +364,9 @@ pub(crate) fn east_view(
         // A tunnel of route mode lets everything in that its peer sends, as IKE daemons ask for.
         let everything = Selector::any(Family::V4);
         view.spd.insert(match selection {
-            Selection::P2p => protect(tunnel, Direction::Forward, everything, if_id),
+            Selection::P2p => {
+                protect(tunnel, Direction::Forward, everything, ends(selection, tunnel))
+            }
             _ => policy(selection, tunnel, Direction::Forward),
         });
     }
