@@ -18,6 +18,8 @@ mod step;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use crate::calibration::{CalibrationError, calibrate};
 use crate::clock;
@@ -201,10 +203,10 @@ fn measure(
             .directions
             .iter()
             .flat_map(|&direction| recipe.tunnels.iter().map(move |&tunnels| (tunnels, direction)));
-        let curves = each.take_while(|_| !is_stopped(options));
-        let (measured, error) = until_failure(
-            curves.map(|(tunnels, direction)| rig.measure(tunnels, direction, &mut environment)),
-        )?;
+        let measure = |(tunnels, direction)| rig.measure(tunnels, direction, &mut environment);
+        let measured = each.take_while(|_| !is_stopped(options)).map(measure);
+        let (measured, error) =
+            until_failure(measured.take_while(|one| one.is_ok() || !was_stopped(options)))?;
         for measured in measured {
             samples.extend(measured.samples);
             run_result.curves.extend(measured.curve);
@@ -271,6 +273,18 @@ fn finish(result: RunResult, samples: Vec<result::Sample>, mut environment: Envi
 
 fn is_stopped(options: &Options) -> bool {
     options.stop.load(Ordering::Relaxed)
+}
+
+/// As long a signal may take until the lab hears of it.
+const HEARD: Duration = Duration::from_millis(250);
+
+/// Whether what has just failed may have failed of what stops the run. Programs are in groups of their own, but for the moment
+/// before they are: a Ctrl-C that comes then ends them as they begin, and the lab hears of it a little later.
+fn was_stopped(options: &Options) -> bool {
+    if !is_stopped(options) {
+        thread::sleep(HEARD);
+    }
+    is_stopped(options)
 }
 
 /// A folder for the gateways' configurations and logs; gone when dropped.
