@@ -23,15 +23,6 @@ pub fn prefetch_next<T: ?Sized>(value: &T) {
     prefetch_at((&raw const *value).cast(), LINE);
 }
 
-/// Asks for every line of a value that begins where a line does.
-#[inline(always)]
-pub fn prefetch_all<T: ?Sized>(value: &T) {
-    let start: *const u8 = (&raw const *value).cast();
-    for offset in (0..size_of_val(value)).step_by(LINE) {
-        prefetch_at(start, offset);
-    }
-}
-
 #[inline(always)]
 fn prefetch_at(start: *const u8, offset: usize) {
     let line = start.wrapping_add(offset);
