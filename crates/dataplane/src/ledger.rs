@@ -29,7 +29,7 @@ use xsk::region::CHUNK_WORDS;
 use crate::replay::ring_words;
 
 pub(crate) use words::{ErrorKind, Words};
-use words::{HEAD_WORDS, word};
+use words::{HEAD_WORDS, word, words_for};
 
 /// Words of a cell, the unit that entries are made of: a head, with the ring of windows up to 96.
 const CELL_WORDS: usize = HEAD_WORDS;
@@ -259,9 +259,7 @@ fn zero(words: &[AtomicU64]) {
 }
 
 fn class_of(window: u32) -> usize {
-    let ring = ring_words(window);
-    let behind = if ring <= word::RING.len() { 0 } else { ring };
-    let cells = (HEAD_WORDS + behind).div_ceil(CELL_WORDS);
+    let cells = words_for(window).div_ceil(CELL_WORDS);
     cells.next_power_of_two().trailing_zeros() as usize
 }
 

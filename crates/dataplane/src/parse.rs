@@ -113,9 +113,8 @@ fn behind_link(frame: &Frame, mac: u64, ethertype: EtherType) -> Option<&[u8]> {
 }
 
 /// What such a packet shows that has ESP in it.
-pub(crate) struct PlainEsp<D> {
-    /// Where it goes, and its type of service.
-    pub(crate) destination: D,
+pub(crate) struct PlainEsp {
+    /// The outer type of service.
     pub(crate) tos: u8,
     pub(crate) spi: u32,
     pub(crate) sequence: u32,
@@ -125,51 +124,41 @@ pub(crate) struct PlainEsp<D> {
     pub(crate) ciphertext_len: usize,
 }
 
-impl<D> PlainEsp<D> {
+impl PlainEsp {
     /// Bytes of the packet, without those that may lie behind a datagram.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         self.at + OVERHEAD_LEN + self.ciphertext_len
     }
 
-    /// The same without its destination, if that is such.
     #[inline(always)]
-    pub(crate) fn to(self, destination: D) -> Option<PlainEsp<()>>
-    where
-        D: PartialEq,
-    {
-        let PlainEsp { tos, spi, sequence, at, ciphertext_len, .. } = self;
-        let is_it = self.destination == destination;
-        is_it.then_some(PlainEsp { destination: (), tos, spi, sequence, at, ciphertext_len })
-    }
-
-    #[inline(always)]
-    fn read(destination: D, tos: u8, at: usize, esp: &[u8]) -> Option<PlainEsp<D>> {
+    fn read(tos: u8, at: usize, esp: &[u8]) -> Option<PlainEsp> {
         let packet = esp::Packet::parse(esp).ok()?;
         let (spi, sequence) = (packet.header.spi(), packet.header.sequence());
         let ciphertext_len = packet.ciphertext.len();
-        Some(PlainEsp { destination, tos, spi, sequence, at, ciphertext_len })
+        Some(PlainEsp { tos, spi, sequence, at, ciphertext_len })
     }
 }
 
-/// Reads a packet with ESP behind its IP header.
+/// Reads a packet with ESP behind its IP header: where it goes, too.
 #[inline(always)]
-pub(crate) fn plain_esp(frame: &Frame, mac: u64) -> Option<PlainEsp<Ipv4Addr>> {
+pub(crate) fn plain_esp(frame: &Frame, mac: u64) -> Option<(Ipv4Addr, PlainEsp)> {
     let packet = behind_link(frame, mac, EtherType::IPV4)?;
     let outer = flow::plain_header_v4_of::<{ protocol::ESP }>(packet)?;
     let esp = packet.get(ipv4::HEADER_LEN..usize::from(outer.total_len()))?;
-    PlainEsp::read(outer.destination(), outer.tos(), ipv4::HEADER_LEN, esp)
+    Some((outer.destination(), PlainEsp::read(outer.tos(), ipv4::HEADER_LEN, esp)?))
 }
 
 /// The same of IPv6, without extension headers.
 #[inline(always)]
-pub(crate) fn plain_esp_v6(frame: &Frame, mac: u64) -> Option<PlainEsp<Ipv6Addr>> {
+pub(crate) fn plain_esp_v6(frame: &Frame, mac: u64) -> Option<(Ipv6Addr, PlainEsp)> {
     let packet = ipv6::Packet::parse(behind_link(frame, mac, EtherType::IPV6)?).ok()?;
     let outer = packet.header;
     let is_sound = outer.next_header() == protocol::ESP
         && packet.payload.len() <= usize::from(u16::MAX) - ipv6::HEADER_LEN;
     let destination = is_sound.then(|| outer.destination())?;
-    PlainEsp::read(destination, outer.traffic_class(), ipv6::HEADER_LEN, packet.payload)
+    let esp = PlainEsp::read(outer.traffic_class(), ipv6::HEADER_LEN, packet.payload)?;
+    Some((destination, esp))
 }
 
 /// Where ESP in UDP begins, behind a plain header.
@@ -181,7 +170,7 @@ pub(crate) fn plain_esp_in_udp(
     frame: &Frame,
     mac: u64,
     ports: &PortSet,
-) -> Option<PlainEsp<Ipv4Addr>> {
+) -> Option<(Ipv4Addr, PlainEsp)> {
     let packet = behind_link(frame, mac, EtherType::IPV4)?;
     let outer = flow::plain_header_v4_of::<{ protocol::UDP }>(packet)?;
     let (_, port) = outer.ports();
@@ -191,7 +180,9 @@ pub(crate) fn plain_esp_in_udp(
     let datagram = packet.get(ipv4::HEADER_LEN..usize::from(outer.total_len()))?;
     let datagram = udp::Packet::parse(datagram).ok()?;
     match Datagram::parse(datagram.payload) {
-        Ok(Datagram::Esp(esp)) => PlainEsp::read(outer.destination(), outer.tos(), IN_UDP_AT, esp),
+        Ok(Datagram::Esp(esp)) => {
+            Some((outer.destination(), PlainEsp::read(outer.tos(), IN_UDP_AT, esp)?))
+        }
         _ => None,
     }
 }
@@ -444,9 +435,9 @@ mod tests {
                 && flow.fragment == Fragment::Whole;
             let esp = slot.frame.bytes().get(ipv6::HEADER_LEN..).map(esp::Packet::parse);
             match (quick, esp) {
-                (Some(quick), Some(Ok(esp))) => {
+                (Some((destination, quick)), Some(Ok(esp))) => {
                     prop_assert!(is_plain);
-                    prop_assert_eq!((quick.destination.into(), quick.tos), (flow.dst, flow.tos));
+                    prop_assert_eq!((destination.into(), quick.tos), (flow.dst, flow.tos));
                     prop_assert_eq!((quick.spi, quick.sequence), (esp.header.spi(), esp.header.sequence()));
                     prop_assert_eq!((quick.at, quick.len()), (ipv6::HEADER_LEN, flow.total_len.into()));
                 }

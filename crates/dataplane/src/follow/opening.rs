@@ -175,19 +175,25 @@ impl Trail {
 
     /// An ESP packet of the SA.
     #[inline(always)]
-    fn names(&self, slot: &Slot<'_>, view: &View) -> Option<PlainEsp<()>> {
+    fn names(&self, slot: &Slot<'_>, view: &View) -> Option<PlainEsp> {
         if slot.ingress != self.like.ingress {
             return None;
         }
         let (frame, mac) = (&slot.frame, self.like.mac);
-        let esp = match self.destination {
-            IpAddr::V4(destination) if self.in_udp => {
-                parse::plain_esp_in_udp(frame, mac, &view.encapsulation_ports)?.to(destination)
+        let (is_ours, esp) = match self.destination {
+            IpAddr::V4(ours) => {
+                let (destination, esp) = match self.in_udp {
+                    false => parse::plain_esp(frame, mac)?,
+                    true => parse::plain_esp_in_udp(frame, mac, &view.encapsulation_ports)?,
+                };
+                (destination == ours, esp)
             }
-            IpAddr::V4(destination) => parse::plain_esp(frame, mac)?.to(destination),
-            IpAddr::V6(destination) => parse::plain_esp_v6(frame, mac)?.to(destination),
+            IpAddr::V6(ours) => {
+                let (destination, esp) = parse::plain_esp_v6(frame, mac)?;
+                (destination == ours, esp)
+            }
         };
-        esp.filter(|esp| esp.spi == self.spi)
+        (is_ours && esp.spi == self.spi).then_some(esp)
     }
 
     /// Decrypts the first packets that are their SA's, up to one of which its window may not want to hear; how many.

@@ -13,6 +13,7 @@
 
 #![allow(unsafe_code)]
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -31,7 +32,7 @@ pub(super) mod word {
     pub(in crate::ledger) const BYTES: usize = 4;
     /// The ticks of the first use (upper half) and of the last, each plus one; 0 is never.
     pub(in crate::ledger) const USES: usize = 5;
-    pub(in crate::ledger) const RING: std::ops::Range<usize> = 6..10;
+    pub(super) const RING: std::ops::Range<usize> = 6..10;
     pub(in crate::ledger) const TAG: usize = 10;
     pub(in crate::ledger) const ADDED: usize = 11;
     pub(in crate::ledger) const ERRORS: std::ops::Range<usize> = 12..16;
@@ -75,12 +76,10 @@ unsafe impl Sync for Words where &'static AtomicU64: Sync {}
 impl Words {
     /// Those of an entry for a window of so many packets. `None` if there are not enough.
     pub(super) fn of(words: &'static [AtomicU64], window: u32) -> Option<Words> {
-        let ring = ring_words(window);
-        let is_inside = ring <= word::RING.len();
-        let ring_start = if is_inside { word::RING.start } else { HEAD_WORDS };
-        let first = NonNull::from(words.get(..HEAD_WORDS.max(ring_start + ring))?).cast();
-        let ring_mask = u8::try_from(ring.max(1) - 1).ok()?;
-        Some(Words { first, ring_start: ring_start as u8, ring_mask })
+        let first = NonNull::from(words.get(..words_for(window))?).cast();
+        let ring = ring_for(window);
+        let ring_mask = u8::try_from(ring.len().max(1) - 1).ok()?;
+        Some(Words { first, ring_start: ring.start as u8, ring_mask })
     }
 
     #[inline(always)]
@@ -204,6 +203,18 @@ impl Words {
             self.head()[index].store(old.head()[index].load(Relaxed), Relaxed);
         }
     }
+}
+
+/// Where in an entry the ring of a window is.
+fn ring_for(window: u32) -> Range<usize> {
+    let len = ring_words(window);
+    let start = if len <= word::RING.len() { word::RING.start } else { HEAD_WORDS };
+    start..start + len
+}
+
+/// Words of an entry for a window of so many packets.
+pub(super) fn words_for(window: u32) -> usize {
+    HEAD_WORDS.max(ring_for(window).end)
 }
 
 /// A time as it is kept, its tick plus one: what has a time is never 0.

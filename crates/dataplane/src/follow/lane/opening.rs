@@ -14,7 +14,7 @@
 
 mod inside;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -68,7 +68,7 @@ struct Named<'v> {
 
 impl<'v> Named<'v> {
     #[inline(always)]
-    fn of<D>(esp: &PlainEsp<D>, asked: Asked<'v>) -> Named<'v> {
+    fn of(esp: &PlainEsp, asked: Asked<'v>) -> Named<'v> {
         Named {
             asked,
             received: esp.sequence,
@@ -138,8 +138,7 @@ fn name<'v>(slots: &mut [Slot<'_>], view: &'v View) -> ArrayVec<Named<'v>, BATCH
         let frame = &slot.frame;
         let esp = parse::plain_esp(frame, mac).or_else(|| in_udp(frame, mac, view));
         let one = match esp {
-            Some(esp) => {
-                let destination = esp.destination;
+            Some((destination, esp)) => {
                 if known != Some(destination) {
                     if !is_local(&destination.into(), view) {
                         break;
@@ -165,7 +164,7 @@ fn name<'v>(slots: &mut [Slot<'_>], view: &'v View) -> ArrayVec<Named<'v>, BATCH
 
 /// What ESP in UDP shows. Out of line, so that nothing of it takes registers from what most are.
 #[inline(never)]
-fn in_udp(frame: &Frame, mac: u64, view: &View) -> Option<PlainEsp<Ipv4Addr>> {
+fn in_udp(frame: &Frame, mac: u64, view: &View) -> Option<(Ipv4Addr, PlainEsp)> {
     parse::plain_esp_in_udp(frame, mac, &view.encapsulation_ports)
 }
 
@@ -177,15 +176,14 @@ fn over_v6<'v>(
     known: &mut Option<Ipv6Addr>,
     view: &View,
 ) -> Option<Named<'v>> {
-    let esp = parse::plain_esp_v6(frame, mac)?;
-    let destination = IpAddr::V6(esp.destination);
-    if *known != Some(esp.destination) {
-        if !is_local(&destination, view) {
+    let (destination, esp) = parse::plain_esp_v6(frame, mac)?;
+    if *known != Some(destination) {
+        if !is_local(&destination.into(), view) {
             return None;
         }
-        *known = Some(esp.destination);
+        *known = Some(destination);
     }
-    let hash = view.sad.prefetch(&Key::new(esp.spi, destination));
+    let hash = view.sad.prefetch(&Key::new(esp.spi, destination.into()));
     Some(Named::of(&esp, Asked::V6(hash)))
 }
 
