@@ -9,12 +9,13 @@
 //! here, and so nothing that came of it may go on before `accept` has said so.
 
 use wire::esp::{self, ICV_LEN};
-use wire::{Malformed, Overlay, flow, ipv4, ipv6, protocol};
+use wire::{Malformed, Overlay, ipv4, ipv6, protocol};
 
 use crate::batch::Slot;
 use crate::ecn;
 use crate::envelope::PREFIX_LEN;
 use crate::parse::read_flow;
+use crate::plain::PlainHeader;
 use crate::sa::{Mode, Sa};
 use crate::transport;
 use crate::verdict::Verdict;
@@ -32,25 +33,25 @@ pub(crate) fn take(slot: &mut Slot<'_>, sa: &Sa) -> Result<(), Verdict> {
 /// to be carried inwards. `None`, and no change, for any other, good or bad.
 #[inline(always)]
 fn take_plain(slot: &mut Slot<'_>, sa: &Sa) -> Option<()> {
-    let Plain { at, len, header } = plain_in(slot, sa)?;
-    slot.flow = flow::of_plain_v4(&header);
+    let Plain { at, len, header } = plain_in::<ipv4::Plain>(slot, sa)?;
+    slot.flow = header.flow();
     slot.frame.narrow(at, usize::from(slot.flow.total_len))?;
     slot.counted = len;
     Some(())
 }
 
 /// What nearly every tunnel's packet has inside.
-pub(crate) struct Plain {
+pub(crate) struct Plain<P> {
     /// Where in the packet it begins.
     pub(crate) at: usize,
     /// Its bytes, with those that may lie behind it.
     pub(crate) len: u16,
-    pub(crate) header: ipv4::Plain,
+    pub(crate) header: P,
 }
 
 /// The same while it is still inside, of a packet with `esp_at` and the outer type of service.
 #[inline(always)]
-pub(crate) fn plain_in(slot: &Slot<'_>, sa: &Sa) -> Option<Plain> {
+fn plain_in<P: PlainHeader>(slot: &Slot<'_>, sa: &Sa) -> Option<Plain<P>> {
     let hot = sa.hot();
     if hot.traits.mode() != Mode::Tunnel || !ecn::leaves_alone(slot.flow.tos, &hot.traits.flags()) {
         return None;
@@ -60,11 +61,11 @@ pub(crate) fn plain_in(slot: &Slot<'_>, sa: &Sa) -> Option<Plain> {
 
 /// The same of a packet of a tunnel with `esp_at` bytes in front of ESP, into which nothing is to be carried.
 #[inline(always)]
-pub(crate) fn plain_behind(esp_at: usize, slot: &Slot<'_>) -> Option<Plain> {
+pub(crate) fn plain_behind<P: PlainHeader>(esp_at: usize, slot: &Slot<'_>) -> Option<Plain<P>> {
     let at = esp_at + PREFIX_LEN;
     let (plaintext, _) = slot.frame.bytes().get(at..)?.split_last_chunk::<ICV_LEN>()?;
-    let content = esp::short_payload::<{ protocol::IPV4 }>(plaintext)?;
-    Some(Plain { at, len: content.len() as u16, header: flow::plain_header_v4(content)? })
+    let content = P::within(plaintext)?;
+    Some(Plain { at, len: content.len() as u16, header: P::read(content)? })
 }
 
 /// Any content, step by step.

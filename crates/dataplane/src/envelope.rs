@@ -12,6 +12,7 @@ use xsk::Frame;
 
 use crate::batch::Slot;
 use crate::encapsulation::UdpEncapsulation;
+use crate::plain::{HEADER_LEN_MAX, PlainHeader};
 use crate::sa::{Hot, Mode, Outer, Sa};
 use crate::transport;
 use crate::verdict::Verdict;
@@ -137,20 +138,20 @@ pub(crate) struct Framed<'f> {
 /// ones, waits until those are in the cache, which is after all that went before has retired: packets would not overlap.
 #[inline(always)]
 #[must_use = "a packet that is not ready must not be sealed"]
-pub(crate) fn ready_v4(frame: &mut Frame, header: &ipv4::Plain) -> Option<()> {
+pub(crate) fn ready<P: PlainHeader>(frame: &mut Frame, header: &P) -> Option<()> {
     let content_len = usize::from(header.total_len());
     // What is behind the trailer, the ICV overwrites.
     let tail = frame.reach(ethernet::HEADER_LEN + content_len)?;
-    *tail = InnerHeader::of_plain(header).trailer(esp::pad_len(content_len));
-    header.take_hop(frame.reach(ethernet::HEADER_LEN)?)
+    *tail = header.inner().trailer(esp::pad_len(content_len));
+    header.take_hop_of(frame.reach::<HEADER_LEN_MAX>(ethernet::HEADER_LEN)?)
 }
 
 /// What [`put_v4`] does to a packet that is still behind its link header, which makes room for another: it has that header. It
-/// is `READY` if [`ready_v4`] has made it so. `FRONT_LEN` is what [`front_len`] says, and `outer` the SA's.
+/// is `READY` if [`ready`] has made it so. `FRONT_LEN` is what [`front_len`] says, and `outer` the SA's.
 #[inline(always)]
-pub(crate) fn frame_v4<'f, const READY: bool, const FRONT_LEN: usize>(
+pub(crate) fn frame<'f, P: PlainHeader, const READY: bool, const FRONT_LEN: usize>(
     frame: &'f mut Frame,
-    header: &ipv4::Plain,
+    header: &P,
     hot: &Hot,
     outer: Outer<'_>,
     (sequence, iv): (u64, u64),
@@ -160,11 +161,11 @@ pub(crate) fn frame_v4<'f, const READY: bool, const FRONT_LEN: usize>(
     let bytes = frame.reframe(FRONT_LEN, ethernet::HEADER_LEN + total_len)?;
     let (link, rest) = bytes.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>()?;
     let (front, rest) = rest.split_first_chunk_mut::<FRONT_LEN>()?;
-    let inner = InnerHeader::of_plain(header);
+    let inner = header.inner();
     if !READY {
-        // As `ready_v4`, but in the frame that is made already: asked for its room again, a packet takes 15 instructions more.
+        // As `ready`, but in the frame that is made already: asked for its room again, a packet takes 15 instructions more.
         let (content, tail) = rest.split_at_mut_checked(content_len)?;
-        header.take_hop(content.first_chunk_mut()?)?;
+        header.take_hop_of(content)?;
         *tail.first_chunk_mut()? = inner.trailer(esp::pad_len(content_len));
     }
     let (front, prefix) = front.split_last_chunk_mut::<PREFIX_LEN>()?;
@@ -237,7 +238,7 @@ fn wrap(slot: &mut Slot<'_>, sa: &Sa, next_header: u8) -> Option<()> {
 }
 
 /// What the envelope takes over from the packet's own header.
-struct InnerHeader {
+pub(crate) struct InnerHeader {
     is_v6: bool,
     tos: u8,
     /// IPv6 is never fragmented by routers, which Linux maps to DF.
@@ -267,9 +268,16 @@ impl InnerHeader {
 
     /// Of a packet of IPv4.
     #[inline(always)]
-    fn of_plain(header: &ipv4::Plain) -> InnerHeader {
+    pub(crate) fn of_v4(header: &ipv4::Plain) -> InnerHeader {
         let (tos, dont_fragment) = (header.tos(), header.dont_fragment());
         InnerHeader { is_v6: false, tos, dont_fragment, flow_label: 0 }
+    }
+
+    /// Of a packet of IPv6.
+    #[inline(always)]
+    pub(crate) fn of_v6(header: &ipv6::Plain) -> InnerHeader {
+        let (tos, flow_label) = (header.traffic_class(), header.flow_label());
+        InnerHeader { is_v6: true, tos, dont_fragment: true, flow_label }
     }
 
     #[inline]

@@ -6,14 +6,16 @@
 //! is the tunnel's number and nothing else. Route metrics, the kernel's tables and multipath are
 //! resolved by control, which puts here what the kernel would choose.
 
+mod hops;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
 
 use crate::array::Array;
 use crate::prefix::Prefix;
-use crate::table::Table;
 use crate::trie::Trie;
 use crate::trie::many::SIDE_BY_SIDE;
+
+use hops::Hops;
 
 /// Destinations that are looked up together at most.
 pub(crate) const MANY: usize = SIDE_BY_SIDE;
@@ -84,19 +86,6 @@ impl Lead {
     pub(crate) fn code(self) -> Option<u32> {
         u32::try_from(self.0).ok()
     }
-}
-
-/// Next hops in one piece of memory, copied together: 5 KiB. A thousand of them are four pieces, which a
-/// look-up finds in one step.
-const HOPS: usize = 256;
-
-/// The next hops in use, each once.
-#[derive(Clone, Default)]
-struct Hops {
-    by_number: Vec<Arc<[Option<NextHop>; HOPS]>>,
-    /// The number of each, and how many routes have it.
-    numbers: Table<NextHop, (u32, u32)>,
-    free: Vec<u32>,
 }
 
 /// One routing table.
@@ -194,6 +183,11 @@ impl Fib {
         self.main.v4.lookup_many(destinations, codes);
     }
 
+    /// The same, all of them of IPv6.
+    pub(crate) fn codes_of_v6(&self, destinations: &[u128], codes: &mut [u32; MANY]) {
+        self.main.v6.lookup_many(destinations, codes);
+    }
+
     /// The tunnel of a code that [`codes_of`](Fib::codes_of) or [`code_in`](Fib::code_in) gave.
     #[inline]
     pub(crate) fn tunnel_of(code: u32) -> Option<u32> {
@@ -208,7 +202,7 @@ impl Fib {
 
     /// See [`Table::settle`].
     pub(crate) fn settle(&mut self) -> bool {
-        self.hops.numbers.settle()
+        self.hops.settle()
     }
 
     /// Adds a route to the main table, or replaces the one of its prefix, which is returned.
@@ -325,43 +319,6 @@ impl Fib {
             self.hops.leave(&hop);
         }
         Some(route)
-    }
-}
-
-impl Hops {
-    #[inline]
-    fn get(&self, number: u32) -> Option<NextHop> {
-        self.by_number.get(number as usize / HOPS)?[number as usize % HOPS]
-    }
-
-    fn set(&mut self, number: u32, hop: Option<NextHop>) {
-        let piece = number as usize / HOPS;
-        while self.by_number.len() <= piece {
-            self.by_number.push(Arc::new([None; HOPS]));
-        }
-        Arc::make_mut(&mut self.by_number[piece])[number as usize % HOPS] = hop;
-    }
-
-    fn take(&mut self, hop: NextHop) -> u32 {
-        if let Some(&(number, users)) = self.numbers.get(&hop) {
-            self.numbers.insert(hop, (number, users + 1));
-            return number;
-        }
-        let number = self.free.pop().unwrap_or(self.numbers.len() as u32);
-        self.set(number, Some(hop));
-        self.numbers.insert(hop, (number, 1));
-        number
-    }
-
-    fn leave(&mut self, hop: &NextHop) {
-        let Some(&(number, users)) = self.numbers.get(hop) else { return };
-        if users > 1 {
-            self.numbers.insert(*hop, (number, users - 1));
-        } else {
-            self.numbers.remove(hop);
-            self.set(number, None);
-            self.free.push(number);
-        }
     }
 }
 
@@ -564,7 +521,7 @@ mod tests {
                 routes.values().filter_map(hop).collect()
             };
             let used = twins.iter().flat_map(hops).collect::<std::collections::HashSet<_>>();
-            prop_assert_eq!(fib.hops.numbers.len(), used.len(), "next hops nobody has are let go");
+            prop_assert_eq!(fib.hops.len(), used.len(), "next hops nobody has are let go");
             versions.push((fib, twins));
             for (fib, twins) in &versions {
                 for (vrf, twin) in (0..).zip(twins) {

@@ -14,25 +14,23 @@
 //!
 //! A trail, and the lane, end with their version of the view: of what the view says, no answer is ever out of date. What packets
 //! themselves say, each is asked; whose the SA's words are, every turn. Whatever is out of the ordinary
-//! (limits that are near, VRFs, IPv6 inside of tunnels, packets that wait or are out with other workers) is left to the other
+//! (limits that are near, VRFs, extension headers, packets that wait or are out with other workers) is left to the other
 //! stages, and so is each packet that is to be dropped, but for what is not authentic or a replay.
 
 mod lane;
+mod like;
 mod opening;
 mod sealing;
 
-use std::net::IpAddr;
-
-use wire::flow::{self, Flow, Fragment};
-use wire::{ethernet, ipv4, protocol};
+use wire::flow::Flow;
+use wire::{ethernet, ipv4, ipv6};
 
 use crate::batch::{Batch, Slot, Turn};
-use crate::classify::is_local;
 use crate::encrypt::encrypt_data;
 use crate::envelope::{self, FRONT_V4_LEN, FRONT_V4_UDP_LEN, FRONT_V6_LEN};
-use crate::inspect::may_be_martians;
 use crate::parse;
-use crate::policy::{Fields, Words};
+use crate::plain::PlainHeader;
+use crate::prefix::Family;
 use crate::route::Way;
 use crate::sa::{Hot, Outer};
 use crate::spd::{DefaultAction, Lookup, Side};
@@ -42,7 +40,8 @@ use crate::view::View;
 /// What a worker knows of the packets before.
 #[derive(Default)]
 pub(crate) struct Trails {
-    sealed: Option<sealing::Trail>,
+    sealed: Option<sealing::Trail<ipv4::Plain>>,
+    sealed_v6: Option<sealing::Trail<ipv6::Plain>>,
     opened: Option<opening::Trail>,
     /// What may be sealed that follows nobody, and what may be opened.
     sealing: Option<lane::sealing::Lane>,
@@ -129,17 +128,82 @@ impl Trails {
         turn: &mut Turn<'_>,
     ) -> usize {
         let trail = self.sealed.as_ref();
-        let sealed = trail.map_or(0, |trail| trail.follow(slots, version, view, turn));
+        let mut sealed = trail.map_or(0, |trail| trail.follow(slots, version, view, turn));
+        if let Some(trail) = &self.sealed_v6 {
+            sealed += trail.follow(&mut slots[sealed..], version, view, turn);
+        }
         let slots = &mut slots[sealed..];
         let lane = self.sealing.as_mut();
         let passed = lane.map_or(0, |lane| lane.follow(slots, version, view, turn));
         // Two together may be the first of many.
-        if let [.., before, last] = &slots[..passed]
-            && let Some(trail) = sealing::Trail::of([before, last], version, view, turn)
-        {
-            self.sealed = Some(trail);
+        if let [.., before, last] = &slots[..passed] {
+            self.leave_sealed([before, last], version, view, turn);
         }
         sealed + passed
+    }
+
+    /// Whether there is a trail of sealed packets of a family.
+    fn knows_sealed(&self, family: Family, version: u64) -> bool {
+        match family {
+            Family::V4 => self.sealed.as_ref().is_some_and(|trail| trail.is_of(version)),
+            Family::V6 => self.sealed_v6.as_ref().is_some_and(|trail| trail.is_of(version)),
+        }
+    }
+
+    /// Trails of two packets that the stages sealed or opened, if others may follow them.
+    fn leave_trails(
+        &mut self,
+        pair: [&Slot<'_>; 2],
+        followed: &Followed,
+        version: u64,
+        view: &View,
+        turn: &mut Turn<'_>,
+    ) {
+        if followed.sealed == 0 || !self.knows_sealed(Family::of(pair[1].flow.src), version) {
+            self.leave_sealed(pair, version, view, turn);
+        }
+        self.leave_opened(pair, followed.opened != 0, version, view, turn);
+    }
+
+    /// A trail of two packets, if others may follow them.
+    fn leave_sealed(
+        &mut self,
+        pair: [&Slot<'_>; 2],
+        version: u64,
+        view: &View,
+        turn: &mut Turn<'_>,
+    ) {
+        match Family::of(pair[1].flow.src) {
+            Family::V4 => {
+                self.sealed = sealing::Trail::of(pair, version, view, turn).or(self.sealed.take());
+            }
+            Family::V6 => {
+                let trail = sealing::Trail::of(pair, version, view, turn);
+                self.sealed_v6 = trail.or(self.sealed_v6.take());
+            }
+        }
+    }
+
+    /// The same of packets that were opened; what is there has its place as long as it is of use, but learns of the other family
+    /// inside.
+    fn leave_opened(
+        &mut self,
+        pair: [&Slot<'_>; 2],
+        is_of_use: bool,
+        version: u64,
+        view: &View,
+        turn: &mut Turn<'_>,
+    ) {
+        let family = Family::of(pair[1].flow.src);
+        if self.opened.as_ref().is_some_and(|trail| trail.keeps_place(family, is_of_use, version)) {
+            return;
+        }
+        let Some(trail) = opening::Trail::of(pair, version, view, turn) else { return };
+        self.opened = Some(match self.opened.take() {
+            Some(before) if before.is_beside(&trail) => trail.with(before),
+            Some(before) if is_of_use => before,
+            _ => trail,
+        });
     }
 
     /// Opens those of the first packets that follow, and those behind them that the lane takes: how many, and how many behind
@@ -161,18 +225,10 @@ impl Trails {
         let slots = &mut slots[opened..];
         let (passed, parked) = lane.follow(slots, version, view, turn);
         // Two together may be the first of many.
-        if let [.., before, last] = &slots[..passed]
-            && self.may_leave_trail(version)
-            && let Some(trail) = opening::Trail::of([before, last], version, view, turn)
-        {
-            self.opened = Some(trail);
+        if let [.., before, last] = &slots[..passed] {
+            self.leave_opened([before, last], false, version, view, turn);
         }
         (opened + passed, parked)
-    }
-
-    /// Whether a trail of opened packets may take the place of the one that is there, if one is.
-    fn may_leave_trail(&self, version: u64) -> bool {
-        !self.opened.as_ref().is_some_and(|trail| trail.hours.are_paused(version))
     }
 
     /// Takes note of what became of a batch, where none of it followed.
@@ -202,16 +258,11 @@ impl Trails {
             {
                 self.opening = Some(lane);
             }
-            if followed.sealed == 0
-                && let Some(trail) = sealing::Trail::of(pair, version, view, turn)
-            {
-                self.sealed = Some(trail);
-            }
-            if followed.opened == 0
-                && self.may_leave_trail(version)
-                && let Some(trail) = opening::Trail::of(pair, version, view, turn)
-            {
-                self.opened = Some(trail);
+            self.leave_trails(pair, followed, version, view, turn);
+            // Two of one SA may be of two families.
+            let [before, last] = pair;
+            if Family::of(before.flow.src) != Family::of(last.flow.src) {
+                self.leave_trails([last, before], followed, version, view, turn);
             }
         }
     }
@@ -260,107 +311,18 @@ impl Hours {
     }
 }
 
-/// What packets have in common that follow each other, and where they leave.
-struct Like {
-    /// The port that they come in by, and its address as bits.
-    ingress: u16,
-    mac: u64,
-    /// Those bits of a flow that policies and routes look at, and what they are.
-    mask: Words,
-    flow: Words,
-    /// The same as they stand in a header.
-    mask_ends: [u64; 2],
-    ends: [u64; 2],
-    /// The mask looks at where addresses begin, so that one is a martian as little as another.
-    knows_beginnings: bool,
-    way: Way,
-}
-
-/// The destination that is known not to be of this host.
-#[derive(Default)]
-struct Known(Option<u32>);
-
-impl Like {
-    /// What a packet has in common with others; `None` if it is of a kind that none follows.
-    fn of(slot: &Slot<'_>, mask: Words, way: Way, view: &View) -> Option<Like> {
-        if !slot.flow.src.is_ipv4() || slot.flow.fragment != Fragment::Whole {
-            return None;
-        }
-        let (ingress, mac) = (slot.ingress, parse::mac_bits(slot, view));
-        let flow = words(&slot.flow).under(mask);
-        let (mask_ends, ends) = (mask.ends(), flow.ends());
-        let knows_beginnings = mask.has_beginnings() && !may_be_martians(&slot.flow);
-        Some(Like { ingress, mac, mask, flow, mask_ends, ends, knows_beginnings, way })
-    }
-
-    /// The header of a packet as it came in, if it is plain and came by the port.
-    #[inline(always)]
-    fn outer(&self, slot: &Slot<'_>) -> Option<ipv4::Plain> {
-        if slot.ingress != self.ingress {
-            return None;
-        }
-        parse::plain_header(&slot.frame, self.mac)
-    }
-
-    /// Whether a packet that is to be forwarded follows.
-    #[inline(always)]
-    fn admits(&self, header: &ipv4::Plain, known: &mut Known, view: &View) -> bool {
-        if header.protocol() == protocol::ESP {
-            return self.admits_flow(flow::of_plain_v4(header), known, view);
-        }
-        let ([second, third], [mask_second, mask_third]) = (header.ends(), self.mask_ends);
-        let differ = (second ^ self.ends[0]) & mask_second | (third ^ self.ends[1]) & mask_third;
-        differ == 0
-            && header.ttl() > 1
-            && (self.knows_beginnings || !may_be_martians(&flow::of_plain_v4(header)))
-            && !known.is_for_host(header.destination().to_bits(), view)
-    }
-
-    /// The same of one that has no ports where others have them.
-    #[cold]
-    fn admits_flow(&self, flow: Flow, known: &mut Known, view: &View) -> bool {
-        let words = words(&flow);
-        self.mask.agree(self.flow, words)
-            && flow.ttl > 1
-            && !may_be_martians(&flow)
-            && !known.is_for_host(words.destination(), view)
-    }
-}
-
-impl Known {
-    /// Whether packets to a destination are this host's.
-    #[inline(always)]
-    fn is_for_host(&mut self, destination: u32, view: &View) -> bool {
-        // Most are for the address that the one before was for.
-        if self.0 != Some(destination) {
-            let address = IpAddr::V4(destination.into());
-            if view.local.may_contain(&address) && is_for_host(destination, view) {
-                return true;
-            }
-            self.0 = Some(destination);
-        }
-        false
-    }
-}
-
-/// By value, and out of line: a flow that a reference leads to would be written to memory for each packet.
-#[inline(never)]
-fn is_for_host(destination: u32, view: &View) -> bool {
-    is_local(&IpAddr::V4(destination.into()), view)
-}
-
 /// Whether no policy of a side says anything of a flow, and so it may pass.
 fn accepts_all(side: &Side<'_>, flow: &Flow) -> bool {
     let found = || side.spd().lookup(side.direction(), flow);
     side.is_silent() || matches!(found(), Lookup::Default(DefaultAction::Accept))
 }
 
-/// Seals a packet that is still as it came, or [ready](envelope::ready_v4), and says where it leaves. `None` if there is no room for what
+/// Seals a packet that is still as it came, or [ready](envelope::ready), and says where it leaves. `None` if there is no room for what
 /// goes around it: then it is not encrypted, and must not leave. Its SA is a [simple](crate::sa::Traits::is_simple) tunnel, with that
 /// outer header if it is [usual](Hot::usual_outer).
 #[inline(always)]
 #[must_use = "a packet that was not encrypted must not leave"]
-fn seal<const READY: bool>(
+fn seal<P: PlainHeader, const READY: bool>(
     slot: &mut Slot<'_>,
     hot: &Hot,
     usual_outer: Option<&ipv4::Template>,
@@ -368,14 +330,14 @@ fn seal<const READY: bool>(
     way: &Way,
 ) -> Option<()> {
     match usual_outer.map(Outer::V4) {
-        Some(outer) => seal_behind::<READY, FRONT_V4_LEN>(slot, hot, outer, numbers, way),
-        None => seal_other::<READY>(slot, hot, numbers, way),
+        Some(outer) => seal_behind::<P, READY, FRONT_V4_LEN>(slot, hot, outer, numbers, way),
+        None => seal_other::<P, READY>(slot, hot, numbers, way),
     }
 }
 
 /// Out of line, so that nothing of it takes registers from what most packets are.
 #[inline(never)]
-fn seal_other<const READY: bool>(
+fn seal_other<P: PlainHeader, const READY: bool>(
     slot: &mut Slot<'_>,
     hot: &Hot,
     numbers: (u64, u64),
@@ -383,31 +345,28 @@ fn seal_other<const READY: bool>(
 ) -> Option<()> {
     match hot.outer() {
         outer @ Outer::V4(_) => {
-            seal_behind::<READY, FRONT_V4_UDP_LEN>(slot, hot, outer, numbers, way)
+            seal_behind::<P, READY, FRONT_V4_UDP_LEN>(slot, hot, outer, numbers, way)
         }
-        outer @ Outer::V6(_) => seal_behind::<READY, FRONT_V6_LEN>(slot, hot, outer, numbers, way),
+        outer @ Outer::V6(_) => {
+            seal_behind::<P, READY, FRONT_V6_LEN>(slot, hot, outer, numbers, way)
+        }
     }
 }
 
 #[inline(always)]
-fn seal_behind<const READY: bool, const FRONT_LEN: usize>(
+fn seal_behind<P: PlainHeader, const READY: bool, const FRONT_LEN: usize>(
     slot: &mut Slot<'_>,
     hot: &Hot,
     outer: Outer<'_>,
     numbers: (u64, u64),
     way: &Way,
 ) -> Option<()> {
-    let header = parse::reread(&slot.frame, ethernet::HEADER_LEN)?;
+    let header: P = parse::reread(&slot.frame, ethernet::HEADER_LEN)?;
     let frame = &mut slot.frame;
-    let frame = envelope::frame_v4::<READY, FRONT_LEN>(frame, &header, hot, outer, numbers)?;
+    let frame = envelope::frame::<P, READY, FRONT_LEN>(frame, &header, hot, outer, numbers)?;
     way.write(frame.link);
     encrypt_data(hot, numbers, frame.enveloped);
     slot.egress = Some(way.port());
     slot.decide(Verdict::Sealed);
     Some(())
-}
-
-#[inline(always)]
-fn words(flow: &Flow) -> Words {
-    Words::of(&Fields::of(flow, 0))
 }

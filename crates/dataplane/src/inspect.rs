@@ -15,7 +15,6 @@ mod twin;
 mod way_back;
 
 use std::net::IpAddr;
-use std::sync::atomic::Ordering::Relaxed;
 
 use wire::flow::{Flow, Fragment};
 
@@ -340,7 +339,7 @@ fn check_selector(flow: &Flow, selector: &Selector) -> Result<(), Verdict> {
 /// found goes on being so.
 #[inline(always)]
 pub(crate) fn is_welcome(policy: &Policy, sa: &Sa) -> bool {
-    sa.hot().welcomed_by.load(Relaxed) == policy.id() || becomes_welcome(policy, sa)
+    sa.hot().is_welcomed_by(policy.id()) || becomes_welcome(policy, sa)
 }
 
 #[cold]
@@ -350,7 +349,7 @@ fn becomes_welcome(policy: &Policy, sa: &Sa) -> bool {
     let welcome =
         template.accepts(sa) || sa.hot().traits.mode() == Mode::Transport && template.optional;
     if welcome {
-        sa.hot().welcomed_by.store(policy.id(), Relaxed);
+        sa.hot().welcome_by(policy.id());
     }
     welcome
 }
@@ -417,15 +416,14 @@ fn check_closely(flow: &Flow) -> Result<(), Verdict> {
 /// Whether an address begins as a martian's does; nearly none does.
 #[inline]
 fn may_be_martian(address: IpAddr) -> bool {
-    let first = match address {
-        IpAddr::V4(v4) => v4.octets()[0],
-        // Those of IPv6 begin with 0, fe or ff, all of which are among those of IPv4.
-        IpAddr::V6(v6) => v6.octets()[0],
-    };
-    MARTIAN_BEGINNINGS[usize::from(first)]
+    match address {
+        IpAddr::V4(v4) => MARTIAN_BEGINNINGS[usize::from(v4.octets()[0])],
+        // 0, fe, and ff.
+        IpAddr::V6(v6) => v6.octets()[0].wrapping_add(2) <= 2,
+    }
 }
 
-/// For each first octet: 0, 127, 169, and 224 and up. Bytes and not bits, as every packet asks twice.
+/// For each first octet of IPv4: 0, 127, 169, and 224 and up. Bytes and not bits, as every packet asks twice.
 static MARTIAN_BEGINNINGS: [bool; 256] = {
     let mut beginnings = [false; 256];
     let mut first = 0;
@@ -470,5 +468,8 @@ mod tests {
         }
         let few = [[10, 0, 0, 1], [192, 0, 2, 1], [198, 18, 0, 1], [100, 64, 0, 1]];
         assert!(few.iter().all(|octets| !may_be_martian(IpAddr::from(*octets))));
+        for few in ["2001:db8::1", "fd00::1", "7f00::1"].map(|text| text.parse().unwrap()) {
+            assert!(!may_be_martian(few), "{few}");
+        }
     }
 }

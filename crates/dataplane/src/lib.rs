@@ -41,6 +41,7 @@ mod keys;
 mod open;
 mod pages;
 mod parse;
+mod plain;
 mod punt;
 mod receive;
 mod route;

@@ -14,6 +14,7 @@ use xsk::Frame;
 use crate::batch::{Batch, Slot};
 use crate::encapsulation::PortSet;
 use crate::encrypt::OVERHEAD_LEN;
+use crate::plain::PlainHeader;
 use crate::verdict::Verdict;
 use crate::view::View;
 
@@ -82,19 +83,40 @@ pub(crate) fn parse(batch: &mut Batch<'_>, view: &View) {
 /// for us without a tag. `None` for any other, good or bad.
 #[inline(always)]
 pub(crate) fn plain(frame: &Frame, mac: u64) -> Option<Flow> {
-    plain_header(frame, mac).map(|header| flow::of_plain_v4(&header))
+    plain_header::<ipv4::Plain>(frame, mac).map(|header| header.flow())
 }
 
-/// The header of such a packet.
+/// The same of any family.
+#[inline(never)]
+pub(crate) fn plain_of_any(frame: &Frame, mac: u64) -> Option<Flow> {
+    plain(frame, mac).or_else(|| Some(plain_header::<ipv6::Plain>(frame, mac)?.flow()))
+}
+
+/// Whether what begins at so many bytes of a frame, which was found to be a packet before, is of IPv6.
 #[inline(always)]
-pub(crate) fn plain_header(frame: &Frame, mac: u64) -> Option<ipv4::Plain> {
-    flow::plain_header_v4(behind_link(frame, mac, EtherType::IPV4)?)
+pub(crate) fn is_v6(frame: &Frame, at: usize) -> bool {
+    frame.bytes().get(at).is_some_and(|first| first >> 4 != 4)
+}
+
+/// The summary of a packet whose header begins at so many bytes of a frame, and was found to be plain before.
+#[inline(never)]
+pub(crate) fn flow_again(frame: &Frame, at: usize) -> Option<Flow> {
+    match is_v6(frame, at) {
+        false => reread::<ipv4::Plain>(frame, at).map(|header| header.flow()),
+        true => reread::<ipv6::Plain>(frame, at).map(|header| header.flow()),
+    }
+}
+
+/// The header of such a packet, or of one of IPv6.
+#[inline(always)]
+pub(crate) fn plain_header<P: PlainHeader>(frame: &Frame, mac: u64) -> Option<P> {
+    P::read(behind_link(frame, mac, P::ETHERTYPE)?)
 }
 
 /// The header that begins at so many bytes of a frame, which was found to be plain before.
 #[inline(always)]
-pub(crate) fn reread(frame: &Frame, at: usize) -> Option<ipv4::Plain> {
-    frame.bytes().get(at..)?.first_chunk().map(ipv4::Plain::reread)
+pub(crate) fn reread<P: PlainHeader>(frame: &Frame, at: usize) -> Option<P> {
+    P::reread(frame.bytes().get(at..)?)
 }
 
 /// Bytes of a link header, and of a plain header behind it.

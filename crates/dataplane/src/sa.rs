@@ -16,6 +16,7 @@ mod rare;
 mod settings;
 mod successor;
 mod traits;
+mod welcome;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -93,9 +94,8 @@ pub(crate) struct Hot {
     pub(crate) copied_tos: u8,
     /// The expanded key.
     pub(crate) key: SharedKey,
-    /// The policy that was last found to ask for this SA, by [`Policy::id`](crate::policy::Policy), or the
-    /// row of its tunnel, by [`Tunnels::id`](crate::tunnel::Tunnels).
-    pub(crate) welcomed_by: AtomicU64,
+    /// What was last found to let in what comes through this SA.
+    welcomed_by: AtomicU64,
     /// Which IVs its next numbers have.
     block: BlockCopy,
     pub(crate) salt: [u8; 4],
@@ -109,7 +109,9 @@ pub(crate) struct Hot {
     v6: ipv6::Template,
     /// The ports of UDP behind it, if there is UDP.
     udp: UdpEncapsulation,
-    room: [u64; 2],
+    /// What was found to let it in before that: one and the other may be of the two families inside.
+    welcomed_before_by: AtomicU64,
+    room: u64,
 }
 
 /// A security association, in three lines when it is counted (`Arc`). 100 000 of them are kept: what is not in
@@ -232,6 +234,7 @@ impl Sa {
             copied_tos: ecn::copied(&config.flags),
             key: config.key,
             welcomed_by: AtomicU64::new(0),
+            welcomed_before_by: AtomicU64::new(0),
             block: BlockCopy::empty(),
             salt: config.salt,
             spi: config.spi,
@@ -239,7 +242,7 @@ impl Sa {
             v4: ipv4::Template::new(source.0, destination.0, protocol, OUTER_TTL),
             v6: ipv6::Template::new(source.1, destination.1, protocol, OUTER_TTL),
             udp: config.encapsulation.unwrap_or(UdpEncapsulation::NONE),
-            room: [0; 2],
+            room: 0,
         };
         let is_rare = rare.has_limits() || hot.carries == Carries::Selected;
         let rare = is_rare.then(|| Box::new(rare));

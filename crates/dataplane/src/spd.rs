@@ -21,11 +21,11 @@ use std::sync::Arc;
 use wire::flow::{Flow, Fragment};
 
 use self::changes::Changes;
-pub(crate) use self::many::{Asked, Many, Question};
+pub(crate) use self::many::{Asked, Many, ManyV6, Question};
 use self::numbers::Numbers;
 use self::space::Space;
 use self::tag::Tag;
-use crate::policy::{Address, Direction, Fields, Policy, PolicyConfig, Shape, Words};
+use crate::policy::{Address, Direction, Fields, Policy, PolicyConfig, Shape};
 use crate::prefix::Family;
 
 /// What happens where no policy matches.
@@ -113,6 +113,12 @@ impl<'a> Side<'a> {
         Many::of(self.v4, self.default)
     }
 
+    /// Those for whole packets of IPv6, if there are any or not.
+    #[inline]
+    pub(crate) fn many_v6(&self) -> ManyV6<'a> {
+        ManyV6::of(self.v6, self.default)
+    }
+
     /// Whether the policies say of one flow what they say of another of the same tunnel: the two differ in
     /// nothing that any of them looks at.
     #[inline]
@@ -128,8 +134,13 @@ impl<'a> Side<'a> {
     }
 
     /// Every bit that policies outside of route mode look at in flows of IPv4.
-    pub(crate) fn seen_v4(&self) -> Words {
-        Words::of(self.v4.seen())
+    pub(crate) fn seen_v4(&self) -> &'a Fields<u32> {
+        self.v4.seen()
+    }
+
+    /// The same in flows of IPv6.
+    pub(crate) fn seen_v6(&self) -> &'a Fields<u128> {
+        self.v6.seen()
     }
 
     /// Asks for the memory that a look-up will mostly read, and returns what [`presume`](Side::presume) and

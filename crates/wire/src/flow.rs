@@ -46,7 +46,7 @@ use core::net::IpAddr;
 
 use crate::ipv6_ext::Chain;
 pub use crate::malformed::Malformed;
-use crate::{Overlay, ipv4, ipv6, protocol};
+use crate::{ipv4, ipv6, protocol};
 
 /// Which part of a packet the bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -153,15 +153,6 @@ const fn is_plain(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::UDP | protocol::ESP)
 }
 
-/// The ports of a plain protocol.
-#[inline]
-const fn plain_ports(protocol: u8, [a, b, c, d]: [u8; 4]) -> (u16, u16) {
-    match protocol {
-        protocol::ESP => (0, 0),
-        _ => (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])),
-    }
-}
-
 /// The summary of a sound IPv4 packet without options that is no fragment; `None` for any other.
 #[inline(always)]
 pub fn plain_v4(l3: &[u8]) -> Option<Flow> {
@@ -209,25 +200,33 @@ pub fn of_plain_v4(header: &ipv4::Plain) -> Flow {
     }
 }
 
-/// The summary of a sound IPv6 packet without extension headers.
+/// The summary of a sound IPv6 packet without extension headers; `None` for any other.
 #[inline(always)]
-fn plain_v6(l3: &[u8]) -> Option<Flow> {
+pub fn plain_v6(l3: &[u8]) -> Option<Flow> {
+    plain_header_v6(l3).map(|header| of_plain_v6(&header))
+}
+
+/// The header of a packet that [`plain_v6`] summarises.
+#[inline(always)]
+pub fn plain_header_v6(l3: &[u8]) -> Option<ipv6::Plain> {
     const PAYLOAD_LEN_MAX: u16 = u16::MAX - ipv6::HEADER_LEN as u16;
-    let (header, rest) = ipv6::Header::over(l3).ok()?;
-    let ports = rest.first_chunk()?;
+    let header = ipv6::Plain::read(l3.first_chunk()?)?;
     let payload_len = header.payload_len();
-    let is_sound = header.version() == 6
-        && is_plain(header.next_header())
+    let is_sound = is_plain(header.next_header())
         && (4..=PAYLOAD_LEN_MAX).contains(&payload_len)
-        && usize::from(payload_len) <= rest.len();
-    if !is_sound {
-        return None;
-    }
-    let (src_port, dst_port) = plain_ports(header.next_header(), *ports);
-    Some(Flow {
+        && usize::from(payload_len) <= l3.len() - ipv6::HEADER_LEN;
+    is_sound.then_some(header)
+}
+
+/// The summary of a packet with such a header.
+#[inline(always)]
+pub fn of_plain_v6(header: &ipv6::Plain) -> Flow {
+    let (protocol, payload_len) = (header.next_header(), header.payload_len());
+    let (src_port, dst_port) = if protocol == protocol::ESP { (0, 0) } else { header.ports() };
+    Flow {
         src: IpAddr::V6(header.source()),
         dst: IpAddr::V6(header.destination()),
-        protocol: header.next_header(),
+        protocol,
         src_port,
         dst_port,
         ttl: header.hop_limit(),
@@ -236,7 +235,7 @@ fn plain_v6(l3: &[u8]) -> Option<Flow> {
         total_len: ipv6::HEADER_LEN as u16 + payload_len,
         fragment: Fragment::Whole,
         has_options: false,
-    })
+    }
 }
 
 /// Every packet, step by step. Out of line, so that what it keeps in registers costs the plain
@@ -389,6 +388,7 @@ fn gre_key(transport: &[u8]) -> Option<(u16, u16)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Overlay;
 
     use crate::ipv6_ext;
     use core::net::{Ipv4Addr, Ipv6Addr};

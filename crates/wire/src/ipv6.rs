@@ -1,12 +1,16 @@
 //! IPv6 (RFC 8200): the fixed header. Extension headers are in [`ipv6_ext`](crate::ipv6_ext).
 //! Jumbograms (RFC 2675) are not supported.
 
+mod plain;
+
 use core::net::Ipv6Addr;
 
 use zerocopy::byteorder::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Malformed, Overlay};
+
+pub use plain::Plain;
 
 /// Length in bytes of the fixed header.
 pub const HEADER_LEN: usize = 40;
@@ -244,6 +248,36 @@ mod tests {
         #[test]
         fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             let _ = Packet::parse(&bytes);
+        }
+
+        #[test]
+        fn plain_headers_are_what_they_are_field_by_field(mut bytes: [u8; Plain::LEN]) {
+            prop_assert_eq!(Plain::read(&bytes).is_some(), bytes[0] >> 4 == 6);
+            bytes[0] = 0x60 | bytes[0] & 0xf;
+            let (plain, again) = (Plain::read(&bytes).unwrap(), Plain::reread(&bytes));
+            prop_assert_eq!(plain.ends(), again.ends());
+            let (header, carried) = Header::over(&bytes).unwrap();
+            prop_assert_eq!(plain.traffic_class(), header.traffic_class());
+            prop_assert_eq!(plain.flow_label(), header.flow_label());
+            prop_assert_eq!(plain.payload_len(), header.payload_len());
+            prop_assert_eq!(plain.next_header(), header.next_header());
+            prop_assert_eq!(plain.hop_limit(), header.hop_limit());
+            prop_assert_eq!(plain.source(), header.source());
+            prop_assert_eq!(plain.destination(), header.destination());
+            let ports = u32::from_be_bytes(carried.try_into().unwrap());
+            let (source_port, destination_port) = plain.ports();
+            let pair = u32::from(source_port) << 16 | u32::from(destination_port);
+            prop_assert_eq!(pair, ports);
+            let mask = Plain::ends_of(u8::MAX, u128::MAX, u128::MAX, u32::MAX);
+            let [source, destination] = [header.source(), header.destination()].map(u128::from);
+            let ends = Plain::ends_of(header.next_header(), source, destination, ports);
+            let own = plain.ends();
+            prop_assert_eq!(std::array::from_fn(|at| own[at] & mask[at]), ends);
+            let mut forwarded = bytes;
+            let has_hops = decrement_hop_limit(&mut forwarded);
+            let taken = plain.take_hop(bytes.first_chunk_mut().unwrap());
+            prop_assert_eq!(taken.is_some(), has_hops);
+            prop_assert_eq!(bytes, forwarded);
         }
 
         #[test]

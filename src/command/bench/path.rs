@@ -69,7 +69,8 @@ struct Asked {
     /// port, and one that drops the rest), policy-uncached (of eight shapes, each packet of a new flow), policy-cached
     /// (behind policies of many shapes, flows are remembered), policy-changing (the same, a policy changed every
     /// millisecond), policy-limited (SAs that have limits in packets and bytes, far away), policy-udp (ESP in UDP, as
-    /// through NATs), policy-over-v6 (tunnels over IPv6), p2p and p2mp (route mode), plain (there is none)
+    /// through NATs), policy-over-v6 (tunnels over IPv6), policy-v6 (IPv6 inside), policy-dual (both families inside, in
+    /// turns), p2p and p2mp (route mode), plain (there is none)
     #[arg(long, value_delimiter = ',', default_value = "policy", value_parser = selection)]
     selections: Vec<Selection>,
     /// In which order packets use the tunnels: random, turns (one after the other, as packet generators

@@ -4,6 +4,8 @@
 //! is asked, in the same order, only what it takes to be sure that it is not. A lane takes the first packets of a batch and
 //! ends at the first one of which anything is out of the ordinary: that, and what is behind it, take the stages.
 
+mod addresses;
+mod group;
 mod inquiry;
 pub(super) mod opening;
 pub(super) mod sealing;

@@ -11,9 +11,10 @@
 use std::net::IpAddr;
 
 use wire::esp::ESP_HEADER_LEN;
-use wire::{ethernet, flow};
+use wire::{ethernet, ipv4, ipv6};
 
-use super::{Hours, Known, Like, accepts_all};
+use super::like::{Entry, Known, Like};
+use super::{Hours, accepts_all};
 use crate::batch::{Slot, Turn, is_same};
 use crate::content;
 use crate::cpu::LINE;
@@ -23,7 +24,8 @@ use crate::fib::Route;
 use crate::inspect::{Back, Standing, do_routes_decide_alone, is_welcome};
 use crate::open::refusal;
 use crate::parse::{self, PlainEsp};
-use crate::policy::{Direction, Kind, Policy, Words};
+use crate::plain::PlainHeader;
+use crate::policy::{Direction, Fields, Kind, Policy};
 use crate::prefix::Family;
 use crate::replay::run::Run;
 use crate::route::way_of;
@@ -35,14 +37,21 @@ use crate::vrfs::MAIN;
 
 /// What became of the packets before.
 pub(super) struct Trail {
-    /// What those have in common with them that are to follow, once they are opened.
-    like: Like,
+    entry: Entry,
     /// What their SA is called, and whether they come in UDP.
     spi: u32,
     destination: IpAddr,
     in_udp: bool,
-    by: By,
+    /// What those of a family have in common with them that are to follow, once they are opened.
+    v4: Option<Inner<ipv4::Plain>>,
+    v6: Option<Inner<ipv6::Plain>>,
     pub(super) hours: Hours,
+}
+
+/// What was inside, of one family.
+struct Inner<P: PlainHeader> {
+    like: Like<P>,
+    by: By,
 }
 
 /// By whose word they come in.
@@ -60,19 +69,14 @@ enum By {
 /// none has stayed there, and what the cipher begins with is in their headers.
 const AHEAD: usize = 2;
 
-/// Who opens the packets of a trail in this turn.
-struct Opener<'v> {
-    sa: &'v Sa,
-    policy: Option<&'v Policy>,
-}
+/// Who counts what comes in, if a policy does.
+type Counting<'v> = Option<&'v Policy>;
 
 /// Whether a packet in UDP comes from elsewhere than its SA says. Out of line, as most are not in UDP.
 #[inline(never)]
 pub(super) fn has_moved(slot: &Slot<'_>, sa: &Sa) -> bool {
-    parse::reread(&slot.frame, ethernet::HEADER_LEN).is_none_or(|outer| {
-        let (port, _) = outer.ports();
-        sa.has_moved(outer.source().into(), port)
-    })
+    let outer = parse::reread::<ipv4::Plain>(&slot.frame, ethernet::HEADER_LEN);
+    outer.is_none_or(|outer| sa.has_moved(outer.source().into(), outer.ports().0))
 }
 
 /// Whether an SA's packets are of the kind that may follow.
@@ -94,33 +98,42 @@ impl Trail {
         if !is_simple || !accepts_all(&out, &last.flow) {
             return None;
         }
-        let (code, block) = view.fib.block_in(MAIN, last.flow.dst);
-        let Some(Route::Via(hop)) = view.fib.route_of(code) else { return None };
-        // Without a router between, each destination has a link address of its own.
-        let bits = if hop.gateway.is_some() { block } else { u32::BITS };
-        let forward = view.spd.side(Direction::Forward);
-        let seen = out.seen_v4().with(forward.seen_v4());
-        let mut mask = seen.with(Words::of_destination(bits));
-        let by = match sa.hot().if_id {
-            0 => match view.spd.lookup_numbered(Direction::Forward, &last.flow) {
-                (Lookup::Policy(_), number) => By::Policy(number?),
-                _ => return None,
-            },
-            _ if do_routes_decide_alone(view) => {
-                let (code, block) = view.fib.block_in(MAIN, last.flow.src);
-                if !Back::by(&[code], view).leads_into(0, sa, view) {
-                    return None;
-                }
-                mask = mask.with(Words::of_source(block));
-                By::Route
-            }
-            _ => By::Standing,
+        let (v4, v6) = match Family::of(last.flow.src) {
+            Family::V4 => (Some(Inner::of(last, sa, view, turn)?), None),
+            Family::V6 => (None, Some(Inner::of(last, sa, view, turn)?)),
         };
-        let like = Like::of(last, mask, way_of(last, view, turn)?, view)?;
+        let (entry, hours) = (Entry::of(last, view), Hours::of(version));
         let (spi, destination) = (sa.hot().spi, sa.destination());
-        let (in_udp, hours) = (sa.hot().traits.is_encapsulated(), Hours::of(version));
-        let trail = Trail { like, spi, destination, in_udp, by, hours };
-        trail.opener(view, turn).is_some_and(|opener| is_same(Some(opener.sa), sa)).then_some(trail)
+        let in_udp = sa.hot().traits.is_encapsulated();
+        let trail = Trail { entry, spi, destination, in_udp, v4, v6, hours };
+        is_same(trail.sa(view), sa).then_some(trail)
+    }
+
+    /// Whether none takes its place that packets with a family inside leave: it says itself, in this version of the view, which of
+    /// them follow, and is of use or pauses.
+    pub(super) fn keeps_place(&self, family: Family, is_of_use: bool, version: u64) -> bool {
+        let knows = match family {
+            Family::V4 => self.v4.is_some(),
+            Family::V6 => self.v6.is_some(),
+        };
+        knows && self.hours.are_of(version) && (is_of_use || self.hours.are_paused(version))
+    }
+
+    /// Whether it is of packets of the same SA as another.
+    pub(super) fn is_beside(&self, other: &Trail) -> bool {
+        self.hours.are_of(other.hours.version)
+            && (self.spi, self.destination) == (other.spi, other.destination)
+            && self.entry.ingress == other.entry.ingress
+    }
+
+    /// With what another that is [beside](Trail::is_beside) says of the family of which it says nothing itself.
+    pub(super) fn with(self, other: Trail) -> Trail {
+        Trail { v4: self.v4.or(other.v4), v6: self.v6.or(other.v6), ..self }
+    }
+
+    /// The SA of its packets.
+    fn sa<'v>(&self, view: &'v View) -> Option<&'v Sa> {
+        view.sad.get(self.spi, self.destination).filter(|sa| is_plain(sa)).map(|sa| &**sa)
     }
 
     /// Opens those of the first packets that follow: how many, and how many behind them are to be parked.
@@ -136,14 +149,27 @@ impl Trail {
         if !leads || !self.hours.open(version) {
             return (0, 0);
         }
-        let Some(opener) = self.opener(view, turn) else { return (0, 0) };
-        let sa = opener.sa;
-        if sa.free_access(turn) != Some(true) {
+        let Some(sa) = self.sa(view) else { return (0, 0) };
+        let v4 = self.v4.as_ref().and_then(|inner| Some((inner, inner.counting(sa, view, turn)?)));
+        let v6 = self.v6.as_ref().and_then(|inner| Some((inner, inner.counting(sa, view, turn)?)));
+        if v4.is_none() && v6.is_none() || sa.free_access(turn) != Some(true) {
             return (0, 0);
         }
         let decrypted = self.decrypt(slots, sa, view);
         let slots = &mut slots[..decrypted];
-        let looked = self.let_in(slots, &opener, view, turn);
+        let mut looked = 0;
+        loop {
+            let before = looked;
+            if let Some((inner, counting)) = v4 {
+                looked += inner.let_in(&mut slots[looked..], sa, counting, view, turn);
+            }
+            if let Some((inner, counting)) = v6 {
+                looked += inner.let_in(&mut slots[looked..], sa, counting, view, turn);
+            }
+            if looked == before || looked == slots.len() {
+                break;
+            }
+        }
         let others = &mut slots[looked..];
         others.iter_mut().for_each(|slot| park(slot, sa));
         if looked < others.len() {
@@ -152,34 +178,13 @@ impl Trail {
         (looked, others.len())
     }
 
-    /// Who opens in this turn, if what comes through the SA is still welcome.
-    #[inline]
-    fn opener<'v>(&self, view: &'v View, turn: &Turn<'_>) -> Option<Opener<'v>> {
-        let sa = view.sad.get(self.spi, self.destination).filter(|sa| is_plain(sa))?;
-        let policy = match self.by {
-            By::Policy(number) => match view.spd.numbered(number, Direction::Forward) {
-                Lookup::Policy(policy)
-                    if policy.kind() == Kind::Protect && is_welcome(policy, sa) =>
-                {
-                    Some(policy)
-                }
-                _ => return None,
-            },
-            By::Standing if Standing::of(view, turn).lets_in(sa, Family::V4) => None,
-            By::Standing => return None,
-            // Of this version of the view that was found out.
-            By::Route => None,
-        };
-        Some(Opener { sa, policy })
-    }
-
     /// An ESP packet of the SA.
     #[inline(always)]
     fn names(&self, slot: &Slot<'_>, view: &View) -> Option<PlainEsp> {
-        if slot.ingress != self.like.ingress {
+        if slot.ingress != self.entry.ingress {
             return None;
         }
-        let (frame, mac) = (&slot.frame, self.like.mac);
+        let (frame, mac) = (&slot.frame, self.entry.mac);
         let (is_ours, esp) = match self.destination {
             IpAddr::V4(ours) => {
                 let (destination, esp) = match self.in_udp {
@@ -225,6 +230,53 @@ impl Trail {
         }
         packets
     }
+}
+
+impl<P: PlainHeader> Inner<P> {
+    /// What packets have in common with one that came through an SA; `None` if none may follow it.
+    fn of(slot: &Slot<'_>, sa: &Sa, view: &View, turn: &mut Turn<'_>) -> Option<Inner<P>> {
+        let (out, forward) = (view.spd.side(Direction::Out), view.spd.side(Direction::Forward));
+        let (code, block) = view.fib.block_in(MAIN, slot.flow.dst);
+        let Some(Route::Via(hop)) = view.fib.route_of(code) else { return None };
+        // Without a router between, each destination has a link address of its own.
+        let bits = if hop.gateway.is_some() { block } else { u32::MAX };
+        let mut mask = P::seen(&out).with(P::seen(&forward)).with(&Fields::of_destination(bits));
+        let by = match sa.hot().if_id {
+            0 => match view.spd.lookup_numbered(Direction::Forward, &slot.flow) {
+                (Lookup::Policy(_), number) => By::Policy(number?),
+                _ => return None,
+            },
+            _ if do_routes_decide_alone(view) => {
+                let (code, block) = view.fib.block_in(MAIN, slot.flow.src);
+                if !Back::by(&[code], view).leads_into(0, sa, view) {
+                    return None;
+                }
+                mask = mask.with(&Fields::of_source(block));
+                By::Route
+            }
+            _ => By::Standing,
+        };
+        let like = Like::of(slot, mask, way_of(slot, view, turn)?)?;
+        let inner = Inner { like, by };
+        inner.counting(sa, view, turn).is_some().then_some(inner)
+    }
+
+    /// Who counts what comes in, if what comes through the SA is still welcome in this turn.
+    #[inline]
+    fn counting<'v>(&self, sa: &Sa, view: &'v View, turn: &Turn<'_>) -> Option<Counting<'v>> {
+        match self.by {
+            By::Policy(number) => match view.spd.numbered(number, Direction::Forward) {
+                Lookup::Policy(policy) => {
+                    let lets_in = policy.kind() == Kind::Protect && is_welcome(policy, sa);
+                    lets_in.then_some(Some(policy))
+                }
+                _ => None,
+            },
+            By::Standing => Standing::of(view, turn).lets_in(sa, P::FAMILY).then_some(None),
+            // Of this version of the view that was found out.
+            By::Route => Some(None),
+        }
+    }
 
     /// Looks at what was inside of packets and lets those go on that follow, unless they are replays, up to the first that is another,
     /// of which nothing is changed; how many there were before it.
@@ -232,12 +284,12 @@ impl Trail {
     fn let_in(
         &self,
         slots: &mut [Slot<'_>],
-        opener: &Opener<'_>,
+        sa: &Sa,
+        counting: Counting<'_>,
         view: &View,
         turn: &Turn<'_>,
     ) -> usize {
-        let Opener { sa, policy } = *opener;
-        let (mut looked, mut known) = (0, Known::default());
+        let (mut looked, mut known) = (0, Known::of_none());
         let mut numbers = Run::new(sa.replay());
         // Their bytes as the SA counts them, and as the policy does.
         let (mut packets, mut contents, mut bytes) = (0, 0, 0);
@@ -264,7 +316,7 @@ impl Trail {
         drop(numbers);
         if packets != 0 {
             sa.count(packets, contents, turn.now_ns, true);
-            if let Some(policy) = policy {
+            if let Some(policy) = counting {
                 policy.count(turn.seat, packets, bytes, turn.now_ns);
             }
         }
@@ -273,11 +325,10 @@ impl Trail {
 
     /// Takes a packet's content out, and a hop from it, and sends it off.
     #[inline(always)]
-    fn send_off(&self, slot: &mut Slot<'_>, content: &content::Plain) -> Result<(), Verdict> {
+    fn send_off(&self, slot: &mut Slot<'_>, content: &content::Plain<P>) -> Result<(), Verdict> {
         let len = usize::from(content.header.total_len());
         slot.frame.narrow(content.at, len).ok_or(Verdict::InnerMalformed)?;
-        let packet = slot.frame.bytes_mut().first_chunk_mut().ok_or(Verdict::InnerMalformed)?;
-        content.header.take_hop(packet).ok_or(Verdict::TtlExpired)?;
+        content.header.take_hop_of(slot.frame.bytes_mut()).ok_or(Verdict::TtlExpired)?;
         self.like.way.send_off(slot)
     }
 }
@@ -301,8 +352,8 @@ pub(super) fn park<'v>(slot: &mut Slot<'v>, sa: &'v Sa) {
     }
     if !sa.hot().traits.is_encapsulated() {
         slot.flaw = content::take(slot, sa).err();
-    } else if let Some(outer) = parse::reread(&slot.frame, 0) {
+    } else if let Some(outer) = parse::reread::<ipv4::Plain>(&slot.frame, 0) {
         // It is still inside: `accept` takes it out, and asks the headers around it where they come from.
-        slot.flow = flow::of_plain_v4(&outer);
+        slot.flow = outer.flow();
     }
 }

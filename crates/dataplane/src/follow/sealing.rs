@@ -2,11 +2,14 @@
 
 use wire::ipv4;
 
-use super::{Known, Like, accepts_all, seal};
+use super::like::{Entry, Known, Like};
+use super::{accepts_all, seal};
 use crate::batch::{Slot, Turn, is_same};
 use crate::envelope;
 use crate::fib::Fib;
-use crate::policy::{Direction, Kind, Policy, Words};
+use crate::parse;
+use crate::plain::PlainHeader;
+use crate::policy::{Direction, Fields, Kind, Policy};
 use crate::prefix::Family;
 use crate::route::way_of;
 use crate::sa::Sa;
@@ -15,12 +18,13 @@ use crate::verdict::Verdict;
 use crate::view::View;
 use crate::vrfs::MAIN;
 
-/// What became of the packets before.
-pub(super) struct Trail {
+/// What became of the packets of a family before.
+pub(super) struct Trail<P: PlainHeader> {
     /// The version of the view that says so.
     version: u64,
+    entry: Entry,
     /// What those have in common with them that are to follow.
-    like: Like,
+    like: Like<P>,
     /// The number of the policy that protects them; `None` if their route leads into a tunnel.
     policy: Option<u32>,
     /// The slot in which their SA is.
@@ -38,14 +42,17 @@ struct Sealer<'v> {
     policy: Option<&'v Policy>,
 }
 
-impl Trail {
-    /// The trail of two packets, one after the other; `None` if none may follow them.
+impl<P: PlainHeader> Trail<P> {
+    /// The trail of two packets, one after the other, the last of them of the family; `None` if none may follow them.
     pub(super) fn of(
         [before, last]: [&Slot<'_>; 2],
         version: u64,
         view: &View,
         turn: &mut Turn<'_>,
-    ) -> Option<Trail> {
+    ) -> Option<Trail<P>> {
+        if Family::of(last.flow.src) != P::FAMILY {
+            return None;
+        }
         // Where each packet has an SA of its own, the next one's is another. This says, too, that it came in
         // clear, and not from the host.
         let sa = last.outbound.filter(|sa| is_same(before.outbound, sa))?;
@@ -59,7 +66,7 @@ impl Trail {
             return None;
         }
         let out = view.spd.side(Direction::Out);
-        let seen = out.seen_v4().with(forward.seen_v4());
+        let seen = P::seen(&out).with(P::seen(&forward));
         let found = view.spd.lookup_numbered(Direction::Out, &last.flow);
         let (policy, slot, mask) = match found {
             (Lookup::Policy(policy), number) => {
@@ -69,7 +76,7 @@ impl Trail {
             (Lookup::Default(DefaultAction::Accept), _) => {
                 let (code, block) = view.fib.block_in(MAIN, last.flow.dst);
                 let row = view.tunnels.slots(Fib::tunnel_of(code)?)?;
-                (None, row.slot(Family::V4)?, seen.with(Words::of_destination(block)))
+                (None, row.slot(P::FAMILY)?, seen.with(&Fields::of_destination(block)))
             }
             _ => return None,
         };
@@ -79,9 +86,15 @@ impl Trail {
         if wants_own && !is_own {
             return None;
         }
-        let like = Like::of(last, mask, way_of(last, view, turn)?, view)?;
-        let trail = Trail { version, like, policy, slot, is_own, front_len };
+        let (entry, like) =
+            (Entry::of(last, view), Like::of(last, mask, way_of(last, view, turn)?)?);
+        let trail = Trail { version, entry, like, policy, slot, is_own, front_len };
         trail.sealer(view, turn).is_some_and(|sealer| is_same(Some(sealer.sa), sa)).then_some(trail)
+    }
+
+    /// Whether it is that of a version of the view.
+    pub(super) fn is_of(&self, version: u64) -> bool {
+        self.version == version
     }
 
     /// Seals those of the first packets that follow; how many.
@@ -92,7 +105,7 @@ impl Trail {
         view: &'v View,
         turn: &Turn<'_>,
     ) -> usize {
-        let mut known = Known::default();
+        let mut known = Known::of_none();
         let leads = |slot: &Slot<'_>| self.admit(slot, &mut known, view).is_some();
         if self.version != version || !slots.first().is_some_and(leads) {
             return 0;
@@ -110,7 +123,7 @@ impl Trail {
         let (mut sealed, mut bytes) = (0, 0);
         for slot in slots {
             let Some(numbers) = numbers.next() else { break };
-            if seal::<true>(slot, hot, usual_outer, numbers, &self.like.way).is_none() {
+            if seal::<P, true>(slot, hot, usual_outer, numbers, &self.like.way).is_none() {
                 slot.refuse(Some(sa), Verdict::NoRoom);
             }
             sealed += 1;
@@ -147,12 +160,12 @@ impl Trail {
     ///
     /// Out of line, so that nothing else takes registers from who asks each of them.
     #[inline(never)]
-    fn followers(&self, slots: &mut [Slot<'_>], known: &mut Known, view: &View) -> usize {
+    fn followers(&self, slots: &mut [Slot<'_>], known: &mut Known<P::Bits>, view: &View) -> usize {
         let mut packets = 0;
         for slot in slots {
             let Some(header) = self.admit(slot, known, view) else { break };
             slot.counted = header.total_len();
-            if envelope::ready_v4(&mut slot.frame, &header).is_none() {
+            if envelope::ready(&mut slot.frame, &header).is_none() {
                 break;
             }
             packets += 1;
@@ -162,8 +175,11 @@ impl Trail {
 
     /// The header of a packet that follows.
     #[inline(always)]
-    fn admit(&self, slot: &Slot<'_>, known: &mut Known, view: &View) -> Option<ipv4::Plain> {
-        let header = self.like.outer(slot)?;
+    fn admit(&self, slot: &Slot<'_>, known: &mut Known<P::Bits>, view: &View) -> Option<P> {
+        if slot.ingress != self.entry.ingress {
+            return None;
+        }
+        let header: P = parse::plain_header(&slot.frame, self.entry.mac)?;
         let len = envelope::len_behind(self.front_len, usize::from(header.total_len()));
         let follows = len <= self.like.way.mtu() && self.like.admits(&header, known, view);
         follows.then_some(header)

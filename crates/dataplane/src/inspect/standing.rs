@@ -1,7 +1,7 @@
 //! A standing welcome: what comes out of a tunnel of route mode is mostly let in by one policy that covers
 //! everything there, and then nobody need ask for each packet.
 //!
-//! That it is so is remembered in the SA (`welcomed_by`), as a number that stands for these very policies
+//! That it is so is remembered in the SA (`Hot::welcome_by`), as a number that stands for these very policies
 //! and this half of a second. So whoever wants to know when the policy was last of use is told to the
 //! second, as by Linux; its packets are counted only where it is asked, and all of them by the SA.
 //!
@@ -14,8 +14,6 @@
 //!
 //! Two that are not the same look alike only to an SA that carried nothing for 417 days to the half second, while
 //! policies changed a multiple of 2³⁶ times.
-
-use std::sync::atomic::Ordering::Relaxed;
 
 use wire::flow::Flow;
 
@@ -66,7 +64,7 @@ impl Standing {
     /// Whether packets of a family are welcome that come through an SA and go on.
     #[inline(always)]
     pub(crate) fn lets_in(self, sa: &Sa, family: Family) -> bool {
-        sa.hot().welcomed_by.load(Relaxed) == self.of_family(family)
+        sa.hot().is_welcomed_by(self.of_family(family))
     }
 
     /// The slots whose packets go on and are welcome, as bits; but those of addresses that nobody may have
@@ -130,7 +128,7 @@ impl Standing {
             && !sa.is_selective()
             && side.is_for_all(policy, family)
         {
-            hot.welcomed_by.store(self.of_family(family), Relaxed);
+            hot.welcome_by(self.of_family(family));
         }
     }
 }

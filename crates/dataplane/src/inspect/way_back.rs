@@ -2,10 +2,9 @@
 //! tunnel that it came out of?
 //!
 //! The routes of all such packets are looked up together. That a tunnel is the SA's own is found out once
-//! and remembered in the SA (`welcomed_by`).
+//! and remembered in the SA (`Hot::welcome_by`).
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 
@@ -79,17 +78,10 @@ pub(crate) fn do_routes_decide_alone(view: &View) -> bool {
 }
 
 /// The tunnels, by their rows, into which the routes to sources lead that were asked about together.
+#[derive(Default)]
 pub(crate) struct Back<'v>(ArrayVec<Option<(u32, &'v u64)>, MANY>);
 
 impl<'v> Back<'v> {
-    /// Those of at most [`MANY`] sources of IPv4, outside of VRFs.
-    #[inline(never)]
-    pub(crate) fn to_v4(sources: &[u32], view: &'v View) -> Back<'v> {
-        let mut codes = [0; MANY];
-        view.fib.codes_of_v4(sources, &mut codes);
-        Back::by(&codes[..sources.len()], view)
-    }
-
     /// By what the routes say. Asks for the memory of who the tunnels are.
     pub(crate) fn by(codes: &[u32], view: &'v View) -> Back<'v> {
         let row = |code: &u32| {
@@ -113,14 +105,14 @@ impl<'v> Back<'v> {
 /// goes on being so.
 #[inline]
 fn is_known(sa: &Sa, number: u32, id: u64, view: &View) -> bool {
-    sa.hot().welcomed_by.load(Relaxed) == id || becomes_known(sa, number, id, view)
+    sa.hot().is_welcomed_by(id) || becomes_known(sa, number, id, view)
 }
 
 #[cold]
 fn becomes_known(sa: &Sa, number: u32, id: u64, view: &View) -> bool {
     let is_of = is_of(sa, number, view);
     if is_of {
-        sa.hot().welcomed_by.store(id, Relaxed);
+        sa.hot().welcome_by(id);
     }
     is_of
 }

@@ -4,13 +4,14 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 use wire::flow::Flow;
-use wire::ipv4;
 
 use super::{Brief, Policy, PolicyConfig};
 use crate::prefix::address_bits;
 
 /// Address bits, in the width of their family.
 pub(crate) trait Address: Copy + Eq + std::fmt::Debug {
+    const BITS: u32;
+
     /// To what multiples of bits prefixes are cut in masks that others can share: the coarsest first.
     const CUTS: [u8; 3];
 
@@ -33,6 +34,9 @@ pub(crate) trait Address: Copy + Eq + std::fmt::Debug {
 
     /// The bits of an address; of one of the other family some bits.
     fn of_address(address: IpAddr) -> Self;
+
+    /// The address of bits.
+    fn address(self) -> IpAddr;
     fn and(self, mask: Self) -> Self;
     fn or(self, mask: Self) -> Self;
     fn xor(self, other: Self) -> Self;
@@ -40,6 +44,7 @@ pub(crate) trait Address: Copy + Eq + std::fmt::Debug {
 }
 
 impl Address for u32 {
+    const BITS: u32 = u32::BITS;
     const CUTS: [u8; 3] = [16, 8, 4];
     const TELLS: bool = true;
 
@@ -76,6 +81,11 @@ impl Address for u32 {
     }
 
     #[inline(always)]
+    fn address(self) -> IpAddr {
+        IpAddr::V4(self.into())
+    }
+
+    #[inline(always)]
     fn and(self, mask: u32) -> u32 {
         self & mask
     }
@@ -97,6 +107,7 @@ impl Address for u32 {
 }
 
 impl Address for u128 {
+    const BITS: u32 = u128::BITS;
     const CUTS: [u8; 3] = [32, 16, 8];
     const TELLS: bool = false;
 
@@ -129,6 +140,11 @@ impl Address for u128 {
     }
 
     #[inline(always)]
+    fn address(self) -> IpAddr {
+        IpAddr::V6(self.into())
+    }
+
+    #[inline(always)]
     fn and(self, mask: u128) -> u128 {
         self & mask
     }
@@ -154,12 +170,12 @@ impl Address for u128 {
 /// `if_id` always are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<A> {
-    source: A,
-    destination: A,
+    pub(crate) source: A,
+    pub(crate) destination: A,
     /// Source port, then destination port.
     pub(crate) ports: u32,
     if_id: u32,
-    protocol: u8,
+    pub(crate) protocol: u8,
 }
 
 impl<A: Address> PartialEq for Fields<A> {
@@ -189,6 +205,22 @@ impl<A: Address> Fields<A> {
     /// The mask that looks at nothing.
     pub(crate) fn none() -> Fields<A> {
         Fields { source: A::of(0), destination: A::of(0), ports: 0, if_id: 0, protocol: 0 }
+    }
+
+    /// The mask that looks at a destination's first bits, so many.
+    pub(crate) fn of_destination(len: u32) -> Fields<A> {
+        Fields { destination: A::prefix(len.min(A::BITS) as u8), ..Fields::none() }
+    }
+
+    /// The same of a source.
+    pub(crate) fn of_source(len: u32) -> Fields<A> {
+        Fields { source: A::prefix(len.min(A::BITS) as u8), ..Fields::none() }
+    }
+
+    /// Whether this mask looks at the first byte of both addresses.
+    pub(crate) fn has_beginnings(&self) -> bool {
+        let beginning = A::prefix(u8::BITS as u8);
+        self.source.and(self.destination).and(beginning) == beginning
     }
 
     /// Whether a mask looks at nothing but whose tunnel it is.
@@ -275,40 +307,6 @@ impl Words {
     pub(crate) fn agree(self, one: Words, other: Words) -> bool {
         let addresses = (one.addresses ^ other.addresses) & self.addresses;
         (addresses | (one.rest ^ other.rest) & self.rest) == 0
-    }
-
-    /// The mask that looks at a destination's first bits, so many.
-    pub(crate) fn of_destination(len: u32) -> Words {
-        let len = len.min(u32::BITS) as u8;
-        Words { addresses: u64::from(<u32 as Address>::prefix(len)), rest: 0 }
-    }
-
-    /// The same of a source.
-    pub(crate) fn of_source(len: u32) -> Words {
-        Words { addresses: Words::of_destination(len).addresses << u32::BITS, rest: 0 }
-    }
-
-    /// The same as it stands in a packet's header.
-    pub(crate) fn ends(self) -> [u64; 2] {
-        let fields = self.fields();
-        ipv4::Plain::ends_of(fields.protocol, fields.source, fields.destination, fields.ports)
-    }
-
-    /// The destination's bits.
-    #[inline(always)]
-    pub(crate) fn destination(self) -> u32 {
-        self.addresses as u32
-    }
-
-    /// The mask that looks at all that two masks look at.
-    pub(crate) fn with(self, other: Words) -> Words {
-        Words { addresses: self.addresses | other.addresses, rest: self.rest | other.rest }
-    }
-
-    /// Whether this mask looks at the first byte of both addresses.
-    pub(crate) fn has_beginnings(self) -> bool {
-        const BEGINNINGS: u64 = 0xff00_0000_ff00_0000;
-        self.addresses & BEGINNINGS == BEGINNINGS
     }
 
     /// The mask that looks at every bit of the addresses as well.

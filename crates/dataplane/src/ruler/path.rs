@@ -45,11 +45,16 @@ pub use cipher::CipherBench;
 /// The smallest inner packet: IPv4 and UDP headers.
 pub const SIZE_MIN: usize = 28;
 
+/// The smallest one of IPv6.
+pub(crate) const SIZE_MIN_V6: usize = 48;
+
 /// The largest inner packet: what a 2048-byte chunk holds after headroom, tunnel and link headers.
 pub const SIZE_MAX: usize = 1700;
 
 /// Bytes of a frame that the source writes: Ethernet, IPv4 and UDP headers.
 pub(crate) const HEADERS_LEN: usize = HEADER_LEN + SIZE_MIN;
+/// The same of IPv6.
+pub(crate) const HEADERS_V6_LEN: usize = HEADER_LEN + SIZE_MIN_V6;
 
 /// Frames of each worker's pool: a batch in each of three rings, and one in hand.
 const POOL_FRAMES: usize = 4 * BATCH_PACKETS;
@@ -97,6 +102,10 @@ pub enum Selection {
     PolicyInUdp,
     /// By policies, through tunnels over IPv6.
     PolicyOverV6,
+    /// By policies, of IPv6 inside.
+    PolicyV6,
+    /// By policies of both families, each second packet of IPv6.
+    PolicyDual,
     /// By routes into tunnels, each with an `if_id` of its own (point-to-point).
     P2p,
     /// By routes into tunnels of one `if_id`, each with ends of its own (point-to-multipoint).
@@ -105,7 +114,7 @@ pub enum Selection {
 
 impl Selection {
     /// Every way.
-    pub const ALL: [Selection; 11] = [
+    pub const ALL: [Selection; 13] = [
         Selection::Plain,
         Selection::Policy,
         Selection::PolicyShapes,
@@ -115,9 +124,26 @@ impl Selection {
         Selection::PolicyLimited,
         Selection::PolicyInUdp,
         Selection::PolicyOverV6,
+        Selection::PolicyV6,
+        Selection::PolicyDual,
         Selection::P2p,
         Selection::P2mp,
     ];
+
+    /// Whether packets of IPv4, and of IPv6, find their tunnel so.
+    pub(crate) fn families(self) -> [bool; 2] {
+        match self {
+            Selection::PolicyV6 => [false, true],
+            Selection::PolicyDual => [true, true],
+            _ => [true, false],
+        }
+    }
+
+    /// Bytes of the smallest inner packet: IP and UDP headers.
+    fn size_min(self) -> usize {
+        let [_, v6] = self.families();
+        if v6 { SIZE_MIN_V6 } else { SIZE_MIN }
+    }
 
     /// The name used on the command line and in reports.
     #[must_use]
@@ -132,6 +158,8 @@ impl Selection {
             Selection::PolicyLimited => "policy-limited",
             Selection::PolicyInUdp => "policy-udp",
             Selection::PolicyOverV6 => "policy-over-v6",
+            Selection::PolicyV6 => "policy-v6",
+            Selection::PolicyDual => "policy-dual",
             Selection::P2p => "p2p",
             Selection::P2mp => "p2mp",
         }
@@ -260,7 +288,7 @@ impl PathBench {
     /// # Errors
     /// If a size is out of bounds, or nothing can be opened because nothing is sealed.
     pub fn measure(&mut self, measured: Measured, sizes: &[usize]) -> Result<(), RulerError> {
-        check_sizes(sizes)?;
+        check_sizes_from(self.selection.size_min(), sizes)?;
         if self.selection == Selection::Plain && measured != Measured::Seal {
             let message = "a path in clear has nothing to open: only `seal` can be measured";
             return Err(RulerError::Request(message.to_owned()));
@@ -374,12 +402,20 @@ impl PathBench {
             let tunnel = self.order[self.next % self.order.len()] as usize;
             // Which pass over the tunnels this is.
             let number = self.next / self.order.len();
+            // Each tunnel's next one is of the other family, and each one that comes behind another, but at the end of a pass.
+            let turn = self.next + if self.order.len().is_multiple_of(2) { number } else { 0 };
             self.next += 1;
             frame.clear();
             // Whatever the chunk holds is payload enough; `check_sizes` saw that it fits.
             if let Some(room) = frame.push_back(HEADER_LEN + size) {
-                let headers = gateways::headers_for(self.selection, tunnel, size, number);
-                room[..HEADERS_LEN].copy_from_slice(&headers);
+                let [v4, v6] = self.selection.families();
+                if v6 && !(v4 && turn.is_multiple_of(2)) {
+                    let headers = gateways::headers_v6(tunnel, size);
+                    room[..HEADERS_V6_LEN].copy_from_slice(&headers);
+                } else {
+                    let headers = gateways::headers_for(self.selection, tunnel, size, number);
+                    room[..HEADERS_LEN].copy_from_slice(&headers);
+                }
             }
             bytes += size as u64;
         }
@@ -425,11 +461,16 @@ fn check_tunnels(tunnels: usize) -> Result<(), RulerError> {
 }
 
 pub(crate) fn check_sizes(sizes: &[usize]) -> Result<(), RulerError> {
-    match sizes.iter().find(|size| !(SIZE_MIN..=SIZE_MAX).contains(*size)) {
+    check_sizes_from(SIZE_MIN, sizes)
+}
+
+/// Inner packets of at least so many bytes, and of no more than there is room for.
+fn check_sizes_from(size_min: usize, sizes: &[usize]) -> Result<(), RulerError> {
+    match sizes.iter().find(|size| !(size_min..=SIZE_MAX).contains(*size)) {
         None if sizes.is_empty() => Err(RulerError::Request("no packet size was given".to_owned())),
         None => Ok(()),
         Some(size) => Err(RulerError::Request(format!(
-            "inner IP packets of {SIZE_MIN} to {SIZE_MAX} bytes can be measured, not {size}"
+            "inner IP packets of {size_min} to {SIZE_MAX} bytes can be measured, not {size}"
         ))),
     }
 }

@@ -1,4 +1,5 @@
-//! Look-ups of many packets' policies side by side, for what nearly all packets are: whole, and of IPv4.
+//! Look-ups of many packets' policies side by side, for what nearly all packets are: whole, and of IPv4. What is of IPv6 has a
+//! simpler twin.
 //!
 //! Says what [`Side::ask`](super::Side::ask) and [`Side::lookup`](super::Side::lookup) say, of the policies of a direction
 //! outside of route mode. What a look-up asks first is kept for the time when the memory has come. Where several tables have
@@ -123,5 +124,69 @@ impl<'a> Many<'a> {
             Some(space) => space.best(&flow.fields(), true, None),
         };
         found.map_or(Lookup::Default(self.default), |found| Lookup::Policy(found.policy))
+    }
+}
+
+/// The same of whole packets of IPv6, whose fields say what they are.
+#[derive(Clone, Copy)]
+pub(crate) struct ManyV6<'a> {
+    space: &'a Space<u128>,
+    default: DefaultAction,
+}
+
+impl<'a> ManyV6<'a> {
+    pub(super) fn of(space: &'a Space<u128>, default: DefaultAction) -> ManyV6<'a> {
+        ManyV6 { space, default }
+    }
+
+    /// Whether the policies say of two flows the same.
+    #[inline(always)]
+    pub(crate) fn same(&self, one: &Fields<u128>, other: &Fields<u128>) -> bool {
+        let seen = self.space.seen();
+        one.under(seen) == other.under(seen)
+    }
+
+    /// Asks for the memory that [`presume`](ManyV6::presume) will mostly read, and says what it wants to know.
+    #[inline(always)]
+    pub(crate) fn ask(&self, flow: &Fields<u128>) -> u32 {
+        let Some(first) = self.space.first() else { return 0 };
+        let Tag(tag) = first.ask(flow);
+        if self.space.tuples() > 1 {
+            self.ask_others(*flow);
+        }
+        tag
+    }
+
+    // By value: fields that a reference leads out of here to would be in memory for each packet, in small pieces, and read in large
+    // ones.
+    #[inline(never)]
+    fn ask_others(&self, flow: Fields<u128>) {
+        self.space.ask_others(&flow);
+    }
+
+    /// The policy that presumably decides a flow which was asked for; asks for its memory.
+    #[inline(always)]
+    pub(crate) fn presume(&self, flow: &Fields<u128>, asked: u32) -> Option<&'a Policy> {
+        match self.space.only() {
+            Some(only) => only.presume(flow, Tag(asked)).inspect(|policy| policy.prefetch()),
+            None => self.space.presume_of_many(flow, Tag(asked)),
+        }
+    }
+
+    /// What the policies say of that flow.
+    #[inline(always)]
+    pub(crate) fn lookup(
+        &self,
+        flow: &Fields<u128>,
+        asked: u32,
+        presumed: Option<&'a Policy>,
+    ) -> Lookup<'a> {
+        let found = match (self.space.only(), presumed) {
+            (Some(only), _) => only.confirm(flow, Tag(asked), presumed),
+            // A table of IPv6 presumes what selects the flow.
+            (None, Some(policy)) => Some(policy),
+            (None, None) => self.space.best_whole(flow),
+        };
+        found.map_or(Lookup::Default(self.default), Lookup::Policy)
     }
 }

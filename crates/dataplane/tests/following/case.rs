@@ -16,6 +16,7 @@ use proptest::prelude::*;
 use wire::ethernet::MacAddr;
 use wire::protocol;
 
+use crate::families::{Inside, complete};
 use crate::fixture::*;
 
 /// An address of this host among those that the tunnel protects.
@@ -45,6 +46,7 @@ fn host_of(n: u32) -> Prefix {
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     pub tunnel: Tunnel,
+    pub inside: Inside,
     /// There are policies of what is forwarded.
     pub forward: bool,
     /// A policy lets a port pass in clear.
@@ -62,6 +64,7 @@ pub struct Case {
 /// One tunnel.
 pub const SIMPLE: Case = Case {
     tunnel: PLAIN,
+    inside: Inside::V4,
     forward: true,
     bypasses: false,
     forbids: false,
@@ -140,17 +143,19 @@ pub fn case() -> impl Strategy<Value = Case> {
     let udp = prop::sample::select(udp);
     let outer_v6 = prop::bool::weighted(0.3);
     let own = prop::option::of(prop::sample::select(&LASTS[..]));
-    (any::<[bool; 6]>(), udp, outer_v6, often, own).prop_map(
+    let inside = prop_oneof![3 => Just(Inside::V4), 1 => Just(Inside::V6), 3 => Just(Inside::Both)];
+    (any::<[bool; 6]>(), udp, outer_v6, inside, often, own).prop_map(
         |(
             [extended, is_routed, bypasses, forbids, drops_portless, is_hub],
             udp,
             outer_v6,
+            inside,
             forward,
             own,
         )| {
             let if_id = if is_routed { 5 } else { 0 };
             let tunnel = Tunnel { extended, if_id, udp, outer_v6, ..PLAIN };
-            Case { tunnel, forward, bypasses, forbids, drops_portless, is_hub, own }
+            Case { tunnel, inside, forward, bypasses, forbids, drops_portless, is_hub, own }
         },
     )
 }
@@ -215,6 +220,9 @@ impl Case {
             (Some(last), Site::West) => self.give_each_host_a_tunnel(last, &mut view, nonces),
             (Some(last), Site::East) => self.reach_each_host_by_a_tunnel(last, &mut view),
             (None, _) => {}
+        }
+        if self.inside != Inside::V4 {
+            complete(&mut view);
         }
         view
     }

@@ -3,6 +3,7 @@
 //! everything is counted alike.
 
 mod case;
+mod families;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod steps;
@@ -18,6 +19,7 @@ use dataplane::nonce::NonceSpace;
 use dataplane::policy::{Action, Direction, Policy};
 use dataplane::sa::{Sa, SaConfig};
 use dataplane::verdict::Verdict;
+use families::Inside;
 use fixture::*;
 use proptest::prelude::*;
 use steps::{Arrivals, Odd, Step, step, udp};
@@ -77,9 +79,14 @@ impl Side {
 
     fn block(&mut self, on: bool) {
         let policy = of_port(66, Direction::Out, BLOCKED_PORT, Action::Discard);
-        self.gateway.change(|view| match on {
-            true => drop(view.spd.insert(Arc::new(Policy::new(policy)))),
-            false => drop(view.spd.remove(&policy)),
+        let both = [families::policy(&policy), policy];
+        self.gateway.change(|view| {
+            for policy in both {
+                match on {
+                    true => drop(view.spd.insert(Arc::new(Policy::new(policy)))),
+                    false => drop(view.spd.remove(&policy)),
+                }
+            }
         });
     }
 
@@ -139,7 +146,9 @@ fn run(site: Site, case: Case, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let mut arrivals = Arrivals::new(site, case);
     let mut waiting = Vec::new();
     let each = |step| match step {
-        Step::Burst { host, count } => vec![Step::Plain { host, port: 5000, len: 90 }; count],
+        Step::Burst { v6, host, count } => {
+            vec![Step::Plain { v6, host, port: 5000, len: 90 }; count]
+        }
         one => vec![one],
     };
     for step in steps.into_iter().chain([Step::Turn]).flat_map(each) {
@@ -201,6 +210,21 @@ fn ways() -> Vec<(bool, Tunnel)> {
     ways
 }
 
+/// The same with packets of either family inside, and of both in turns.
+fn cases() -> impl Iterator<Item = Case> {
+    let of_ways = |inside| {
+        let case = move |(forward, tunnel)| Case { tunnel, inside, forward, ..SIMPLE };
+        ways().into_iter().map(case)
+    };
+    [Inside::V4, Inside::V6, Inside::Both].into_iter().flat_map(of_ways)
+}
+
+/// The frame of a packet behind the gateway of the west, of which each second one is of IPv6 where there are both.
+fn frame_of(n: u16, packet: Packet, case: &Case) -> Vec<u8> {
+    let is_v6 = case.inside == Inside::V6 || case.inside == Inside::Both && n % 2 == 1;
+    if is_v6 { families::packet(packet) } else { packet }.frame(RED)
+}
+
 /// The same with a tunnel for each host, by policies with others of other shapes or without.
 fn of_many(case: Case) -> impl Iterator<Item = Case> {
     let several = if case.tunnel.if_id == 0 { vec![false, true] } else { vec![false] };
@@ -211,11 +235,10 @@ fn of_many(case: Case) -> impl Iterator<Item = Case> {
 /// As many as may follow do.
 #[test]
 fn most_of_a_fat_tunnels_packets_are_sealed_as_those_before() {
-    for (forward, tunnel) in ways() {
-        let case = Case { tunnel, forward, ..SIMPLE };
+    for case in cases() {
         let mut side = Side::new(Site::West, &case);
-        let frames: Vec<_> =
-            (0..60u16).map(|n| (RED, udp(n as u8 % 2, 5000 + n, 100).frame(RED))).collect();
+        let frame = |n| frame_of(n, udp(n as u8 / 2 % 2, 5000 + n, 100), &case);
+        let frames: Vec<_> = (0..60).map(|n| (RED, frame(n))).collect();
         side.forward(&frames);
         assert_eq!(side.gateway.snapshot().followed, 0, "there is nobody to follow yet");
         side.forward(&frames);
@@ -250,11 +273,11 @@ fn packets_by_a_workers_own_sa_follow() {
 
 /// What comes through the tunnel is welcome: by the word of policies, or of routes where no policy says anything.
 fn ways_in() -> Vec<Case> {
-    let case = |(forward, tunnel): (bool, Tunnel)| {
-        let is_hub = !forward && tunnel.if_id != 0;
-        (forward || is_hub).then_some(Case { tunnel, forward, is_hub, ..SIMPLE })
+    let case = |case: Case| {
+        let is_hub = !case.forward && case.tunnel.if_id != 0;
+        (case.forward || is_hub).then_some(Case { is_hub, ..case })
     };
-    ways().into_iter().filter_map(case).collect()
+    cases().filter_map(case).collect()
 }
 
 #[test]
@@ -263,8 +286,8 @@ fn most_of_a_fat_tunnels_packets_are_opened_as_those_before() {
         let mut side = Side::new(Site::East, &case);
         let mut arrivals = Arrivals::new(Site::East, case);
         for followed in [0, 60, 120] {
-            let mut one = |port| arrivals.frame(Step::Plain { host: 0, port, len: 100 });
-            let frames: Vec<_> = (0..60).map(|n| one(FROM_FAR_END + 4 * n)).collect();
+            let mut one = |v6, port| arrivals.frame(Step::Plain { v6, host: 0, port, len: 100 });
+            let frames: Vec<_> = (0..60).map(|n| one(n % 2 == 1, FROM_FAR_END + 4 * n)).collect();
             side.forward(&frames);
             assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
         }
@@ -280,17 +303,16 @@ fn most_of_a_fat_tunnels_packets_are_opened_as_those_before() {
 /// So do those of many tunnels, whichever each is for, and by the word of policies or of routes.
 #[test]
 fn most_packets_of_many_tunnels_need_no_stages() {
-    let case = |(forward, tunnel)| Case { tunnel, forward, ..SIMPLE };
-    for case in ways().into_iter().map(case).flat_map(of_many) {
+    for case in cases().flat_map(of_many) {
         let mut side = Side::new(Site::West, &case);
-        let frames: Vec<_> =
-            (0..60u16).map(|n| (RED, udp((n % 3) as u8, 5000 + n, 100).frame(RED))).collect();
+        let frame = |n| frame_of(n, udp((n % 3) as u8, 5000 + n, 100), &case);
+        let frames: Vec<_> = (0..60).map(|n| (RED, frame(n))).collect();
         for followed in [0, 60, 120] {
             side.forward(&frames);
             assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
         }
         // Few packets before one that takes the stages do so as well.
-        let odd = (RED, Odd::LastHop.frame());
+        let odd = (RED, Odd::LastHop.frame(false));
         let of = |count: usize| {
             [&frames[..count], std::slice::from_ref(&odd), &frames[count..59]].concat()
         };
@@ -309,7 +331,7 @@ fn who_is_welcome_is_counted_where_that_is_asked() {
     let mut side = Side::new(Site::East, &case);
     let mut arrivals = Arrivals::new(Site::East, case);
     for (hosts, followed) in [(0..2, 0), (0..2, 40), (2..3, 60)] {
-        let step = |host| Step::Plain { host, port: 5000, len: 100 };
+        let step = |host| Step::Plain { v6: false, host, port: 5000, len: 100 };
         let frames = (0..20).flat_map(|_| hosts.clone()).map(step);
         let frames: Vec<_> = frames.map(|step| arrivals.frame(step)).collect();
         side.forward(&frames);
@@ -323,14 +345,17 @@ fn who_is_welcome_is_counted_where_that_is_asked() {
 /// What comes from where no route leads into the tunnel is welcome nowhere, whoever it comes behind.
 #[test]
 fn whom_no_route_leads_back_to_follows_nobody() {
-    for own in [None, Some(Last::Nothing)] {
+    let inside = [Inside::V4, Inside::V6, Inside::Both];
+    let kinds = inside.iter().flat_map(|inside| [(*inside, None), (*inside, Some(Last::Nothing))]);
+    for (inside, own) in kinds {
         let tunnel = Tunnel { if_id: 5, ..PLAIN };
-        let case = Case { tunnel, forward: false, is_hub: true, own, ..SIMPLE };
+        let case = Case { tunnel, inside, forward: false, is_hub: true, own, ..SIMPLE };
         let mut side = Side::new(Site::East, &case);
         let mut arrivals = Arrivals::new(Site::East, case);
         let hosts = if own.is_some() { 3 } else { 1 };
-        let mut arrive =
-            |n: u8, port| arrivals.frame(Step::Plain { host: n % hosts, port, len: 100 });
+        let mut arrive = |n: u8, port| {
+            arrivals.frame(Step::Plain { v6: n % 2 == 1, host: n % hosts, port, len: 100 })
+        };
         let stranger = FROM_FAR_END + 3;
         for from_40 in [FROM_FAR_END, FROM_FAR_END, stranger] {
             let port = |n| if n == 40 { from_40 } else { FROM_FAR_END };
@@ -351,7 +376,7 @@ fn most_packets_out_of_many_tunnels_need_no_stages() {
         let mut side = Side::new(Site::East, &case);
         let mut arrivals = Arrivals::new(Site::East, case);
         let port = |n: u8| FROM_FAR_END + 4 * u16::from(n);
-        let step = |n| Step::Plain { host: n % 3, port: port(n), len: 100 };
+        let step = |n| Step::Plain { v6: n % 2 == 1, host: n % 3, port: port(n), len: 100 };
         let mut frames =
             |count: u8| -> Vec<_> { (0..count).map(|n| arrivals.frame(step(n))).collect() };
         for followed in [0, 60, 120] {

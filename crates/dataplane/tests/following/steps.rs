@@ -7,21 +7,22 @@ use proptest::prelude::*;
 use wire::{checksum, protocol};
 
 use crate::case::{BLOCKED_PORT, CLEAR_PORT, Case, FORBIDDEN_PORT, IN_UDP, LOCAL, LOCAL_V6};
+use crate::families::{self, Inside, likeness};
 use crate::fixture::*;
 
 /// One packet, or what happens between two.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
-    /// UDP into the tunnel, to some of its hosts and ports.
-    Plain { host: u8, port: u16, len: usize },
+    /// UDP into the tunnel, to some of its hosts and ports. Where there are both families, it is of the one or the other.
+    Plain { v6: bool, host: u8, port: u16, len: usize },
     /// So many of one kind.
-    Burst { host: u8, count: usize },
+    Burst { v6: bool, host: u8, count: usize },
     /// One with something about it.
-    Odd(Odd),
+    Odd(bool, Odd),
     /// A packet the other way, to the other port.
-    Back,
+    Back(bool),
     /// ESP to one of its hosts with something about it.
-    Esp(u8, Esp),
+    Esp(bool, u8, Esp),
     /// What waits is forwarded.
     Turn,
     /// Another SA takes the place of the one that seals.
@@ -55,7 +56,10 @@ pub enum Odd {
     Padded,
     JustFits,
     TooBig,
-    V6,
+    OtherFamily,
+    /// With a version that the frame does not say, or none says.
+    Version,
+    NoVersion,
     Icmp,
     Congested,
     /// By the other port, but for this one.
@@ -78,6 +82,10 @@ pub enum Esp {
     Padded,
     OddlyPadded,
     Dummy,
+    /// What is inside is of another family than is said, or is cut off, or has something between its headers.
+    Misnamed,
+    Cut,
+    Between,
     OfNobody,
     ForOther,
     Short,
@@ -109,7 +117,7 @@ pub enum Esp {
     Keepalive,
 }
 
-const ESPS: [Esp; 31] = [
+const ESPS: [Esp; 34] = [
     Esp::Again,
     Esp::Late,
     Esp::TooLate,
@@ -118,6 +126,9 @@ const ESPS: [Esp; 31] = [
     Esp::Padded,
     Esp::OddlyPadded,
     Esp::Dummy,
+    Esp::Misnamed,
+    Esp::Cut,
+    Esp::Between,
     Esp::OfNobody,
     Esp::ForOther,
     Esp::Short,
@@ -143,7 +154,7 @@ const ESPS: [Esp; 31] = [
     Esp::Keepalive,
 ];
 
-const ODDS: [Odd; 22] = [
+const ODDS: [Odd; 24] = [
     Odd::LastHop,
     Odd::ForHost,
     Odd::Elsewhere,
@@ -158,7 +169,9 @@ const ODDS: [Odd; 22] = [
     Odd::Padded,
     Odd::JustFits,
     Odd::TooBig,
-    Odd::V6,
+    Odd::OtherFamily,
+    Odd::Version,
+    Odd::NoVersion,
     Odd::Icmp,
     Odd::Congested,
     Odd::WrongPort,
@@ -171,13 +184,17 @@ const ODDS: [Odd; 22] = [
 pub fn step() -> impl Strategy<Value = Step> {
     let special = prop::sample::select(&[CLEAR_PORT, FORBIDDEN_PORT, BLOCKED_PORT][..]);
     let port = prop_oneof![6 => Just(5000), 1 => special, 1 => 1u16..60_000];
-    let plain = (0u8..3, port, 0usize..300);
+    let plain = (any::<bool>(), 0u8..3, port, 0usize..300);
+    let plain = plain.prop_map(|(v6, host, port, len)| Step::Plain { v6, host, port, len });
+    let burst = (any::<bool>(), 0u8..3, 2usize..50);
+    let odd = (any::<bool>(), prop::sample::select(&ODDS[..]));
+    let esp = (any::<bool>(), 0u8..3, prop::sample::select(&ESPS[..]));
     prop_oneof![
-        60 => plain.prop_map(|(host, port, len)| Step::Plain { host, port, len }),
-        4 => prop::sample::select(&ODDS[..]).prop_map(Step::Odd),
-        2 => (0u8..3, 2usize..50).prop_map(|(host, count)| Step::Burst { host, count }),
-        3 => Just(Step::Back),
-        3 => (0u8..3, prop::sample::select(&ESPS[..])).prop_map(|(host, esp)| Step::Esp(host, esp)),
+        60 => plain,
+        4 => odd.prop_map(|(v6, odd)| Step::Odd(v6, odd)),
+        2 => burst.prop_map(|(v6, host, count)| Step::Burst { v6, host, count }),
+        3 => any::<bool>().prop_map(Step::Back),
+        3 => esp.prop_map(|(v6, host, esp)| Step::Esp(v6, host, esp)),
         8 => Just(Step::Turn),
         1 => Just(Step::Rekey),
         1 => Just(Step::Publish),
@@ -201,21 +218,45 @@ fn with(mut bytes: Vec<u8>, changes: &[(usize, u8)]) -> Vec<u8> {
     bytes
 }
 
+/// A packet of IPv6 with an extension header in front of what it carries, of eight bytes, the third and fourth of which are these.
+fn between(bytes: &[u8], kind: u8, word: u16) -> Vec<u8> {
+    let [high, low] = word.to_be_bytes();
+    let options = kind == protocol::DESTINATION_OPTIONS;
+    let extension = [bytes[6], 0, if options { 1 } else { high }, if options { 4 } else { low }];
+    let mut packet = [&bytes[..40], &extension, &[0; 4], &bytes[40..]].concat();
+    let len = (packet.len() - 40) as u16;
+    packet[4..6].copy_from_slice(&len.to_be_bytes());
+    packet[6] = kind;
+    packet
+}
+
 impl Odd {
-    pub fn frame(self) -> Vec<u8> {
-        let packet = udp(1, 5000, 40);
+    pub fn frame(self, v6: bool) -> Vec<u8> {
+        let of_family = |packet: Packet| if v6 { families::packet(packet) } else { packet };
+        let packet = of_family(udp(1, 5000, 40));
         let bytes = packet.bytes();
+        let header_len = if v6 { 40 } else { 20 };
         // Outer headers of IPv4, ESP and its trailer and ICV take 54 to 57 bytes.
-        let of_len = |len: usize| udp(1, 5000, len - 28).frame(RED);
+        let of_len = |len: usize| of_family(udp(1, 5000, len - header_len - 8)).frame(RED);
         let ports = [4000u16, 5000].map(u16::to_be_bytes).concat();
         let payload = [&ports[..], &[0; 36]].concat();
         let esp = Packet { protocol: protocol::ESP, payload, ..packet.clone() };
+        let at = |address: &str| if v6 { likeness(ip(address)) } else { ip(address) };
         match self {
             Odd::LastHop => Packet { ttl: 1, ..packet }.frame(RED),
-            Odd::ForHost => Packet { dst: ip(LOCAL), ..packet }.frame(RED),
-            Odd::Elsewhere => Packet { dst: ip("198.51.100.7"), ..packet }.frame(RED),
-            Odd::Martian => Packet { src: ip("127.0.0.1"), ..packet }.frame(RED),
-            Odd::Spoofed => Packet { src: ip("10.9.9.9"), ..packet }.frame(RED),
+            Odd::ForHost => Packet { dst: at(LOCAL), ..packet }.frame(RED),
+            Odd::Elsewhere => Packet { dst: at("198.51.100.7"), ..packet }.frame(RED),
+            Odd::Martian => Packet { src: at("127.0.0.1"), ..packet }.frame(RED),
+            Odd::Spoofed => Packet { src: at("10.9.9.9"), ..packet }.frame(RED),
+            Odd::Options if v6 => frame(RED, &between(&bytes, protocol::DESTINATION_OPTIONS, 0)),
+            Odd::FirstFragment if v6 => frame(RED, &between(&bytes, protocol::FRAGMENT, 1)),
+            Odd::LaterFragment if v6 => frame(RED, &between(&bytes, protocol::FRAGMENT, 3 << 3)),
+            // There is no checksum, but a length.
+            Odd::BadChecksum if v6 => {
+                let mut bytes = bytes;
+                bytes[4] ^= 0x55;
+                frame(RED, &bytes)
+            }
             Odd::Options => {
                 let options = [&bytes[..20], &[1, 1, 1, 0], &bytes[20..]].concat();
                 let len = options.len() as u8;
@@ -233,15 +274,26 @@ impl Odd {
             Odd::Padded => [packet.frame(RED), vec![0xee; 9]].concat(),
             Odd::JustFits => of_len(1446),
             Odd::TooBig => of_len(1447),
-            Odd::V6 => Packet::towards(Site::East, true, 10).frame(RED),
+            Odd::OtherFamily => Packet::towards(Site::East, !v6, 10).frame(RED),
+            Odd::Version => {
+                let mut other = packet.frame(RED);
+                other[14] ^= 0x20;
+                other
+            }
+            Odd::NoVersion => {
+                let mut other = packet.frame(RED);
+                other[14] |= 0x10;
+                other
+            }
             Odd::Icmp => {
-                Packet { protocol: protocol::ICMP, payload: vec![8; 16], ..packet }.frame(RED)
+                let protocol = if v6 { protocol::ICMPV6 } else { protocol::ICMP };
+                Packet { protocol, payload: vec![8; 16], ..packet }.frame(RED)
             }
             Odd::WrongPort => packet.frame(RED),
             Odd::TransitEsp => esp.frame(RED),
             Odd::LastHopEsp => Packet { ttl: 1, ..esp }.frame(RED),
-            Odd::MartianEsp => Packet { src: ip("127.0.0.1"), ..esp }.frame(RED),
-            Odd::EspForHost => Packet { dst: ip(LOCAL), ..esp }.frame(RED),
+            Odd::MartianEsp => Packet { src: at("127.0.0.1"), ..esp }.frame(RED),
+            Odd::EspForHost => Packet { dst: at(LOCAL), ..esp }.frame(RED),
             Odd::Congested => Packet { tos: 0xff, dont_fragment: true, ..packet }.frame(RED),
         }
     }
@@ -249,7 +301,7 @@ impl Odd {
 
 impl Esp {
     /// The frame around a packet with the next number, which it takes.
-    fn frame(self, sa: &SaConfig, next: &mut u64) -> Vec<u8> {
+    fn frame(self, v6: bool, sa: &SaConfig, next: &mut u64) -> Vec<u8> {
         let (tos, outer_tos) = match self {
             Esp::Congested => (0, 3),
             Esp::Capable => (2, 2),
@@ -257,7 +309,15 @@ impl Esp {
             Esp::MarkedOtherwise => (2, 1),
             _ => (0, 0),
         };
-        let inner = Packet { tos, ..udp(1, 5000, 40) }.bytes();
+        let inner = Packet { tos, ..udp(1, 5000, 40) };
+        let inner = if v6 { families::packet(inner) } else { inner }.bytes();
+        let inner = match self {
+            Esp::Cut => inner[..inner.len() - 3].to_vec(),
+            Esp::Between if v6 => between(&inner, protocol::DESTINATION_OPTIONS, 0),
+            _ => inner,
+        };
+        let is_named_v6 = v6 != matches!(self, Esp::Misnamed);
+        let next_header = if is_named_v6 { protocol::IPV6 } else { protocol::IPV4 };
         let number = match self {
             Esp::Again => next.saturating_sub(1),
             Esp::Late => next.saturating_sub(20),
@@ -269,7 +329,7 @@ impl Esp {
             _ => *next,
         };
         *next += u64::from(number == *next);
-        let seal = Seal { outer_tos, ..Seal::sequence(number) };
+        let seal = Seal { outer_tos, next_header, ..Seal::sequence(number) };
         let sa = &self.on_its_way(sa);
         let mut frame = match self {
             Esp::Padded => Seal { tfc: 8, ..seal },
@@ -372,20 +432,29 @@ impl Arrivals {
     }
 
     pub fn frame(&mut self, step: Step) -> (u16, Vec<u8>) {
+        let is_v6 = |v6: bool| match self.case.inside {
+            Inside::V4 => false,
+            Inside::V6 => true,
+            Inside::Both => v6,
+        };
         let (host, there) = match step {
-            Step::Plain { host, port, len } => {
+            Step::Plain { v6, host, port, len } => {
                 let packet = udp(host, port, len);
                 let src = if self.case.is_hub { ip(Arrivals::source(port)) } else { packet.src };
-                (host, Packet { src, ..packet }.frame(RED))
+                let packet = Packet { src, ..packet };
+                let packet = if is_v6(v6) { families::packet(packet) } else { packet };
+                (host, packet.frame(RED))
             }
-            Step::Odd(odd) => (1, odd.frame()),
-            Step::Esp(host, esp) => {
+            Step::Odd(v6, odd) => (1, odd.frame(is_v6(v6))),
+            Step::Esp(v6, host, esp) => {
+                let v6 = is_v6(v6);
                 let (sa, next) = self.esp(host);
                 let port = if matches!(esp, Esp::WrongPort) { RED } else { BLACK };
-                return (port, esp.frame(&sa, next));
+                return (port, esp.frame(v6, &sa, next));
             }
             _ => {
-                let back = Packet::towards(Site::West, false, 20).bytes();
+                let v6 = matches!(step, Step::Back(true));
+                let back = Packet::towards(Site::West, is_v6(v6), 20).bytes();
                 return match self.site {
                     Site::West => (BLACK, self.sealed(1, &back)),
                     Site::East => (RED, frame(RED, &back)),
@@ -393,7 +462,7 @@ impl Arrivals {
             }
         };
         match self.site {
-            Site::West if matches!(step, Step::Odd(Odd::WrongPort)) => (BLACK, there),
+            Site::West if matches!(step, Step::Odd(_, Odd::WrongPort)) => (BLACK, there),
             Site::West => (RED, there),
             // All that is behind the link header has been sealed.
             Site::East => (BLACK, self.sealed(host, &there[14..])),

@@ -3,71 +3,167 @@
 use arrayvec::ArrayVec;
 use wire::flow::Flow;
 
+use super::group::Group;
 use crate::batch::BATCH_PACKETS;
 use crate::flows::Flows;
-use crate::policy::Policy;
-use crate::spd::{Asked, DefaultAction, Lookup, Many, Question, Side};
+use crate::policy::{Fields, Policy};
+use crate::spd::{Asked, DefaultAction, Lookup, Many, ManyV6, Question, Side};
 
-/// The policies of a direction, if many packets are quickly looked up among them.
+/// Whether many packets are quickly looked up among the policies of a direction, of which there are some.
 #[inline]
-pub(super) fn quickly<'v>(side: &Side<'v>) -> Option<Many<'v>> {
-    side.many().filter(|_| !Flows::is_worth_it(side))
+pub(super) fn is_quick(side: &Side<'_>) -> bool {
+    !side.is_empty() && !Flows::is_worth_it(side)
 }
 
-/// What policies are asked about packets: once about those that are the same to them, and come one after the other.
+/// Of each question the policy that presumably decides.
+pub(super) type Presumed<'v> = ArrayVec<Option<&'v Policy>, BATCH_PACKETS>;
+
+/// What policies are asked about packets of IPv4: once about those that are the same to them, and come one after the other.
 pub(super) struct Inquiry<'v> {
-    pub(super) many: Many<'v>,
+    /// `None` if there is no policy for any such packet.
+    many: Option<Many<'v>>,
+    default: DefaultAction,
     last: Option<Question>,
-    pub(super) asked: ArrayVec<Asked<'v>, BATCH_PACKETS>,
+    asked: ArrayVec<Asked<'v>, BATCH_PACKETS>,
 }
 
 impl<'v> Inquiry<'v> {
-    pub(super) fn of(many: Many<'v>) -> Inquiry<'v> {
-        Inquiry { many, last: None, asked: ArrayVec::new() }
+    /// Asks the policies of a direction that [are quick](is_quick).
+    pub(super) fn of(side: &Side<'v>) -> Inquiry<'v> {
+        let default = side.spd().default_action(side.direction());
+        Inquiry { many: side.many(), default, last: None, asked: ArrayVec::new() }
     }
 
-    /// Takes note of a packet that is whole, and of IPv4, and asks for the memory of the answer: how many are asked for.
+    /// Takes note of a packet that is whole, and of IPv4, and asks for the memory of the answer.
     #[inline(always)]
-    pub(super) fn note(&mut self, flow: &Flow) -> usize {
-        if let Some(question) = self.many.flow(flow)
-            && self.last.is_none_or(|last| !self.many.same(last, question))
-        {
+    pub(super) fn note(&mut self, flow: &Flow) -> Group {
+        let Some(many) = &self.many else { return Group::FIRST };
+        let Some(question) = many.flow(flow) else { return Group::FIRST };
+        if self.last.is_none_or(|last| !many.same(last, question)) {
             self.last = Some(question);
-            self.asked.push(self.many.ask(question));
+            self.asked.push(many.ask(question));
         }
-        self.asked.len()
+        Group::last_of(self.asked.len())
     }
 
     /// The policies that presumably decide.
     #[inline(always)]
-    pub(super) fn presumed(&self) -> ArrayVec<Option<&'v Policy>, BATCH_PACKETS> {
+    pub(super) fn presumed(&self) -> Presumed<'v> {
         let mut presumed = ArrayVec::new();
-        for asked in &self.asked {
-            presumed.push(self.many.presume(*asked));
+        if let Some(many) = &self.many {
+            for asked in &self.asked {
+                presumed.push(many.presume(*asked));
+            }
         }
         presumed
     }
 
     /// What the policies say in answer to one of the questions.
     #[inline(always)]
-    pub(super) fn lookup(&self, at: usize, presumed: &[Option<&'v Policy>]) -> Option<Lookup<'v>> {
-        Some(self.many.lookup(*self.asked.get(at)?, *presumed.get(at)?))
+    pub(super) fn lookup(&self, at: usize, presumed: &Presumed<'v>) -> Option<Lookup<'v>> {
+        Some(self.many.as_ref()?.lookup(*self.asked.get(at)?, *presumed.get(at)?))
+    }
+
+    /// What they say in answer to the first ones, as long as `goes_on` says so.
+    #[inline(always)]
+    pub(super) fn answer(&self, mut goes_on: impl FnMut(Lookup<'v>) -> bool) {
+        let presumed = self.presumed();
+        let Some(many) = &self.many else { return };
+        for (asked, presumed) in self.asked.iter().zip(&presumed) {
+            if !goes_on(many.lookup(*asked, *presumed)) {
+                break;
+            }
+        }
     }
 
     /// Of how many of the first no policy says anything, so that they may pass.
     #[inline(never)]
     pub(super) fn free(&self) -> usize {
-        let presumed = self.presumed();
-        let is_free = |(asked, presumed): &(&Asked<'v>, &Option<&'v Policy>)| {
-            let found = self.many.lookup(**asked, **presumed);
-            matches!(found, Lookup::Default(DefaultAction::Accept))
-        };
-        self.asked.iter().zip(&presumed).take_while(is_free).count()
+        if self.many.is_none() {
+            return usize::from(self.default == DefaultAction::Accept);
+        }
+        let mut free = 0;
+        self.answer(|found| {
+            is_free(found) && {
+                free += 1;
+                true
+            }
+        });
+        free
     }
 }
 
-/// The last of so many groups.
-#[inline(always)]
-pub(super) fn last_of(groups: usize) -> u8 {
-    (groups as u8).wrapping_sub(1)
+/// The same about packets of IPv6. By itself, so that nothing of what is asked about others has to be in memory where a packet is
+/// dealt with out of line.
+pub(super) struct InquiryV6<'v> {
+    many: ManyV6<'v>,
+    asked: ArrayVec<AskedV6, BATCH_PACKETS>,
+}
+
+/// A question, and what [`ManyV6::ask`] said of it.
+struct AskedV6 {
+    fields: Fields<u128>,
+    tag: u32,
+}
+
+impl<'v> InquiryV6<'v> {
+    /// Asks the policies of a direction.
+    pub(super) fn of(side: &Side<'v>) -> InquiryV6<'v> {
+        InquiryV6 { many: side.many_v6(), asked: ArrayVec::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    /// Takes note of a packet that is whole, and asks for the memory of the answer.
+    #[inline(always)]
+    pub(super) fn note(&mut self, fields: Fields<u128>) -> Group {
+        if !self.asked.last().is_some_and(|last| self.many.same(&last.fields, &fields)) {
+            let tag = self.many.ask(&fields);
+            self.asked.push(AskedV6 { fields, tag });
+        }
+        Group::last_of_v6(self.asked.len())
+    }
+
+    /// The policies that presumably decide.
+    #[inline(never)]
+    pub(super) fn presumed(&self) -> Presumed<'v> {
+        let mut presumed = ArrayVec::new();
+        for AskedV6 { fields, tag } in &self.asked {
+            presumed.push(self.many.presume(fields, *tag));
+        }
+        presumed
+    }
+
+    /// What the policies say in answer to one of the questions.
+    #[inline]
+    pub(super) fn lookup(&self, at: usize, presumed: &Presumed<'v>) -> Option<Lookup<'v>> {
+        let AskedV6 { fields, tag } = self.asked.get(at)?;
+        Some(self.many.lookup(fields, *tag, *presumed.get(at)?))
+    }
+
+    /// What they say in answer to the first ones, as long as `goes_on` says so.
+    #[inline(never)]
+    pub(super) fn answer(&self, goes_on: impl FnMut(Lookup<'v>) -> bool) {
+        let presumed = self.presumed();
+        let found = (0..self.asked.len()).map_while(|at| self.lookup(at, &presumed));
+        let _ = found.map(goes_on).take_while(|goes_on| *goes_on).count();
+    }
+
+    /// Of how many of the first no policy says anything, so that they may pass.
+    pub(super) fn free(&self) -> usize {
+        let mut free = 0;
+        self.answer(|found| {
+            is_free(found) && {
+                free += 1;
+                true
+            }
+        });
+        free
+    }
+}
+
+fn is_free(found: Lookup<'_>) -> bool {
+    matches!(found, Lookup::Default(DefaultAction::Accept))
 }

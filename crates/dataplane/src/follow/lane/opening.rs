@@ -1,4 +1,4 @@
-//! ESP for this host in tunnels, with packets of IPv4 inside that go on in clear.
+//! ESP for this host in tunnels, with packets inside that go on in clear.
 //!
 //! 1. Is it such a packet? What its SA is called; ask for the database's memory there.
 //! 2. Its SA; ask for the memory of that.
@@ -18,11 +18,11 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use wire::{Overlay, esp, ethernet, flow, ipv4, ipv6, udp};
+use wire::{Overlay, esp, ethernet, ipv4, ipv6, udp};
 use xsk::Frame;
 
 use super::WORTH;
-use super::inquiry::quickly;
+use super::inquiry::is_quick;
 use crate::batch::{BATCH_PACKETS, Slot, Turn, is_same};
 use crate::claim::Access;
 use crate::classify::is_local;
@@ -34,6 +34,7 @@ use crate::follow::opening::{has_moved, is_plain, park, take_up};
 use crate::keys::{self, Supply};
 use crate::open::refusal;
 use crate::parse::{self, IN_UDP_AT, LastMac, PlainEsp};
+use crate::plain::PlainHeader;
 use crate::policy::{Direction, Policy};
 use crate::route::Router;
 use crate::sa::Sa;
@@ -90,8 +91,8 @@ impl Lane {
         let sa = slot.inbound.filter(|_| slot.verdict == Some(Verdict::Opened))?;
         let out = view.spd.side(Direction::Out);
         let forward = view.spd.side(Direction::Forward);
-        let is_let_in = sa.hot().if_id != 0 || quickly(&forward).is_some();
-        let is_it = is_plain(sa) && is_let_in && (out.is_silent() || quickly(&out).is_some());
+        let is_let_in = sa.hot().if_id != 0 || is_quick(&forward);
+        let is_it = is_plain(sa) && is_let_in && (out.is_silent() || is_quick(&out));
         is_it.then(|| Lane { hours: Hours::of(version) })
     }
 
@@ -119,9 +120,9 @@ impl Lane {
         // Two of one SA may be the first of many that follow: what they are is only to be seen now.
         if let [.., before, last] = &mut slots[..opened]
             && last.inbound.is_some_and(|sa| is_same(before.inbound, sa))
-            && let Some(header) = parse::reread(&last.frame, ethernet::HEADER_LEN)
+            && let Some(flow) = parse::flow_again(&last.frame, ethernet::HEADER_LEN)
         {
-            last.flow = flow::of_plain_v4(&header);
+            last.flow = flow;
         }
         (opened, checked - opened)
     }
@@ -258,7 +259,10 @@ fn open<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) -> usiz
     decrypt(slots);
     let mut inside = Inside::of(view, turn);
     let looked = inside.look_at_all(slots);
-    let accepted = accept_all(&mut slots[..looked], &inside, view, turn);
+    let accepted = match inside.has_v6() {
+        false => accept_all::<false>(&mut slots[..looked], &inside, view, turn),
+        true => accept_mixed(&mut slots[..looked], &inside, view, turn),
+    };
     if accepted < slots.len() {
         let (plain, other) = slots[accepted..].split_at_mut(looked - accepted);
         park_all(plain, other);
@@ -299,8 +303,8 @@ fn park_plain(slot: &mut Slot<'_>) {
     {
         slot.decide(Verdict::InnerMalformed);
     }
-    if let Some(header) = parse::reread(&slot.frame, 0) {
-        slot.flow = flow::of_plain_v4(&header);
+    if let Some(flow) = parse::flow_again(&slot.frame, 0) {
+        slot.flow = flow;
     }
 }
 
@@ -312,15 +316,26 @@ fn put_back(slot: &mut Slot<'_>) -> Option<()> {
     slot.frame.grow(0, len.checked_sub(slot.frame.len())?)
 }
 
-/// Accepts packets, and says where they leave, up to the first that has to be parked; how many.
-#[inline(always)]
-fn accept_all<'v>(
+/// Accepts packets of which some are of IPv6. Out of line, so that nothing of it takes registers where there are none.
+#[inline(never)]
+fn accept_mixed<'v>(
     slots: &mut [Slot<'v>],
     inside: &Inside<'v>,
     view: &'v View,
     turn: &mut Turn<'_>,
 ) -> usize {
-    let mut answers = Answers::to(inside);
+    accept_all::<true>(slots, inside, view, turn)
+}
+
+/// Accepts packets, and says where they leave, up to the first that has to be parked; how many.
+#[inline(always)]
+fn accept_all<'v, const MIXED: bool>(
+    slots: &mut [Slot<'v>],
+    inside: &Inside<'v>,
+    view: &'v View,
+    turn: &mut Turn<'_>,
+) -> usize {
+    let mut answers = Answers::<MIXED>::to(inside);
     let mut router = Router::new();
     for at in 0..slots.len() {
         let Some((slot, later)) = slots[at..].split_first_mut() else { break };
@@ -329,7 +344,7 @@ fn accept_all<'v>(
         }
         let Some(sa) = slot.inbound else { return at };
         let Some(policy) = answers.let_pass(at, sa) else { return at };
-        let accepted = accept(slot, sa, later, policy, &mut router, view, turn);
+        let accepted = accept::<MIXED>(slot, sa, later, policy, &mut router, view, turn);
         slot.decide(accepted.err().unwrap_or(Verdict::Opened));
     }
     slots.len()
@@ -337,7 +352,7 @@ fn accept_all<'v>(
 
 /// Accepts a packet, and says where it leaves.
 #[inline(always)]
-fn accept<'v>(
+fn accept<'v, const MIXED: bool>(
     slot: &mut Slot<'v>,
     sa: &Sa,
     later: &[Slot<'v>],
@@ -355,15 +370,17 @@ fn accept<'v>(
     if let Some(policy) = policy {
         policy.count(turn.seat, 1, slot.frame.len() as u64, turn.now_ns);
     }
-    take_hop(&mut slot.frame)?;
+    if MIXED && parse::is_v6(&slot.frame, 0) {
+        take_hop::<ipv6::Plain>(&mut slot.frame)?;
+    } else {
+        take_hop::<ipv4::Plain>(&mut slot.frame)?;
+    }
     router.way::<false>(slot, later, view, turn)?.send_off(slot)
 }
 
 /// Takes a hop from a packet that has some left, and the header that nearly every packet has.
 #[inline(always)]
-fn take_hop(frame: &mut Frame) -> Result<(), Verdict> {
-    let header = frame.bytes_mut().first_chunk_mut::<{ ipv4::Plain::LEN }>();
-    let header = header.ok_or(Verdict::InnerMalformed)?;
-    let plain = ipv4::Plain::reread(header);
-    header.first_chunk_mut().and_then(|header| plain.take_hop(header)).ok_or(Verdict::TtlExpired)
+fn take_hop<P: PlainHeader>(frame: &mut Frame) -> Result<(), Verdict> {
+    let header: P = parse::reread(frame, 0).ok_or(Verdict::InnerMalformed)?;
+    header.take_hop_of(frame.bytes_mut()).ok_or(Verdict::TtlExpired)
 }

@@ -1,4 +1,4 @@
-//! Packets in clear, of IPv4, for tunnels whose envelopes are as simple as nearly all are.
+//! Packets in clear for tunnels whose envelopes are as simple as nearly all are.
 //!
 //! 1. Is it such a packet? What the policies or routes are asked about it; ask for the memory of their answer.
 //! 2. Its policy, or its tunnel; ask for the memory of the slot in which its SA is.
@@ -11,7 +11,9 @@
 
 mod find;
 
-use super::inquiry::quickly;
+use wire::{ethernet, ipv4, ipv6};
+
+use super::inquiry::is_quick;
 use crate::batch::{Slot, Turn, is_same};
 use crate::encrypt::TAIL_LEN_MAX;
 use crate::envelope;
@@ -19,7 +21,7 @@ use crate::follow::{Hours, seal};
 use crate::keys::{self, Supply};
 use crate::parse;
 use crate::policy::{Direction, Policy};
-use crate::route::Router;
+use crate::route::{Router, Way};
 use crate::sa::Sa;
 use crate::verdict::Verdict;
 use crate::view::View;
@@ -44,12 +46,12 @@ impl Lane {
     pub(in crate::follow) fn of(slot: &Slot<'_>, version: u64, view: &View) -> Option<Lane> {
         let sa = slot.outbound.filter(|_| slot.verdict == Some(Verdict::Sealed))?;
         let (out, forward) = (view.spd.side(Direction::Out), view.spd.side(Direction::Forward));
-        if !is_plain(sa) || !forward.is_silent() && quickly(&forward).is_none() {
+        if !is_plain(sa) || !forward.is_silent() && !is_quick(&forward) {
             return None;
         }
         let by = match view.has_tunnels() {
             true if out.is_silent() => By::Routes,
-            false if quickly(&out).is_some() => By::Policies,
+            false if is_quick(&out) => By::Policies,
             _ => return None,
         };
         Some(Lane { hours: Hours::of(version), by })
@@ -70,8 +72,11 @@ impl Lane {
             By::Policies => find::by_policies(slots, view),
             By::Routes => find::by_routes(slots, view),
         };
-        let sealed = seal_all(slots, &found, view, turn);
-        if !found.group_of().is_empty() && sealed == 0 {
+        let sealed = match found.is_mixed() {
+            false => seal_all::<false>(slots, &found, view, turn),
+            true => seal_mixed(slots, &found, view, turn),
+        };
+        if !found.groups().is_empty() && sealed == 0 {
             self.hours.pause();
         }
         sealed
@@ -84,16 +89,28 @@ fn is_plain(sa: &Sa) -> bool {
     sa.hot().traits.is_simple()
 }
 
+/// Seals packets of which some are of IPv6. Out of line, so that nothing of it takes registers where there are none.
+#[inline(never)]
+fn seal_mixed<'v>(
+    slots: &mut [Slot<'v>],
+    found: &Found<'v>,
+    view: &'v View,
+    turn: &mut Turn<'_>,
+) -> usize {
+    seal_all::<true>(slots, found, view, turn)
+}
+
 /// Seals packets whose SAs are found, up to the first that has to take the stages; how many.
-fn seal_all<'v>(
+#[inline(always)]
+fn seal_all<'v, const MIXED: bool>(
     slots: &mut [Slot<'v>],
     found: &Found<'v>,
     view: &'v View,
     turn: &mut Turn<'_>,
 ) -> usize {
     let mut packets = 0;
-    for (slot, group) in slots.iter_mut().zip(found.group_of()) {
-        let Some(sa) = found.sa(*group) else { break };
+    for (slot, group) in slots.iter_mut().zip(found.groups()) {
+        let Some(sa) = found.sa::<MIXED>(*group) else { break };
         sa.prefetch();
         slot.outbound = Some(sa);
         packets += 1;
@@ -104,8 +121,8 @@ fn seal_all<'v>(
     let plain = plain.filter_map(|slot| slot.outbound).inspect(|sa| sa.prefetch_to_seal()).count();
     keys::ask_first(&slots[..plain], need);
     let mut numbered = 0;
-    for (slot, group) in slots[..plain].iter_mut().zip(found.group_of()) {
-        if number(slot, found.policy(*group), turn).is_none() {
+    for (slot, group) in slots[..plain].iter_mut().zip(found.groups()) {
+        if number(slot, found.policy::<MIXED>(*group), turn).is_none() {
             break;
         }
         numbered += 1;
@@ -114,11 +131,11 @@ fn seal_all<'v>(
     // Two of one SA may be the first of many that follow: what they are is only to be seen now.
     if let [.., before, last] = numbered
         && last.outbound.is_some_and(|sa| is_same(before.outbound, sa))
-        && let Some(flow) = parse::plain(&last.frame, parse::mac_bits(last, view))
+        && let Some(flow) = parse::plain_of_any(&last.frame, parse::mac_bits(last, view))
     {
         last.flow = flow;
     }
-    encrypt(numbered, view, turn);
+    encrypt::<MIXED>(numbered, view, turn);
     // What `choose` is to find out is not there yet.
     rest.iter_mut().for_each(|slot| slot.outbound = None);
     numbered.len()
@@ -140,13 +157,13 @@ fn number(slot: &mut Slot<'_>, policy: Option<&Policy>, turn: &Turn<'_>) -> Opti
 
 /// Seals packets that have their numbers.
 #[inline(never)]
-fn encrypt<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) {
+fn encrypt<'v, const MIXED: bool>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) {
     let mut router = Router::new();
     let keys = Supply::of(slots, need);
     for at in 0..slots.len() {
         keys.step(slots, at);
         let Some((slot, later)) = slots[at..].split_first_mut() else { break };
-        if let Err(verdict) = encrypt_one(slot, later, &mut router, view, turn) {
+        if let Err(verdict) = encrypt_one::<MIXED>(slot, later, &mut router, view, turn) {
             slot.decide(verdict);
         }
     }
@@ -154,7 +171,7 @@ fn encrypt<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) {
 
 /// Seals a packet, and says where it leaves.
 #[inline(always)]
-fn encrypt_one<'v>(
+fn encrypt_one<'v, const MIXED: bool>(
     slot: &mut Slot<'v>,
     later: &[Slot<'v>],
     router: &mut Router<'v>,
@@ -168,10 +185,20 @@ fn encrypt_one<'v>(
         return Err(Verdict::TooBig);
     }
     let numbers = (slot.sequence, slot.iv);
-    if seal::<false>(slot, sa.hot(), sa.hot().usual_outer(), numbers, way).is_none() {
+    let sealed = match MIXED && parse::is_v6(&slot.frame, ethernet::HEADER_LEN) {
+        false => seal::<ipv4::Plain, false>(slot, sa.hot(), sa.hot().usual_outer(), numbers, way),
+        true => seal_v6(slot, sa, numbers, way),
+    };
+    if sealed.is_none() {
         slot.refuse(Some(sa), Verdict::NoRoom);
     }
     Ok(())
+}
+
+/// Out of line, so that nothing of it takes registers from what most packets are.
+#[inline(never)]
+fn seal_v6(slot: &mut Slot<'_>, sa: &Sa, numbers: (u64, u64), way: &Way) -> Option<()> {
+    seal::<ipv6::Plain, false>(slot, sa.hot(), sa.hot().usual_outer(), numbers, way)
 }
 
 /// What it takes to encrypt a packet.

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use crypto::{Engine, SharedKey};
 use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
-use wire::{Overlay, checksum, ipv4, natt, protocol};
+use wire::{Overlay, checksum, ipv4, ipv6, natt, protocol};
 
-use super::{HEADERS_LEN, RulerError, Selection};
+use super::{HEADERS_LEN, HEADERS_V6_LEN, RulerError, Selection};
 use crate::alarm::Alarm;
 use crate::bundles::BUNDLES_MAX;
 use crate::encapsulation::UdpEncapsulation;
@@ -39,6 +39,7 @@ const WEST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const WEST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const EAST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const HOST_V6: Ipv6Addr = Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 1);
 /// The UDP port that packets come from.
 const PORT: u16 = 0x1000;
 /// The TCP port that is let pass where ports matter.
@@ -66,6 +67,11 @@ pub(crate) fn key_bytes(tunnel: usize) -> [u8; KEY_LEN] {
 /// The destination behind a tunnel.
 fn destination(tunnel: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + tunnel as u32)
+}
+
+/// The same in IPv6, in a network of its own.
+fn destination_v6(tunnel: usize) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd02, 0, (tunnel >> 16) as u16, tunnel as u16, 0, 0, 0, 1)
 }
 
 /// The tunnel of a destination behind it.
@@ -119,11 +125,31 @@ fn headers_of(tunnel: usize, size: usize, source: Ipv4Addr, port: u16) -> [u8; H
     // Both slices are longer than what is written, so neither can fail.
     let _ = Header::new(RED_MAC, BLACK_MAC, EtherType::IPV4).emit(link);
     if let Ok(udp) = ip.emit(rest) {
-        udp[..2].copy_from_slice(&port.to_be_bytes());
-        udp[2..4].copy_from_slice(&[0x20, 0x00]);
-        udp[4..6].copy_from_slice(&((size - ipv4::HEADER_LEN) as u16).to_be_bytes());
+        write_udp(udp, port, size - ipv4::HEADER_LEN);
     }
     bytes
+}
+
+/// The headers of a packet of IPv6.
+pub(super) fn headers_v6(tunnel: usize, size: usize) -> [u8; HEADERS_V6_LEN] {
+    let mut bytes = [0; HEADERS_V6_LEN];
+    let len = size - ipv6::HEADER_LEN;
+    let ip = ipv6::Template::new(HOST_V6, destination_v6(tunnel), protocol::UDP, 64);
+    let ip = ip.stamp(len as u16, 0, 0);
+    let (link, rest) = bytes.split_at_mut(HEADER_LEN);
+    // As above.
+    let _ = Header::new(RED_MAC, BLACK_MAC, EtherType::IPV6).emit(link);
+    if let Ok(udp) = ip.emit(rest) {
+        write_udp(udp, PORT, len);
+    }
+    bytes
+}
+
+/// A UDP header of a datagram of so many bytes.
+fn write_udp(udp: &mut [u8], port: u16, len: usize) {
+    udp[..2].copy_from_slice(&port.to_be_bytes());
+    udp[2..4].copy_from_slice(&[0x20, 0x00]);
+    udp[4..6].copy_from_slice(&(len as u16).to_be_bytes());
 }
 
 /// Where packets into a tunnel come from in a point-to-multipoint group, in which each far end has a
@@ -201,7 +227,32 @@ fn sa(selection: Selection, ends: Ends, tunnel: usize, engine: Engine) -> Result
     Ok(sa.with_alarm(is_limited.then(alarm)))
 }
 
-/// The policy of one tunnel's packets. They may have two shapes, or, where no cache is to help, eight, among which the
+/// The policies of one tunnel's packets.
+fn policies(
+    selection: Selection,
+    tunnel: usize,
+    direction: Direction,
+) -> impl Iterator<Item = Arc<Policy>> {
+    let [v4, v6] = selection.families();
+    let v4 = v4.then(|| policy(selection, tunnel, direction));
+    v4.into_iter().chain(v6.then(|| policy_v6(selection, tunnel, direction)))
+}
+
+/// That of its packets of IPv6.
+fn policy_v6(selection: Selection, tunnel: usize, direction: Direction) -> Arc<Policy> {
+    let [source, destination] = [(HOST_V6, 128), (destination_v6(tunnel), 64)];
+    let prefix = |(address, len): (Ipv6Addr, u8)| {
+        Prefix::new(address.into(), len).unwrap_or(Prefix::host(address.into()))
+    };
+    let selector = Selector {
+        source: prefix(source),
+        destination: prefix(destination),
+        ..Selector::any(Family::V6)
+    };
+    protect(tunnel, direction, selector, ends(selection, tunnel))
+}
+
+/// That of its packets of IPv4. They may have two shapes, or, where no cache is to help, eight, among which the
 /// database has to find the right one.
 fn policy(selection: Selection, tunnel: usize, direction: Direction) -> Arc<Policy> {
     let less = match selection {
@@ -283,7 +334,8 @@ fn protect(tunnel: usize, direction: Direction, selector: Selector, ends: Ends) 
     Arc::new(Policy::new(PolicyConfig {
         own_sas: false,
         if_id,
-        index: 8 * (1 + tunnel as u32) + direction as u32,
+        // Apart by direction and by family.
+        index: 8 * (1 + tunnel as u32) + 4 * selector.family() as u32 + direction as u32,
         direction,
         selector,
         priority: 1000,
@@ -317,7 +369,9 @@ pub(crate) fn west_view(
         sa.arm(&nonces)?;
         view.bundles.set(tunnel as u32, Some(sa));
         if !matches!(selection, Selection::P2p | Selection::P2mp) {
-            view.spd.insert(policy(selection, tunnel, Direction::Out));
+            for policy in policies(selection, tunnel, Direction::Out) {
+                view.spd.insert(policy);
+            }
             continue;
         }
         let Ends { east, if_id, .. } = ends(selection, tunnel);
@@ -363,14 +417,18 @@ pub(crate) fn east_view(
         }
         // A tunnel of route mode lets everything in that its peer sends, as IKE daemons ask for.
         let everything = Selector::any(Family::V4);
-        view.spd.insert(match selection {
-            Selection::P2p => {
-                protect(tunnel, Direction::Forward, everything, ends(selection, tunnel))
-            }
-            _ => policy(selection, tunnel, Direction::Forward),
-        });
+        if selection == Selection::P2p {
+            let ends = ends(selection, tunnel);
+            view.spd.insert(protect(tunnel, Direction::Forward, everything, ends));
+            continue;
+        }
+        for policy in policies(selection, tunnel, Direction::Forward) {
+            view.spd.insert(policy);
+        }
     }
-    view.fib.insert(Prefix::any(Family::V4), via(RED, HOST.into()));
+    for family in [Family::V4, Family::V6] {
+        view.fib.insert(Prefix::any(family), via(RED, HOST.into()));
+    }
     view.neighbours.set(RED, HOST.into(), RED_MAC);
     Ok(view)
 }

@@ -1,17 +1,19 @@
 //! What was inside of packets that were decrypted: is it as nearly all is, who lets it in, and may it go on?
 
-use std::net::{IpAddr, Ipv4Addr};
-
 use arrayvec::ArrayVec;
-use wire::{flow, ipv4};
+use wire::flow::Flow;
+use wire::{ipv4, ipv6};
 
 use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::content;
-use crate::fib::Fib;
-use crate::follow::Known;
-use crate::follow::lane::inquiry::{Inquiry, last_of, quickly};
+use crate::fib::{Fib, MANY};
+use crate::follow::lane::addresses::Addresses;
+use crate::follow::lane::group::Group;
+use crate::follow::lane::inquiry::{Inquiry, InquiryV6, Presumed, is_quick};
+use crate::follow::like::Known;
 use crate::inspect::{Back, Standing, Word, do_routes_decide_alone, is_welcome, may_be_martians};
-use crate::policy::{Direction, Policy};
+use crate::plain::PlainHeader;
+use crate::policy::{Address, Direction, Fields, Policy};
 use crate::prefix::Family;
 use crate::sa::Sa;
 use crate::spd::Lookup;
@@ -22,48 +24,65 @@ use crate::vrfs::MAIN;
 pub(super) struct Inside<'v> {
     view: &'v View,
     standing: Standing,
-    known: Known,
+    known: Known<u32>,
+    known_v6: Known<u128>,
     /// What lets packets in, and what they meet on their way out.
     forward: Option<Inquiry<'v>>,
     out: Option<Inquiry<'v>>,
+    forward_v6: InquiryV6<'v>,
+    out_v6: InquiryV6<'v>,
     /// What else lets packets in, which has been found already.
     found: ArrayVec<&'v Policy, BATCH_PACKETS>,
     /// [`do_routes_decide_alone`].
     routes_alone: bool,
-    /// Where packets come from of which routes are asked, those that follow each other from one once.
-    sources: ArrayVec<u32, BATCH_PACKETS>,
+    /// Where packets come from of which routes are asked.
+    sources: Addresses<u32>,
+    sources_v6: Addresses<u128>,
     /// Of each packet who lets it in, and which of the questions about its way out is its own.
-    by: ArrayVec<[u8; 2], BATCH_PACKETS>,
+    by: ArrayVec<[u16; 2], BATCH_PACKETS>,
     /// The route of addresses that begin like these is none into a tunnel.
     bits: u32,
     mask: u32,
+    /// There are packets of IPv6, and of the last of them the route was none into a tunnel.
+    has_v6: bool,
+    last_v6: Option<u128>,
 }
 
-/// Who lets a packet in: nobody need, or of what policies were asked the answers from here on, or from here on of those that
-/// have been found already, or from here on of what routes are asked.
-const NOBODY: u8 = 0;
-const ASKED: u8 = 1;
-const FOUND: u8 = ASKED + BATCH_PACKETS as u8;
-const ROUTED: u8 = FOUND + BATCH_PACKETS as u8;
+/// Who lets a packet in: nobody need, or the policies that were asked about its group, or of those that have been found already
+/// the one with its number, or the routes that are asked about its group.
+const NOBODY: u16 = 0;
+const ASKED: u16 = 1 << 8;
+const FOUND: u16 = 2 << 8;
+const ROUTED: u16 = 3 << 8;
 
-const _: () = assert!(ROUTED as usize + BATCH_PACKETS <= 1 << u8::BITS);
+/// Which that is of them, and the group or number.
+const KIND: u16 = 0xff00;
+
+/// That nobody is asked about a packet's way out; else it is the group with this added.
+const UNASKED: u16 = 0;
+const OUT: u16 = 1 << 8;
 
 impl<'v> Inside<'v> {
     pub(super) fn of(view: &'v View, turn: &Turn<'_>) -> Inside<'v> {
-        let inquiry = |direction| quickly(&view.spd.side(direction)).map(Inquiry::of);
-        let out = view.spd.side(Direction::Out);
+        let (forward, out) = (view.spd.side(Direction::Forward), view.spd.side(Direction::Out));
         Inside {
             view,
             standing: Standing::of(view, turn),
-            known: Known::default(),
-            forward: inquiry(Direction::Forward),
-            out: inquiry(Direction::Out).filter(|_| !out.is_silent()),
+            known: Known::of_none(),
+            known_v6: Known::of_none(),
+            forward: is_quick(&forward).then(|| Inquiry::of(&forward)),
+            out: (!out.is_silent()).then(|| Inquiry::of(&out)),
+            forward_v6: InquiryV6::of(&forward),
+            out_v6: InquiryV6::of(&out),
+            has_v6: false,
             found: ArrayVec::new(),
             routes_alone: do_routes_decide_alone(view),
-            sources: ArrayVec::new(),
+            sources: Addresses::default(),
+            sources_v6: Addresses::default(),
             by: ArrayVec::new(),
             bits: u32::from(view.has_tunnels()),
             mask: 0,
+            last_v6: None,
         }
     }
 
@@ -74,7 +93,7 @@ impl<'v> Inside<'v> {
         for slot in slots {
             let by = match slot.verdict {
                 None => self.look(slot),
-                Some(_) => Some([NOBODY, 0]),
+                Some(_) => Some([NOBODY, UNASKED]),
             };
             let Some(by) = by else { break };
             self.by.push(by);
@@ -83,11 +102,12 @@ impl<'v> Inside<'v> {
     }
 
     #[inline(always)]
-    fn look(&mut self, slot: &mut Slot<'_>) -> Option<[u8; 2]> {
+    fn look(&mut self, slot: &mut Slot<'_>) -> Option<[u16; 2]> {
         let sa = slot.inbound?;
-        let content = content::plain_behind(usize::from(slot.esp_at), slot)?;
+        let content = content::plain_behind::<ipv4::Plain>(usize::from(slot.esp_at), slot);
+        let Some(content) = content else { return self.look_v6(slot, sa) };
         let header = &content.header;
-        let flow = flow::of_plain_v4(header);
+        let flow = header.flow();
         let destination = header.destination().to_bits();
         if header.ttl() <= 1
             || may_be_martians(&flow)
@@ -97,47 +117,78 @@ impl<'v> Inside<'v> {
             return None;
         }
         let forward = match sa.hot().if_id {
-            0 => ASKED + last_of(self.forward.as_mut()?.note(&flow)),
-            _ if self.routes_alone => self.route(header.source().to_bits()),
+            0 => ASKED | self.forward.as_mut()?.note(&flow).code(),
+            _ if self.routes_alone => ROUTED | self.sources.note(u32::of_address(flow.src)).code(),
             _ if self.standing.lets_in(sa, Family::V4) => NOBODY,
-            _ => self.welcome(header, sa)?,
+            _ => self.welcome(header.flow(), sa)?,
         };
         let out = match &mut self.out {
-            Some(out) => out.note(&flow),
-            None => 0,
+            Some(out) => OUT | out.note(&flow).code(),
+            None => UNASKED,
         };
         slot.frame.narrow(content.at, usize::from(header.total_len()))?;
         slot.counted = content.len;
-        slot.flow.dst = IpAddr::V4(header.destination());
-        Some([forward, out as u8])
+        slot.flow.dst = flow.dst;
+        Some([forward, out])
+    }
+
+    /// The same of one with IPv6 inside. Out of line, so that nothing of it takes registers from the others.
+    #[inline(never)]
+    fn look_v6(&mut self, slot: &mut Slot<'_>, sa: &Sa) -> Option<[u16; 2]> {
+        let content = content::plain_behind::<ipv6::Plain>(usize::from(slot.esp_at), slot)?;
+        let flow = content.header.flow();
+        let destination = u128::of_address(flow.dst);
+        if flow.ttl <= 1
+            || may_be_martians(&flow)
+            || self.known_v6.is_for_host(destination, self.view)
+            || self.last_v6 != Some(destination) && self.is_for_tunnel_v6(destination)
+        {
+            return None;
+        }
+        let fields = Fields::of(&flow, 0);
+        let forward = match sa.hot().if_id {
+            0 if self.forward.is_none() => return None,
+            0 => ASKED | self.forward_v6.note(fields).code(),
+            _ if self.routes_alone => ROUTED | self.sources_v6.note(fields.source).code(),
+            _ if self.standing.lets_in(sa, Family::V6) => NOBODY,
+            _ => self.welcome(flow, sa)?,
+        };
+        let out = match self.out {
+            Some(_) => OUT | self.out_v6.note(fields).code(),
+            None => UNASKED,
+        };
+        self.has_v6 = true;
+        slot.frame.narrow(content.at, usize::from(flow.total_len))?;
+        slot.counted = content.len;
+        slot.flow.dst = flow.dst;
+        Some([forward, out])
     }
 
     /// Who lets in what comes through an SA of route mode.
     #[inline(never)]
-    fn welcome(&mut self, header: &ipv4::Plain, sa: &Sa) -> Option<u8> {
-        let flow = flow::of_plain_v4(header);
+    fn welcome(&mut self, flow: Flow, sa: &Sa) -> Option<u16> {
         match self.standing.ask(&flow, sa, self.view)? {
             Word::Policy(policy) => {
                 self.found.push(policy);
-                Some(FOUND + last_of(self.found.len()))
+                Some(FOUND | (self.found.len() as u16 - 1))
             }
-            Word::Routes => Some(self.route(header.source().to_bits())),
+            Word::Routes => Some(self.route(&flow)),
         }
     }
 
     /// That the route to its source is to let a packet in.
-    #[inline(always)]
-    fn route(&mut self, source: u32) -> u8 {
-        if self.sources.last() != Some(&source) {
-            self.sources.push(source);
-        }
-        ROUTED + last_of(self.sources.len())
+    fn route(&mut self, flow: &Flow) -> u16 {
+        let group = match flow.is_ipv6() {
+            false => self.sources.note(u32::of_address(flow.src)),
+            true => self.sources_v6.note(u128::of_address(flow.src)),
+        };
+        ROUTED | group.code()
     }
 
     /// Whether the route of an address leads into a tunnel.
     #[inline(never)]
     fn is_for_tunnel(&mut self, destination: u32) -> bool {
-        let (code, block) = self.view.fib.block_in(MAIN, Ipv4Addr::from_bits(destination).into());
+        let (code, block) = self.view.fib.block_in(MAIN, destination.address());
         if Fib::tunnel_of(code).is_some() {
             return true;
         }
@@ -145,27 +196,75 @@ impl<'v> Inside<'v> {
         self.bits = destination & self.mask;
         false
     }
+
+    /// Whether any that it looked at was of IPv6.
+    pub(super) fn has_v6(&self) -> bool {
+        self.has_v6
+    }
+
+    /// Where the routes to sources lead.
+    #[inline(never)]
+    fn ways_back(&self) -> Back<'v> {
+        let mut codes = [0; MANY];
+        Back::by(self.sources.codes(self.view, &mut codes), self.view)
+    }
+
+    /// What is said of packets of IPv6.
+    #[inline(never)]
+    fn said_of_v6(&self) -> Said<'v> {
+        let mut codes = [0; MANY];
+        Said {
+            free: self.out_v6.free(),
+            presumed: self.forward_v6.presumed(),
+            back: Some(Back::by(self.sources_v6.codes(self.view, &mut codes), self.view)),
+        }
+    }
+
+    /// The same of one of IPv6.
+    #[inline(never)]
+    fn is_for_tunnel_v6(&mut self, destination: u128) -> bool {
+        let code = || self.view.fib.code_in(MAIN, destination.address());
+        let is_it = self.view.has_tunnels() && Fib::tunnel_of(code()).is_some();
+        self.last_v6 = (!is_it).then_some(destination);
+        is_it
+    }
 }
 
-/// What the policies say of packets that were looked at, for who goes over them in their order.
-pub(super) struct Answers<'i, 'v> {
+/// What the policies say of packets that were looked at, for who goes over them in their order: of such of IPv4 alone, or of some of
+/// IPv6 among them.
+pub(super) struct Answers<'i, 'v, const MIXED: bool> {
     inside: &'i Inside<'v>,
+    v4: Said<'v>,
+    v6: Said<'v>,
+    /// Who let the last packet in of which policies were asked, and the policy.
+    last: (u16, Option<&'v Policy>),
+}
+
+/// What was said of packets of a family.
+#[derive(Default)]
+struct Said<'v> {
     /// Of how many questions about their way out the answer is that nobody minds.
     free: usize,
-    presumed: ArrayVec<Option<&'v Policy>, BATCH_PACKETS>,
+    presumed: Presumed<'v>,
+    /// Where the routes to their sources lead.
     back: Option<Back<'v>>,
-    /// The last question about what lets packets in, and its policy.
-    last: (u8, Option<&'v Policy>),
 }
 
-impl<'i, 'v> Answers<'i, 'v> {
+impl<'i, 'v, const MIXED: bool> Answers<'i, 'v, MIXED> {
     #[inline(always)]
-    pub(super) fn to(inside: &'i Inside<'v>) -> Answers<'i, 'v> {
+    pub(super) fn to(inside: &'i Inside<'v>) -> Answers<'i, 'v, MIXED> {
         let free = inside.out.as_ref().map_or(0, Inquiry::free);
         let presumed = inside.forward.as_ref().map(Inquiry::presumed).unwrap_or_default();
-        let (sources, view) = (&inside.sources, inside.view);
-        let back = (!sources.is_empty()).then(|| Back::to_v4(sources, view));
-        Answers { inside, free, presumed, back, last: (NOBODY, None) }
+        let back = (!inside.sources.is_empty()).then(|| inside.ways_back());
+        let v4 = Said { free, presumed, back };
+        let v6 = if MIXED { inside.said_of_v6() } else { Said::default() };
+        Answers { inside, v4, v6, last: (NOBODY, None) }
+    }
+
+    /// What was said of the packets of a group's family.
+    #[inline(always)]
+    fn said(&self, group: Group) -> &Said<'v> {
+        if MIXED && group.is_v6() { &self.v6 } else { &self.v4 }
     }
 
     /// Whether a packet that came through an SA may come in and go on, and which policy is to count it, if one is. `None` if it
@@ -173,16 +272,16 @@ impl<'i, 'v> Answers<'i, 'v> {
     #[inline(always)]
     pub(super) fn let_pass(&mut self, at: usize, sa: &Sa) -> Option<Option<&'v Policy>> {
         let [by, out] = *self.inside.by.get(at)?;
-        if usize::from(out) > self.free {
+        if out != UNASKED && Group::of(out).number() >= self.said(Group::of(out)).free {
             return None;
         }
-        match by {
+        match by & KIND {
             NOBODY => Some(None),
-            ROUTED.. => self.leads_back(by - ROUTED, sa).then_some(None),
-            FOUND.. => self.inside.found.get(usize::from(by - FOUND)).copied().map(Some),
+            ROUTED => self.leads_back(Group::of(by), sa).then_some(None),
+            FOUND => self.inside.found.get(usize::from(by ^ FOUND)).copied().map(Some),
             _ => {
                 if self.last.0 != by {
-                    self.last = (by, self.policy(by - ASKED));
+                    self.last = (by, self.policy(Group::of(by)));
                 }
                 self.last.1.filter(|policy| is_welcome(policy, sa)).map(Some)
             }
@@ -192,15 +291,20 @@ impl<'i, 'v> Answers<'i, 'v> {
     /// Whether the route to one of the sources leads into the tunnel of an SA. Out of line, so that nothing of it takes registers
     /// from what policies say.
     #[inline(never)]
-    fn leads_back(&self, source: u8, sa: &Sa) -> bool {
-        let back = self.back.as_ref();
-        back.is_some_and(|back| back.leads_into(source.into(), sa, self.inside.view))
+    fn leads_back(&self, group: Group, sa: &Sa) -> bool {
+        let back = self.said(group).back.as_ref();
+        back.is_some_and(|back| back.leads_into(group.number(), sa, self.inside.view))
     }
 
     /// The policy of packets about which the same was asked, if there is one.
     #[inline(always)]
-    fn policy(&self, asked: u8) -> Option<&'v Policy> {
-        match self.inside.forward.as_ref()?.lookup(asked.into(), &self.presumed)? {
+    fn policy(&self, group: Group) -> Option<&'v Policy> {
+        let (at, presumed) = (group.number(), &self.said(group).presumed);
+        let found = match MIXED && group.is_v6() {
+            false => self.inside.forward.as_ref()?.lookup(at, presumed)?,
+            true => self.inside.forward_v6.lookup(at, presumed)?,
+        };
+        match found {
             Lookup::Policy(policy) => Some(policy),
             _ => None,
         }

@@ -2,142 +2,223 @@
 
 use arrayvec::ArrayVec;
 use wire::flow::Flow;
+use wire::ipv6;
 
 use crate::batch::{BATCH_PACKETS, Slot};
 use crate::bundles::Sole;
 use crate::cpu::prefetch;
 use crate::fib::{Fib, MANY};
 use crate::follow::lane::WORTH;
-use crate::follow::lane::inquiry::{Inquiry, last_of, quickly};
-use crate::follow::{Known, words};
+use crate::follow::lane::addresses::Addresses;
+use crate::follow::lane::group::Group;
+use crate::follow::lane::inquiry::{Inquiry, InquiryV6, is_quick};
+use crate::follow::like::Known;
 use crate::inspect::may_be_martians;
 use crate::parse::{self, LastMac};
-use crate::policy::{Direction, Kind, Policy};
+use crate::plain::PlainHeader;
+use crate::policy::{Address, Direction, Fields, Kind, Policy};
 use crate::prefix::Family;
 use crate::sa::Sa;
 use crate::spd::Lookup;
 use crate::tunnel::Slots;
 use crate::view::View;
 
-/// Of each packet, what was asked about it.
-type Guarded = ArrayVec<u8, BATCH_PACKETS>;
+/// Of each packet what its group is.
+type Groups = ArrayVec<Group, BATCH_PACKETS>;
+
+/// Of each group of a family its policy, and where its SA is.
+type Soles<'v> = ArrayVec<(Option<&'v Policy>, Sole<'v>), BATCH_PACKETS>;
 
 /// Where the SAs of the first packets are.
 #[derive(Default)]
 pub(super) struct Found<'v> {
-    /// Of each group of them: its policy, and where its SA is.
-    soles: ArrayVec<(Option<&'v Policy>, Sole<'v>), BATCH_PACKETS>,
-    /// Of each packet which group it is of.
-    group_of: ArrayVec<u8, BATCH_PACKETS>,
+    soles: Soles<'v>,
+    soles_v6: Soles<'v>,
+    groups: Groups,
+    is_mixed: bool,
 }
 
 impl<'v> Found<'v> {
     /// Of each of the first packets which group it is of.
-    pub(super) fn group_of(&self) -> &[u8] {
-        &self.group_of
+    pub(super) fn groups(&self) -> &[Group] {
+        &self.groups
     }
 
-    /// The SA of a group, if it is there.
+    /// Whether any of their groups is of IPv6.
+    pub(super) fn is_mixed(&self) -> bool {
+        self.is_mixed
+    }
+
     #[inline(always)]
-    pub(super) fn sa(&self, group: u8) -> Option<&'v Sa> {
-        self.soles.get(usize::from(group)).and_then(|(_, sole)| sole.sa())
+    fn get<const MIXED: bool>(&self, group: Group) -> Option<&(Option<&'v Policy>, Sole<'v>)> {
+        let soles = if MIXED && group.is_v6() { &self.soles_v6 } else { &self.soles };
+        soles.get(group.number())
+    }
+
+    /// The SA of a group, if it is there. They are `MIXED` as [said](Found::is_mixed).
+    #[inline(always)]
+    pub(super) fn sa<const MIXED: bool>(&self, group: Group) -> Option<&'v Sa> {
+        self.get::<MIXED>(group).and_then(|(_, sole)| sole.sa())
     }
 
     /// The policy of a group, if one protects it.
     #[inline(always)]
-    pub(super) fn policy(&self, group: u8) -> Option<&'v Policy> {
-        self.soles.get(usize::from(group)).and_then(|(policy, _)| *policy)
+    pub(super) fn policy<const MIXED: bool>(&self, group: Group) -> Option<&'v Policy> {
+        self.get::<MIXED>(group).and_then(|(policy, _)| *policy)
     }
 }
 
 /// By what policies say.
 pub(super) fn by_policies<'v>(slots: &mut [Slot<'v>], view: &'v View) -> Found<'v> {
-    let Some(many) = quickly(&view.spd.side(Direction::Out)) else { return Found::default() };
-    let mut inquiry = Inquiry::of(many);
-    let group_of = admit(slots, view, |flow| inquiry.note(flow));
-    if group_of.is_empty() {
+    let out = view.spd.side(Direction::Out);
+    if !is_quick(&out) {
         return Found::default();
     }
-    let presumed = inquiry.presumed();
-    let mut found = Found { soles: ArrayVec::new(), group_of };
-    for (asked, presumed) in inquiry.asked.iter().zip(&presumed) {
-        let Lookup::Policy(policy) = many.lookup(*asked, *presumed) else { break };
-        let is_simple = policy.kind() == Kind::Protect && !policy.wants_own_sas();
-        let bundle = policy.bundle().filter(|_| is_simple);
-        let Some(sole) = bundle.and_then(|bundle| view.bundles.sole(bundle)) else { break };
-        found.soles.push((Some(policy), sole));
+    let (mut v4, mut v6) = (Inquiry::of(&out), InquiryV6::of(&out));
+    let groups = admit(slots, view, |flow| v4.note(flow), |fields| v6.note(fields));
+    if groups.is_empty() {
+        return Found::default();
     }
-    found
+    let (mut soles, mut soles_v6) = (Soles::new(), Soles::new());
+    v4.answer(|lookup| push_protecting(&mut soles, lookup, view));
+    let is_mixed = !v6.is_empty();
+    if is_mixed {
+        v6.answer(|lookup| push_protecting(&mut soles_v6, lookup, view));
+    }
+    Found { soles, soles_v6, groups, is_mixed }
+}
+
+/// Adds the SA of a policy that protects; whether it is such a policy, and simple.
+#[inline(always)]
+fn push_protecting<'v>(soles: &mut Soles<'v>, found: Lookup<'v>, view: &'v View) -> bool {
+    let Lookup::Policy(policy) = found else { return false };
+    let is_simple = policy.kind() == Kind::Protect && !policy.wants_own_sas();
+    let bundle = policy.bundle().filter(|_| is_simple);
+    let Some(sole) = bundle.and_then(|bundle| view.bundles.sole(bundle)) else { return false };
+    soles.push((Some(policy), sole));
+    true
 }
 
 /// By where routes lead.
 pub(super) fn by_routes<'v>(slots: &mut [Slot<'v>], view: &'v View) -> Found<'v> {
-    let mut destinations: ArrayVec<u32, MANY> = ArrayVec::new();
-    let group_of = admit(slots, view, |flow| {
-        let destination = words(flow).destination();
-        if destinations.last() != Some(&destination) {
-            destinations.push(destination);
-        }
-        destinations.len()
-    });
-    if group_of.is_empty() {
+    let (mut v4, mut v6) = (Addresses::<u32>::default(), Addresses::<u128>::default());
+    let note = |flow: &Flow| v4.note(u32::of_address(flow.dst));
+    let groups = admit(slots, view, note, |fields| v6.note(fields.destination));
+    if groups.is_empty() {
         return Found::default();
     }
     let mut codes = [0; MANY];
-    view.fib.codes_of_v4(&destinations, &mut codes);
+    let soles = soles(v4.codes(view, &mut codes), Family::V4, view);
+    let is_mixed = !v6.is_empty();
+    let soles_v6 = if is_mixed { soles_v6(&v6, view) } else { Soles::new() };
+    Found { soles, soles_v6, groups, is_mixed }
+}
+
+#[inline(never)]
+fn soles_v6<'v>(destinations: &Addresses<u128>, view: &'v View) -> Soles<'v> {
+    let mut codes = [0; MANY];
+    soles(destinations.codes(view, &mut codes), Family::V6, view)
+}
+
+/// Where the SAs are of packets of a family whose routes have these codes, up to the first that leads into no tunnel.
+#[inline(always)]
+fn soles<'v>(codes: &[u32], family: Family, view: &'v View) -> Soles<'v> {
     let mut rows: ArrayVec<&Slots, MANY> = ArrayVec::new();
-    for code in &codes[..destinations.len()] {
+    for code in codes {
         let row = Fib::tunnel_of(*code).and_then(|number| view.tunnels.slots(number));
         let Some(row) = row else { break };
         prefetch(row);
         rows.push(row);
     }
-    let mut found = Found { soles: ArrayVec::new(), group_of };
+    let mut soles = Soles::new();
     for row in rows {
-        let sole = row.slot(Family::V4).and_then(|slot| view.bundles.sole(slot));
+        let sole = row.slot(family).and_then(|slot| view.bundles.sole(slot));
         let Some(sole) = sole else { break };
-        found.soles.push((None, sole));
+        soles.push((None, sole));
     }
-    found
+    soles
 }
 
 /// Which of the first packets may come here, as far as they themselves say, and policies of what may come in: the group of
-/// each. `groups` is told of each, and says how many groups there are then.
+/// each. `note` and `note_v6` are told of each, and say which group it is of: packets of one leave by one SA.
 #[inline(always)]
 fn admit(
     slots: &mut [Slot<'_>],
     view: &View,
-    mut groups: impl FnMut(&Flow) -> usize,
-) -> ArrayVec<u8, BATCH_PACKETS> {
-    let mut group_of = ArrayVec::new();
+    mut note: impl FnMut(&Flow) -> Group,
+    mut note_v6: impl FnMut(Fields<u128>) -> Group,
+) -> Groups {
+    let mut groups = Groups::new();
     let forward = view.spd.side(Direction::Forward);
-    let mut guard = quickly(&forward).map(|many| (Inquiry::of(many), Guarded::new()));
-    if guard.is_none() && !forward.is_silent() {
-        return group_of;
+    let is_guarded = !forward.is_silent();
+    if is_guarded && !is_quick(&forward) {
+        return groups;
     }
-    let mut known = Known::default();
+    let mut guard = is_guarded.then(|| (Inquiry::of(&forward), Groups::new()));
+    let mut guard_v6 = InquiryV6::of(&forward);
+    let (mut known, mut known_v6) = (Known::of_none(), Known::of_none());
     let mut mac = LastMac::new();
     let packets = slots.len();
     for slot in slots.iter_mut().take(BATCH_PACKETS) {
-        let Some(flow) = parse::plain(&slot.frame, mac.bits(slot, view)) else { break };
-        if flow.ttl <= 1 || may_be_martians(&flow) {
-            break;
-        }
-        if known.is_for_host(words(&flow).destination(), view) {
-            break;
-        }
-        // What its SA counts.
-        slot.counted = flow.total_len;
-        if let Some((guard, guarded)) = &mut guard {
-            guarded.push(last_of(guard.note(&flow)));
-        }
-        group_of.push(last_of(groups(&flow)));
+        let mac = mac.bits(slot, view);
+        let group = match parse::plain(&slot.frame, mac) {
+            Some(flow) => {
+                if flow.ttl <= 1 || may_be_martians(&flow) {
+                    break;
+                }
+                if known.is_for_host(u32::of_address(flow.dst), view) {
+                    break;
+                }
+                // What its SA counts.
+                slot.counted = flow.total_len;
+                if let Some((guard, guarded)) = &mut guard {
+                    guarded.push(guard.note(&flow));
+                }
+                note(&flow)
+            }
+            None => {
+                let guard_v6 = is_guarded.then_some(&mut guard_v6);
+                let admitted = admit_v6(slot, mac, &mut known_v6, guard_v6, &mut note_v6, view);
+                let Some([guard_group, group]) = admitted else { break };
+                if let Some((_, guarded)) = &mut guard {
+                    guarded.push(guard_group);
+                }
+                group
+            }
+        };
+        groups.push(group);
     }
-    if group_of.len() < WORTH.min(packets) {
-        group_of.clear();
+    if groups.len() < WORTH.min(packets) {
+        groups.clear();
     } else if let Some((guard, guarded)) = &guard {
         let free = guard.free();
-        group_of.truncate(guarded.iter().take_while(|group| usize::from(**group) < free).count());
+        let free_v6 = if guard_v6.is_empty() { 0 } else { guard_v6.free() };
+        let is_free = |group: &&Group| group.number() < if group.is_v6() { free_v6 } else { free };
+        groups.truncate(guarded.iter().take_while(is_free).count());
     }
-    group_of
+    groups
+}
+
+/// The same of one packet of IPv6: its groups for the guard and for who says by which SA it leaves. Out of line, so that nothing of it
+/// takes registers from those of IPv4; in one piece, as what is put into memory field by field and read as a whole is waited for.
+#[inline(never)]
+fn admit_v6(
+    slot: &mut Slot<'_>,
+    mac: u64,
+    known: &mut Known<u128>,
+    guard: Option<&mut InquiryV6<'_>>,
+    note: &mut impl FnMut(Fields<u128>) -> Group,
+    view: &View,
+) -> Option<[Group; 2]> {
+    let header: ipv6::Plain = parse::plain_header(&slot.frame, mac)?;
+    let flow = header.flow();
+    if flow.ttl <= 1
+        || may_be_martians(&flow)
+        || known.is_for_host(u128::of_address(flow.dst), view)
+    {
+        return None;
+    }
+    slot.counted = flow.total_len;
+    let guarded = guard.map_or(Group::FIRST, |guard| guard.note(Fields::of(&flow, 0)));
+    Some([guarded, note(Fields::of(&flow, 0))])
 }

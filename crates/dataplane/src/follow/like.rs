@@ -1,0 +1,103 @@
+//! What packets have in common that follow each other.
+
+use wire::flow::{Flow, Fragment};
+use wire::protocol;
+
+use crate::batch::Slot;
+use crate::classify::is_local;
+use crate::inspect::may_be_martians;
+use crate::parse;
+use crate::plain::PlainHeader;
+use crate::policy::{Address, Fields};
+use crate::route::Way;
+use crate::view::View;
+
+/// The port that packets come in by, and its address as bits.
+pub(super) struct Entry {
+    pub(super) ingress: u16,
+    pub(super) mac: u64,
+}
+
+impl Entry {
+    /// That of a packet.
+    pub(super) fn of(slot: &Slot<'_>, view: &View) -> Entry {
+        Entry { ingress: slot.ingress, mac: parse::mac_bits(slot, view) }
+    }
+}
+
+/// What packets of a family have in common that follow each other, and where they leave.
+pub(super) struct Like<P: PlainHeader> {
+    /// Those bits of a flow that policies and routes look at, and what they are.
+    mask: Fields<P::Bits>,
+    flow: Fields<P::Bits>,
+    /// The same as they stand in a header.
+    mask_ends: P::Ends,
+    ends: P::Ends,
+    /// The mask looks at where addresses begin, so that one is a martian as little as another.
+    knows_beginnings: bool,
+    pub(super) way: Way,
+}
+
+/// The destination that is known not to be of this host.
+pub(super) struct Known<A>(Option<A>);
+
+impl<P: PlainHeader> Like<P> {
+    /// What a packet of the family has in common with others; `None` if it is of a kind that none follows.
+    pub(super) fn of(slot: &Slot<'_>, mask: Fields<P::Bits>, way: Way) -> Option<Like<P>> {
+        if slot.flow.fragment != Fragment::Whole {
+            return None;
+        }
+        let flow = Fields::of(&slot.flow, 0).under(&mask);
+        let (mask_ends, ends) = (P::ends_of(&mask), P::ends_of(&flow));
+        let knows_beginnings = mask.has_beginnings() && !may_be_martians(&slot.flow);
+        Some(Like { mask, flow, mask_ends, ends, knows_beginnings, way })
+    }
+
+    /// Whether a packet that is to be forwarded follows.
+    #[inline(always)]
+    pub(super) fn admits(&self, header: &P, known: &mut Known<P::Bits>, view: &View) -> bool {
+        if header.protocol() == protocol::ESP {
+            return self.admits_flow(header.flow(), known, view);
+        }
+        !header.differs(&self.ends, &self.mask_ends)
+            && header.hops() > 1
+            && (self.knows_beginnings || !may_be_martians(&header.flow()))
+            && !known.is_for_host(header.destination(), view)
+    }
+
+    /// The same of one that has no ports where others have them.
+    #[cold]
+    fn admits_flow(&self, flow: Flow, known: &mut Known<P::Bits>, view: &View) -> bool {
+        let fields = Fields::of(&flow, 0);
+        fields.under(&self.mask) == self.flow
+            && flow.ttl > 1
+            && !may_be_martians(&flow)
+            && !known.is_for_host(fields.destination, view)
+    }
+}
+
+impl<A: Address> Known<A> {
+    /// No destination yet.
+    pub(super) fn of_none() -> Known<A> {
+        Known(None)
+    }
+
+    /// Whether packets to a destination are this host's.
+    #[inline(always)]
+    pub(super) fn is_for_host(&mut self, destination: A, view: &View) -> bool {
+        // Most are for the address that the one before was for.
+        if self.0 != Some(destination) {
+            if view.local.may_contain(&destination.address()) && is_for_host(destination, view) {
+                return true;
+            }
+            self.0 = Some(destination);
+        }
+        false
+    }
+}
+
+/// By value, and out of line: a flow that a reference leads to would be written to memory for each packet.
+#[inline(never)]
+fn is_for_host<A: Address>(destination: A, view: &View) -> bool {
+    is_local(&destination.address(), view)
+}
