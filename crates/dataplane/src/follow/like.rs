@@ -1,7 +1,6 @@
 //! What packets have in common that follow each other.
 
-use wire::flow::{Flow, Fragment};
-use wire::protocol;
+use wire::flow::{self, Flow, Fragment};
 
 use crate::batch::Slot;
 use crate::classify::is_local;
@@ -56,7 +55,7 @@ impl<P: PlainHeader> Like<P> {
     /// Whether a packet that is to be forwarded follows.
     #[inline(always)]
     pub(super) fn admits(&self, header: &P, known: &mut Known<P::Bits>, view: &View) -> bool {
-        if header.protocol() == protocol::ESP {
+        if !flow::shows_ports(header.protocol()) {
             return self.admits_flow(header.flow(), known, view);
         }
         !header.differs(&self.ends, &self.mask_ends)
@@ -65,7 +64,7 @@ impl<P: PlainHeader> Like<P> {
             && !known.is_for_host(header.destination(), view)
     }
 
-    /// The same of one that has no ports where others have them.
+    /// The same of one that has no ports where others have them. Fewer are such, so that what they are asked is out of the way.
     #[cold]
     fn admits_flow(&self, flow: Flow, known: &mut Known<P::Bits>, view: &View) -> bool {
         let fields = Fields::of(&flow, 0);

@@ -90,6 +90,8 @@ pub enum Last {
     InUdpFromAny,
     /// Its ends are of the other family.
     OtherFamily,
+    /// A route leads IPv6 into it, too, but there is no SA for that.
+    OnlyV4,
     /// It is not there.
     Missing,
     /// Its policy wants an SA for each worker, who has none, or one, or one for a port; or drops what it covers.
@@ -112,7 +114,7 @@ pub enum Last {
     Elsewhere,
 }
 
-const LASTS: [Last; 22] = [
+const LASTS: [Last; 23] = [
     Last::Nothing,
     Last::Shared,
     Last::Limited,
@@ -122,6 +124,7 @@ const LASTS: [Last; 22] = [
     Last::InUdp,
     Last::InUdpFromAny,
     Last::OtherFamily,
+    Last::OnlyV4,
     Last::Missing,
     Last::WantsOwn,
     Last::HasOwn,
@@ -331,7 +334,7 @@ impl Case {
             let if_id = if self.tunnel.if_id == 0 { 0 } else { self.tunnel.if_id + n };
             if if_id != 0 {
                 let row = view.tunnels.join(TunnelName { if_id, remote: None }).unwrap();
-                view.tunnels.set_slots(row, [Some(n); 2]);
+                view.tunnels.set_slots(row, [Some(n), (last != Last::OnlyV4).then_some(n)]);
                 view.fib.insert(host, Route::Tunnel(row));
             }
             let selector = Selector::between(Site::West.inner(false), host).unwrap();

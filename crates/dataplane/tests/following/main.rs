@@ -324,6 +324,30 @@ fn most_packets_of_many_tunnels_need_no_stages() {
     }
 }
 
+/// Nor do they with an ICMP packet among them, of either family, into one tunnel or many, and out of them.
+#[test]
+fn a_ping_leaves_nobody_to_the_stages() {
+    let inside = [Inside::V4, Inside::V6];
+    let kinds = inside.iter().flat_map(|inside| [(*inside, None), (*inside, Some(Last::Nothing))]);
+    for (inside, own) in kinds {
+        let case = Case { inside, own, ..SIMPLE };
+        for site in [Site::West, Site::East] {
+            let mut side = Side::new(site, &case);
+            let mut arrivals = Arrivals::new(site, case);
+            let host = |n: u8| if own.is_some() { n % 3 } else { 1 };
+            let step = |n| match n {
+                30 => Step::Odd(false, Odd::Echo),
+                _ => Step::Plain { v6: false, host: host(n), port: 5000, len: 100 },
+            };
+            for followed in [0, 60, 120] {
+                let frames: Vec<_> = (0..60).map(|n| arrivals.frame(step(n))).collect();
+                side.forward(&frames);
+                assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
+            }
+        }
+    }
+}
+
 /// Where it is asked what lets in all that comes through a tunnel, the policy that does is told.
 #[test]
 fn who_is_welcome_is_counted_where_that_is_asked() {

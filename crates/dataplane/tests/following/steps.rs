@@ -60,7 +60,9 @@ pub enum Odd {
     /// With a version that the frame does not say, or none says.
     Version,
     NoVersion,
+    /// ICMP, and such with a code of 0.
     Icmp,
+    Echo,
     Congested,
     /// By the other port, but for this one.
     WrongPort,
@@ -154,7 +156,7 @@ const ESPS: [Esp; 34] = [
     Esp::Keepalive,
 ];
 
-const ODDS: [Odd; 24] = [
+const ODDS: [Odd; 25] = [
     Odd::LastHop,
     Odd::ForHost,
     Odd::Elsewhere,
@@ -173,6 +175,7 @@ const ODDS: [Odd; 24] = [
     Odd::Version,
     Odd::NoVersion,
     Odd::Icmp,
+    Odd::Echo,
     Odd::Congested,
     Odd::WrongPort,
     Odd::TransitEsp,
@@ -285,9 +288,11 @@ impl Odd {
                 other[14] |= 0x10;
                 other
             }
-            Odd::Icmp => {
+            Odd::Icmp | Odd::Echo => {
                 let protocol = if v6 { protocol::ICMPV6 } else { protocol::ICMP };
-                Packet { protocol, payload: vec![8; 16], ..packet }.frame(RED)
+                let code = if matches!(self, Odd::Echo) { 0 } else { 8 };
+                let payload = [&[8, code], &[8; 14][..]].concat();
+                Packet { protocol, payload, ..packet }.frame(RED)
             }
             Odd::WrongPort => packet.frame(RED),
             Odd::TransitEsp => esp.frame(RED),
