@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use wire::ethernet::MacAddr;
 use wire::protocol;
 
-use crate::families::{Inside, complete};
+use crate::families::{self, Inside, complete};
 use crate::fixture::*;
 
 /// An address of this host among those that the tunnel protects.
@@ -90,7 +90,7 @@ pub enum Last {
     InUdpFromAny,
     /// Its ends are of the other family.
     OtherFamily,
-    /// A route leads IPv6 into it, too, but there is no SA for that.
+    /// A route leads IPv6 into it, too, but there is no SA or policy for that.
     OnlyV4,
     /// It is not there.
     Missing,
@@ -226,6 +226,11 @@ impl Case {
         }
         if self.inside != Inside::V4 {
             complete(&mut view);
+            if self.own == Some(Last::OnlyV4) && site == Site::West {
+                let policies: Vec<_> = view.spd.iter().map(|policy| policy.config()).collect();
+                let is_it = |policy: &&PolicyConfig| policy.index == families::INDEX + 103;
+                policies.iter().filter(is_it).for_each(|policy| drop(view.spd.remove(policy)));
+            }
         }
         view
     }

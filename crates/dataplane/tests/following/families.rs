@@ -42,6 +42,9 @@ fn likeness_of(prefix: Prefix) -> Prefix {
     Prefix::new(likeness(prefix.address()), len).unwrap()
 }
 
+/// By how much the likeness of a policy has another index.
+pub const INDEX: u32 = 1000;
+
 /// The likeness of a policy, with the same SA.
 pub fn policy(of: &PolicyConfig) -> PolicyConfig {
     let selector = Selector {
@@ -49,7 +52,8 @@ pub fn policy(of: &PolicyConfig) -> PolicyConfig {
         destination: likeness_of(of.selector.destination),
         ..of.selector
     };
-    PolicyConfig { index: of.index + 1000, position: of.position + 1000, selector, ..of.clone() }
+    let position = of.position + u64::from(INDEX);
+    PolicyConfig { index: of.index + INDEX, position, selector, ..of.clone() }
 }
 
 /// The likeness of a packet of IPv4.

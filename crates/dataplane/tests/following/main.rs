@@ -348,6 +348,22 @@ fn a_ping_leaves_nobody_to_the_stages() {
     }
 }
 
+/// Where a route leads IPv6 into a tunnel that has an SA for IPv4 alone, nothing of it leaves by that.
+#[test]
+fn what_has_no_sa_for_its_family_is_not_sealed() {
+    let tunnel = Tunnel { if_id: 5, ..PLAIN };
+    let case = Case { tunnel, inside: Inside::V6, own: Some(Last::OnlyV4), ..SIMPLE };
+    let mut side = Side::new(Site::West, &case);
+    for hosts in [2, 2, 3] {
+        let frame = |n: u16| frame_of(n, udp((n % hosts) as u8, 5000 + n, 100), &case);
+        let frames: Vec<_> = (0..60).map(|n| (RED, frame(n))).collect();
+        side.forward(&frames);
+    }
+    // The second batch went by the lane, and of the third what was before the first for that tunnel.
+    let snapshot = side.gateway.snapshot();
+    assert_eq!((snapshot.of(Verdict::Sealed), snapshot.followed), (160, 62));
+}
+
 /// Where it is asked what lets in all that comes through a tunnel, the policy that does is told.
 #[test]
 fn who_is_welcome_is_counted_where_that_is_asked() {
