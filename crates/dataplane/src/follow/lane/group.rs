@@ -9,11 +9,13 @@ pub(super) struct Group(u8);
 /// That a group is of IPv6.
 const V6: u8 = 1 << 7;
 
-const _: () = assert!(BATCH_PACKETS <= V6 as usize);
+const _: () = assert!(BATCH_PACKETS < V6 as usize);
 
 impl Group {
     /// The first.
     pub(super) const FIRST: Group = Group(0);
+    /// One that there is not, and of which therefore nothing is known.
+    pub(super) const NONE: Group = Group(V6 - 1);
 
     /// The last of so many.
     #[inline(always)]

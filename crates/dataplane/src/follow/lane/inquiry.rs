@@ -38,7 +38,7 @@ impl<'v> Inquiry<'v> {
     #[inline(always)]
     pub(super) fn note(&mut self, flow: &Flow) -> Group {
         let Some(many) = &self.many else { return Group::FIRST };
-        let Some(question) = many.flow(flow) else { return Group::FIRST };
+        let Some(question) = many.flow(flow) else { return Group::NONE };
         if self.last.is_none_or(|last| !many.same(last, question)) {
             self.last = Some(question);
             self.asked.push(many.ask(question));
@@ -64,16 +64,13 @@ impl<'v> Inquiry<'v> {
         Some(self.many.as_ref()?.lookup(*self.asked.get(at)?, *presumed.get(at)?))
     }
 
-    /// What they say in answer to the first ones, as long as `goes_on` says so.
+    /// What they say in answer to the first ones: how many there are, up to one of which `goes_on` says no.
     #[inline(always)]
-    pub(super) fn answer(&self, mut goes_on: impl FnMut(Lookup<'v>) -> bool) {
+    pub(super) fn answer(&self, mut goes_on: impl FnMut(Lookup<'v>) -> bool) -> usize {
         let presumed = self.presumed();
-        let Some(many) = &self.many else { return };
-        for (asked, presumed) in self.asked.iter().zip(&presumed) {
-            if !goes_on(many.lookup(*asked, *presumed)) {
-                break;
-            }
-        }
+        let Some(many) = &self.many else { return 0 };
+        let answers = self.asked.iter().zip(&presumed);
+        answers.take_while(|(asked, presumed)| goes_on(many.lookup(**asked, **presumed))).count()
     }
 
     /// Of how many of the first no policy says anything, so that they may pass.
@@ -82,14 +79,7 @@ impl<'v> Inquiry<'v> {
         if self.many.is_none() {
             return usize::from(self.default == DefaultAction::Accept);
         }
-        let mut free = 0;
-        self.answer(|found| {
-            is_free(found) && {
-                free += 1;
-                true
-            }
-        });
-        free
+        self.answer(is_free)
     }
 }
 
@@ -143,24 +133,17 @@ impl<'v> InquiryV6<'v> {
         Some(self.many.lookup(fields, *tag, *presumed.get(at)?))
     }
 
-    /// What they say in answer to the first ones, as long as `goes_on` says so.
+    /// What they say in answer to the first ones: how many there are, up to one of which `goes_on` says no.
     #[inline(never)]
-    pub(super) fn answer(&self, goes_on: impl FnMut(Lookup<'v>) -> bool) {
+    pub(super) fn answer(&self, mut goes_on: impl FnMut(Lookup<'v>) -> bool) -> usize {
         let presumed = self.presumed();
-        let found = (0..self.asked.len()).map_while(|at| self.lookup(at, &presumed));
-        let _ = found.map(goes_on).take_while(|goes_on| *goes_on).count();
+        let answers = (0..self.asked.len()).map_while(|at| self.lookup(at, &presumed));
+        answers.take_while(|found| goes_on(*found)).count()
     }
 
     /// Of how many of the first no policy says anything, so that they may pass.
     pub(super) fn free(&self) -> usize {
-        let mut free = 0;
-        self.answer(|found| {
-            is_free(found) && {
-                free += 1;
-                true
-            }
-        });
-        free
+        self.answer(is_free)
     }
 }
 

@@ -197,6 +197,15 @@ impl<'v> Inside<'v> {
         false
     }
 
+    /// The same of one of IPv6.
+    #[inline(never)]
+    fn is_for_tunnel_v6(&mut self, destination: u128) -> bool {
+        let code = || self.view.fib.code_in(MAIN, destination.address());
+        let is_it = self.view.has_tunnels() && Fib::tunnel_of(code()).is_some();
+        self.last_v6 = (!is_it).then_some(destination);
+        is_it
+    }
+
     /// Whether any that it looked at was of IPv6.
     pub(super) fn has_v6(&self) -> bool {
         self.has_v6
@@ -218,15 +227,6 @@ impl<'v> Inside<'v> {
             presumed: self.forward_v6.presumed(),
             back: Some(Back::by(self.sources_v6.codes(self.view, &mut codes), self.view)),
         }
-    }
-
-    /// The same of one of IPv6.
-    #[inline(never)]
-    fn is_for_tunnel_v6(&mut self, destination: u128) -> bool {
-        let code = || self.view.fib.code_in(MAIN, destination.address());
-        let is_it = self.view.has_tunnels() && Fib::tunnel_of(code()).is_some();
-        self.last_v6 = (!is_it).then_some(destination);
-        is_it
     }
 }
 
