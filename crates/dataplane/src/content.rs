@@ -33,7 +33,12 @@ pub(crate) fn take(slot: &mut Slot<'_>, sa: &Sa) -> Result<(), Verdict> {
 /// to be carried inwards. `None`, and no change, for any other, good or bad.
 #[inline(always)]
 fn take_plain(slot: &mut Slot<'_>, sa: &Sa) -> Option<()> {
-    let Plain { at, len, header } = plain_in::<ipv4::Plain>(slot, sa)?;
+    let hot = sa.hot();
+    if hot.traits.mode() != Mode::Tunnel || !ecn::leaves_alone(slot.flow.tos, &hot.traits.flags()) {
+        return None;
+    }
+    let content = plain_behind::<ipv4::Plain>(usize::from(slot.esp_at), slot);
+    let Plain { at, len, header } = content?;
     slot.flow = header.flow();
     slot.frame.narrow(at, usize::from(slot.flow.total_len))?;
     slot.counted = len;
@@ -49,17 +54,7 @@ pub(crate) struct Plain<P> {
     pub(crate) header: P,
 }
 
-/// The same while it is still inside, of a packet with `esp_at` and the outer type of service.
-#[inline(always)]
-fn plain_in<P: PlainHeader>(slot: &Slot<'_>, sa: &Sa) -> Option<Plain<P>> {
-    let hot = sa.hot();
-    if hot.traits.mode() != Mode::Tunnel || !ecn::leaves_alone(slot.flow.tos, &hot.traits.flags()) {
-        return None;
-    }
-    plain_behind(usize::from(slot.esp_at), slot)
-}
-
-/// The same of a packet of a tunnel with `esp_at` bytes in front of ESP, into which nothing is to be carried.
+/// The same while it is still inside, of a packet of a tunnel with `esp_at` bytes in front of ESP, into which nothing is to be carried.
 #[inline(always)]
 pub(crate) fn plain_behind<P: PlainHeader>(esp_at: usize, slot: &Slot<'_>) -> Option<Plain<P>> {
     let at = esp_at + PREFIX_LEN;

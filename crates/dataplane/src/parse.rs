@@ -86,12 +86,6 @@ pub(crate) fn plain(frame: &Frame, mac: u64) -> Option<Flow> {
     plain_header::<ipv4::Plain>(frame, mac).map(|header| header.flow())
 }
 
-/// The same of any family.
-#[inline(never)]
-pub(crate) fn plain_of_any(frame: &Frame, mac: u64) -> Option<Flow> {
-    plain(frame, mac).or_else(|| Some(plain_header::<ipv6::Plain>(frame, mac)?.flow()))
-}
-
 /// Whether what begins at so many bytes of a frame, which was found to be a packet before, is of IPv6.
 #[inline(always)]
 pub(crate) fn is_v6(frame: &Frame, at: usize) -> bool {

@@ -131,7 +131,7 @@ fn seal_all<'v, const MIXED: bool>(
     // Two of one SA may be the first of many that follow: what they are is only to be seen now.
     if let [.., before, last] = numbered
         && last.outbound.is_some_and(|sa| is_same(before.outbound, sa))
-        && let Some(flow) = parse::plain_of_any(&last.frame, parse::mac_bits(last, view))
+        && let Some(flow) = parse::flow_again(&last.frame, ethernet::HEADER_LEN)
     {
         last.flow = flow;
     }

@@ -11,7 +11,7 @@ use crate::fib::{Fib, MANY};
 use crate::follow::lane::WORTH;
 use crate::follow::lane::addresses::Addresses;
 use crate::follow::lane::group::Group;
-use crate::follow::lane::inquiry::{Inquiry, InquiryV6, is_quick};
+use crate::follow::lane::inquiry::{Inquiry, InquiryV6};
 use crate::follow::like::Known;
 use crate::inspect::may_be_martians;
 use crate::parse::{self, LastMac};
@@ -71,9 +71,6 @@ impl<'v> Found<'v> {
 /// By what policies say.
 pub(super) fn by_policies<'v>(slots: &mut [Slot<'v>], view: &'v View) -> Found<'v> {
     let out = view.spd.side(Direction::Out);
-    if !is_quick(&out) {
-        return Found::default();
-    }
     let (mut v4, mut v6) = (Inquiry::of(&out), InquiryV6::of(&out));
     let groups = admit(slots, view, |flow| v4.note(flow), |fields| v6.note(fields));
     if groups.is_empty() {
@@ -151,9 +148,6 @@ fn admit(
     let mut groups = Groups::new();
     let forward = view.spd.side(Direction::Forward);
     let is_guarded = !forward.is_silent();
-    if is_guarded && !is_quick(&forward) {
-        return groups;
-    }
     let mut guard = is_guarded.then(|| (Inquiry::of(&forward), Groups::new()));
     let mut guard_v6 = InquiryV6::of(&forward);
     let (mut known, mut known_v6) = (Known::of_none(), Known::of_none());
