@@ -1,8 +1,8 @@
 //! The work of the path for an instruction counter to watch: `instructions policy TUNNELS seal` sends a
 //! fixed number of packets through a sealing gateway with that many tunnels, and as many through the
 //! bare cipher; with `both` they are opened as well, with `policy-uncached` the policies have several shapes,
-//! and with `p2p` and `p2mp` routes lead into the tunnels. It measures nothing itself; `tests/instructions.rs` runs it
-//! under callgrind and divides.
+//! with `p2p` and `p2mp` routes lead into the tunnels, and with `plain` there are none: packets are forwarded in clear.
+//! It measures nothing itself; `tests/instructions.rs` runs it under callgrind and divides.
 //!
 //! The engine is the portable one: callgrind knows neither AVX-512 nor VAES. What is judged is the
 //! path beside the cipher, so that the engine matters little.
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         Some((selection, tunnels.parse().ok()?, measured))
     });
     let Some((selection, tunnels, measured)) = understood else {
-        eprintln!("usage: instructions policy|policy-uncached|p2p|p2mp TUNNELS seal|both");
+        eprintln!("usage: instructions policy|policy-uncached|p2p|p2mp|plain TUNNELS seal|both");
         return ExitCode::from(2);
     };
     match run(selection, tunnels, measured) {

@@ -194,6 +194,12 @@ impl Fib {
         (code >= code::TUNNEL).then_some(code ^ code::TUNNEL)
     }
 
+    /// Whether a route of that code leads to a neighbour.
+    #[inline]
+    pub(crate) fn is_via(&self, code: u32) -> bool {
+        matches!(self.route_of(code), Some(Route::Via(_)))
+    }
+
     /// Whether it has so many routes that destinations should be looked up together.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {

@@ -4,7 +4,7 @@
 //! have sealed packets with one SA, or opened some, the worker keeps what they found out as a *trail*: what packets have to
 //! have in common with those to be dealt with as they were, with which SA, and where they leave. Those that have it are
 //! sealed or opened here. Where each packet goes into a tunnel of its own, or comes out of one, none follows;
-//! then those that are as nearly all are go by a *lane*, in fewer steps than the stages have (`lane`).
+//! then those that are as nearly all are go by a *lane*, in fewer steps than the stages have (`lane`). So do those that leave in clear.
 //!
 //! ```text
 //!  receive ─► follow ─┬─ as those before, or by the lane ──────────► send
@@ -43,9 +43,10 @@ pub(crate) struct Trails {
     sealed: Option<sealing::Trail<ipv4::Plain>>,
     sealed_v6: Option<sealing::Trail<ipv6::Plain>>,
     opened: Option<opening::Trail>,
-    /// What may be sealed that follows nobody, and what may be opened.
+    /// What may be sealed that follows nobody, what may be opened, and what may be forwarded in clear.
     sealing: Option<lane::sealing::Lane>,
     opening: Option<lane::opening::Lane>,
+    forwarding: Option<lane::forwarding::Lane>,
 }
 
 /// What became of a batch here.
@@ -53,6 +54,8 @@ pub(crate) struct Trails {
 pub(crate) struct Followed {
     sealed: usize,
     opened: usize,
+    /// In clear.
+    forwarded: usize,
     /// Where in the batch those packets belong that were decrypted and then turned out to be others.
     parked: Option<usize>,
 }
@@ -66,7 +69,7 @@ impl Followed {
 
     #[inline]
     fn packets(&self) -> usize {
-        self.sealed + self.opened
+        self.sealed + self.opened + self.forwarded
     }
 
     /// After `decrypt`, which they had here: the packets that turned out to be others take their places again.
@@ -81,7 +84,7 @@ impl Followed {
 }
 
 impl Trails {
-    /// Seals and opens the packets of a batch that follow.
+    /// Seals, opens and forwards the packets of a batch that follow.
     #[inline]
     pub(crate) fn follow<'v>(
         &mut self,
@@ -103,12 +106,18 @@ impl Trails {
             let (opened, parked) = self.open(&mut slots[sealed..], version, view, turn);
             followed.sealed += sealed;
             followed.opened += opened;
+            let mut forwarded = 0;
+            if let Some(lane) = self.forwarding.as_mut().filter(|_| parked == 0) {
+                let slots = &mut slots[sealed + opened..];
+                forwarded = lane.follow(slots, version, view, turn);
+                followed.forwarded += forwarded;
+            }
             if parked != 0 {
                 let at = followed.packets();
                 followed.parked = Some(at);
                 batch.parked.extend(batch.slots.drain(at..at + parked));
             }
-            if parked != 0 || sealed + opened == 0 {
+            if parked != 0 || sealed + opened + forwarded == 0 {
                 break;
             }
         }
@@ -257,6 +266,11 @@ impl Trails {
                 && let Some(lane) = lane::opening::Lane::of(pair[1], version, view)
             {
                 self.opening = Some(lane);
+            }
+            if !self.forwarding.as_ref().is_some_and(|lane| lane.hours.are_of(version))
+                && let Some(lane) = lane::forwarding::Lane::of(pair[1], version, view)
+            {
+                self.forwarding = Some(lane);
             }
             self.leave_trails(pair, followed, version, view, turn);
             // Two of one SA may be of two families.

@@ -14,6 +14,7 @@ use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
 
 use crate::batch::{Batch, Slot, Turn, is_same};
 use crate::fib::{MANY, NextHop, Route};
+use crate::plain::PlainHeader;
 use crate::punt::punt;
 use crate::sa::Sa;
 use crate::verdict::Verdict;
@@ -187,11 +188,35 @@ impl<'v> Router<'v> {
         }
         last.as_ref().map(|last| &last.way).ok_or(Verdict::NoRoute)
     }
+
+    /// Where a packet in clear leaves by a route of the main table that has that code.
+    #[inline(always)]
+    pub(crate) fn way_by(
+        &mut self,
+        code: u32,
+        destination: IpAddr,
+        slot: &Slot<'_>,
+        view: &View,
+        turn: &mut Turn<'_>,
+    ) -> Result<&Way, Verdict> {
+        if !self.last.as_ref().is_some_and(|last| last.is_way_by(code, &destination)) {
+            self.last = Some(look_up(slot, (MAIN, destination), code, view, turn)?);
+        }
+        self.last.as_ref().map(|last| &last.way).ok_or(Verdict::NoRoute)
+    }
 }
 
 impl<'v> Last<'v> {
     /// Bits and mask that no address of IPv4 has.
     const OF_NOBODY: (u32, u32) = (1, 0);
+
+    /// Whether all that go to an address by a route of that code leave as the one before did.
+    #[inline(always)]
+    fn is_way_by(&self, code: u32, destination: &IpAddr) -> bool {
+        self.code == code
+            && self.destination.is_ipv4() == destination.is_ipv4()
+            && (self.is_shared || self.destination == *destination)
+    }
 
     /// Whether a packet leaves as the one before did.
     #[inline(always)]
@@ -246,6 +271,27 @@ impl Way {
     pub(crate) fn write(&self, link: &mut [u8; HEADER_LEN]) {
         link[..8].copy_from_slice(&self.header[0].to_ne_bytes());
         link[HEADER_LEN - 8..].copy_from_slice(&self.header[1].to_ne_bytes());
+    }
+
+    /// Takes a hop from a packet behind a link header, which gets another, and says where it leaves. It was found to be plain
+    /// before, with such a header.
+    #[inline(always)]
+    pub(crate) fn pass_on(
+        &self,
+        slot: &mut Slot<'_>,
+        header: &impl PlainHeader,
+    ) -> Result<(), Verdict> {
+        let len = usize::from(header.total_len());
+        if len > self.mtu {
+            return Err(Verdict::TooBig);
+        }
+        let frame = slot.frame.bytes_mut().split_first_chunk_mut();
+        let (link, packet) = frame.ok_or(Verdict::EthernetTruncated)?;
+        header.take_hop_of(packet).ok_or(Verdict::TtlExpired)?;
+        self.write(link);
+        slot.frame.truncate(HEADER_LEN + len);
+        slot.egress = Some(self.port);
+        Ok(())
     }
 
     /// Gives a packet its link header, and says where it leaves.
@@ -321,11 +367,7 @@ fn find<'v, const VRFS: bool>(
     };
     match last {
         // Others of one network have the same route.
-        Some(last)
-            if last.code == code
-                && last.is_shared
-                && last.destination.is_ipv4() == to.is_ipv4() =>
-        {
+        Some(last) if last.is_way_by(code, &to) => {
             last.go_on(sa, vrf, to, block);
         }
         _ => last.insert(look_up(slot, (vrf, to), code, view, turn)?).go_on(sa, vrf, to, block),

@@ -26,6 +26,8 @@ const CASES: [[&str; 2]; 5] = [
     ["p2p", "10000"],
     ["p2mp", "10000"],
 ];
+/// Packets that are forwarded in clear, where the cipher has nothing to do.
+const IN_CLEAR: [&str; 2] = ["plain", "10000"];
 /// A worker's turn, and the calls of the bare cipher.
 const PATH: &str = "path::timed_turn";
 const CIPHER: [&str; 2] = ["CipherBench::sealing_calls", "CipherBench::opening_calls"];
@@ -147,6 +149,8 @@ fn count() -> Vec<(String, Counted)> {
         counted.push((format!("{} seal", case.join(" ")), seal));
         counted.push((format!("{} open", case.join(" ")), open));
     }
+    let in_clear = watch(&program, IN_CLEAR, "seal", folder.path());
+    counted.push((IN_CLEAR.join(" "), Counted { cipher: 0.0, ..in_clear }));
     counted
 }
 

@@ -16,6 +16,7 @@ use proptest::prelude::*;
 use wire::ethernet::MacAddr;
 use wire::protocol;
 
+use crate::clear::{THIRDS, Third};
 use crate::families::{self, Inside, complete};
 use crate::fixture::*;
 
@@ -38,7 +39,7 @@ const FEW: HardLimits = HardLimits { packets: 12, ..HardLimits::NONE };
 const MANY: HardLimits = HardLimits { packets: 1 << 40, bytes: 1 << 50 };
 
 /// One of the hosts that packets go to, from 1.
-fn host_of(n: u32) -> Prefix {
+pub fn host_of(n: u32) -> Prefix {
     Prefix::host(ip(&format!("10.2.0.{n}")))
 }
 
@@ -59,6 +60,8 @@ pub struct Case {
     pub is_hub: bool,
     /// Each of the hosts that packets go to has a tunnel of its own, the last of them such a one.
     pub own: Option<Last>,
+    /// Those hosts are reached in clear, the third of them so.
+    pub clear: Option<Third>,
 }
 
 /// One tunnel.
@@ -71,6 +74,7 @@ pub const SIMPLE: Case = Case {
     drops_portless: false,
     is_hub: false,
     own: None,
+    clear: None,
 };
 
 /// What is special about the last of three tunnels.
@@ -158,9 +162,16 @@ pub fn case() -> impl Strategy<Value = Case> {
         )| {
             let if_id = if is_routed { 5 } else { 0 };
             let tunnel = Tunnel { extended, if_id, udp, outer_v6, ..PLAIN };
-            Case { tunnel, inside, forward, bypasses, forbids, drops_portless, is_hub, own }
+            let case = Case { tunnel, inside, forward, own, ..SIMPLE };
+            Case { bypasses, forbids, drops_portless, is_hub, ..case }
         },
     )
+}
+
+/// What a gateway is like that forwards in clear what it has no tunnel for.
+pub fn case_in_clear() -> impl Strategy<Value = Case> {
+    let third = prop::sample::select(&THIRDS[..]);
+    (case(), third).prop_map(|(case, third)| Case { own: None, clear: Some(third), ..case })
 }
 
 impl Case {
@@ -223,6 +234,9 @@ impl Case {
             (Some(last), Site::West) => self.give_each_host_a_tunnel(last, &mut view, nonces),
             (Some(last), Site::East) => self.reach_each_host_by_a_tunnel(last, &mut view),
             (None, _) => {}
+        }
+        if let (Some(third), Site::West) = (self.clear, site) {
+            third.reach_in_clear(&mut view);
         }
         if self.inside != Inside::V4 {
             complete(&mut view);

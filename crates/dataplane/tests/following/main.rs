@@ -3,6 +3,7 @@
 //! everything is counted alike.
 
 mod case;
+mod clear;
 mod families;
 #[path = "../fixture/mod.rs"]
 mod fixture;
@@ -12,7 +13,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use case::{BLOCKED_PORT, Case, Last, SIMPLE, case, of_port};
+use case::{BLOCKED_PORT, Case, Last, SIMPLE, case, case_in_clear, of_port};
+use clear::Third;
 use dataplane::bundles::Whose;
 use dataplane::event::Event;
 use dataplane::nonce::NonceSpace;
@@ -197,6 +199,14 @@ proptest! {
     ) {
         run(Site::East, case, steps)?;
     }
+
+    #[test]
+    fn whoever_follows_is_forwarded_as_who_leads(
+        case in case_in_clear(),
+        steps in prop::collection::vec(step(), 1..300),
+    ) {
+        run(Site::West, case, steps)?;
+    }
 }
 
 /// With policies of what is forwarded or without, by policies or by routes, plain and in UDP, over IPv4 and over IPv6.
@@ -321,6 +331,38 @@ fn most_packets_of_many_tunnels_need_no_stages() {
         side.forward(&of(8));
         assert_eq!(side.gateway.snapshot().followed, 128);
         assert_eq!(side.gateway.snapshot().of(Verdict::Sealed), 3 * 60 + 2 * 59);
+    }
+}
+
+/// Nor do those that are forwarded in clear, whichever neighbour each goes to.
+#[test]
+fn most_packets_in_clear_need_no_stages() {
+    for case in cases() {
+        let case = Case { clear: Some(Third::Back), ..case };
+        let mut side = Side::new(Site::West, &case);
+        let frame = |n| frame_of(n, udp((n % 3) as u8, 5000 + n, 100), &case);
+        let frames: Vec<_> = (0..60).map(|n| (RED, frame(n))).collect();
+        for followed in [0, 60, 120] {
+            side.forward(&frames);
+            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
+        }
+        assert_eq!(side.gateway.snapshot().of(Verdict::Forwarded), 180);
+    }
+}
+
+/// Where those behind them are for a tunnel, each goes its way.
+#[test]
+fn packets_in_clear_and_then_for_a_tunnel_need_no_stages() {
+    for (_, tunnel) in ways().into_iter().filter(|(_, tunnel)| tunnel.if_id != 0) {
+        let case = Case { tunnel, clear: Some(Third::AsBefore), ..SIMPLE };
+        let mut side = Side::new(Site::West, &case);
+        let host = |n: u16| if n < 40 { n % 2 } else { 2 };
+        let frame = |n| frame_of(n, udp(host(n) as u8, 5000 + n, 100), &case);
+        let frames: Vec<_> = (0..60).map(|n| (RED, frame(n))).collect();
+        (0..3).for_each(|_| side.forward(&frames));
+        let snapshot = side.gateway.snapshot();
+        let became = [Verdict::Sealed, Verdict::Forwarded].map(|verdict| snapshot.of(verdict));
+        assert_eq!((snapshot.followed, became), (120, [60, 120]), "{case:?}");
     }
 }
 

@@ -1,30 +1,22 @@
-//! Which of the first packets may come here, and by whose word each leaves by which SA.
+//! By whose word each of the first packets leaves by which SA.
 
 use arrayvec::ArrayVec;
 use wire::flow::Flow;
-use wire::ipv6;
 
 use crate::batch::{BATCH_PACKETS, Slot};
 use crate::bundles::Sole;
 use crate::cpu::prefetch;
 use crate::fib::{Fib, MANY};
-use crate::follow::lane::WORTH;
 use crate::follow::lane::addresses::Addresses;
+use crate::follow::lane::admit::{Groups, admit};
 use crate::follow::lane::group::Group;
 use crate::follow::lane::inquiry::{Inquiry, InquiryV6};
-use crate::follow::like::Known;
-use crate::inspect::may_be_martians;
-use crate::parse::{self, LastMac};
-use crate::plain::PlainHeader;
-use crate::policy::{Address, Direction, Fields, Kind, Policy};
+use crate::policy::{Address, Direction, Kind, Policy};
 use crate::prefix::Family;
 use crate::sa::Sa;
 use crate::spd::Lookup;
 use crate::tunnel::Slots;
 use crate::view::View;
-
-/// Of each packet what its group is.
-type Groups = ArrayVec<Group, BATCH_PACKETS>;
 
 /// Of each group of a family its policy, and where its SA is.
 type Soles<'v> = ArrayVec<(Option<&'v Policy>, Sole<'v>), BATCH_PACKETS>;
@@ -134,85 +126,4 @@ fn soles<'v>(codes: &[u32], family: Family, view: &'v View) -> Soles<'v> {
         soles.push((None, sole));
     }
     soles
-}
-
-/// Which of the first packets may come here, as far as they themselves say, and policies of what may come in: the group of
-/// each. `note` and `note_v6` are told of each, and say which group it is of: packets of one leave by one SA.
-#[inline(always)]
-fn admit(
-    slots: &mut [Slot<'_>],
-    view: &View,
-    mut note: impl FnMut(&Flow) -> Group,
-    mut note_v6: impl FnMut(Fields<u128>) -> Group,
-) -> Groups {
-    let mut groups = Groups::new();
-    let forward = view.spd.side(Direction::Forward);
-    let is_guarded = !forward.is_silent();
-    let mut guard = is_guarded.then(|| (Inquiry::of(&forward), Groups::new()));
-    let mut guard_v6 = InquiryV6::of(&forward);
-    let (mut known, mut known_v6) = (Known::of_none(), Known::of_none());
-    let mut mac = LastMac::new();
-    let packets = slots.len();
-    for slot in slots.iter_mut().take(BATCH_PACKETS) {
-        let mac = mac.bits(slot, view);
-        let group = match parse::plain(&slot.frame, mac) {
-            Some(flow) => {
-                if flow.ttl <= 1 || may_be_martians(&flow) {
-                    break;
-                }
-                if known.is_for_host(u32::of_address(flow.dst), view) {
-                    break;
-                }
-                // What its SA counts.
-                slot.counted = flow.total_len;
-                if let Some((guard, guarded)) = &mut guard {
-                    guarded.push(guard.note(&flow));
-                }
-                note(&flow)
-            }
-            None => {
-                let guard_v6 = is_guarded.then_some(&mut guard_v6);
-                let admitted = admit_v6(slot, mac, &mut known_v6, guard_v6, &mut note_v6, view);
-                let Some([guard_group, group]) = admitted else { break };
-                if let Some((_, guarded)) = &mut guard {
-                    guarded.push(guard_group);
-                }
-                group
-            }
-        };
-        groups.push(group);
-    }
-    if groups.len() < WORTH.min(packets) {
-        groups.clear();
-    } else if let Some((guard, guarded)) = &guard {
-        let free = guard.free();
-        let free_v6 = if guard_v6.is_empty() { 0 } else { guard_v6.free() };
-        let is_free = |group: &&Group| group.number() < if group.is_v6() { free_v6 } else { free };
-        groups.truncate(guarded.iter().take_while(is_free).count());
-    }
-    groups
-}
-
-/// The same of one packet of IPv6: its groups for the guard and for who says by which SA it leaves. Out of line, so that nothing of it
-/// takes registers from those of IPv4; in one piece, as what is put into memory field by field and read as a whole is waited for.
-#[inline(never)]
-fn admit_v6(
-    slot: &mut Slot<'_>,
-    mac: u64,
-    known: &mut Known<u128>,
-    guard: Option<&mut InquiryV6<'_>>,
-    note: &mut impl FnMut(Fields<u128>) -> Group,
-    view: &View,
-) -> Option<[Group; 2]> {
-    let header: ipv6::Plain = parse::plain_header(&slot.frame, mac)?;
-    let flow = header.flow();
-    if flow.ttl <= 1
-        || may_be_martians(&flow)
-        || known.is_for_host(u128::of_address(flow.dst), view)
-    {
-        return None;
-    }
-    slot.counted = flow.total_len;
-    let guarded = guard.map_or(Group::FIRST, |guard| guard.note(Fields::of(&flow, 0)));
-    Some([guarded, note(Fields::of(&flow, 0))])
 }

@@ -1,0 +1,139 @@
+//! Packets in clear that leave in clear, where no policy says anything of that and routes say where to.
+//!
+//! 1. Is it such a packet? What the routes are asked about it.
+//! 2. Does its route lead to a neighbour, and not into a tunnel, to this host, or nowhere?
+//! 3. Where does it leave? It loses a hop, and gets another link header, unless it cannot leave: then it is lost, as by the
+//!    stages.
+//!
+//! Before 3 nothing about a packet is changed.
+
+use wire::ethernet::HEADER_LEN;
+use wire::flow::Flow;
+use wire::{ipv4, ipv6};
+
+use super::addresses::Addresses;
+use super::admit::admit;
+use super::group::Group;
+use super::inquiry::is_quick;
+use crate::batch::{Slot, Turn};
+use crate::fib::MANY;
+use crate::follow::Hours;
+use crate::parse;
+use crate::plain::PlainHeader;
+use crate::policy::{Address, Direction};
+use crate::route::Router;
+use crate::verdict::Verdict;
+use crate::view::View;
+
+/// That packets which leave in clear may come here.
+pub(in crate::follow) struct Lane {
+    pub(in crate::follow) hours: Hours,
+}
+
+impl Lane {
+    /// The lane for packets that come behind one that the stages have forwarded in clear.
+    pub(in crate::follow) fn of(slot: &Slot<'_>, version: u64, view: &View) -> Option<Lane> {
+        let (out, forward) = (view.spd.side(Direction::Out), view.spd.side(Direction::Forward));
+        let is_it = slot.verdict == Some(Verdict::Forwarded)
+            && out.is_silent()
+            && (forward.is_silent() || is_quick(&forward));
+        is_it.then(|| Lane { hours: Hours::of(version) })
+    }
+
+    /// Forwards those of the first packets that may come here; how many.
+    pub(in crate::follow) fn follow(
+        &mut self,
+        slots: &mut [Slot<'_>],
+        version: u64,
+        view: &View,
+        turn: &mut Turn<'_>,
+    ) -> usize {
+        if slots.is_empty() || !self.hours.open(version) {
+            return 0;
+        }
+        let (mut v4, mut v6) = (Addresses::<u32>::default(), Addresses::<u128>::default());
+        let note = |flow: &Flow| v4.note(u32::of_address(flow.dst));
+        let groups = admit(slots, view, note, |fields| v6.note(fields.destination));
+        let (mut codes, mut codes_v6) = ([0; MANY], [0; MANY]);
+        let led = Led {
+            codes: v4.codes(view, &mut codes),
+            codes_v6: if v6.is_empty() { &[] } else { v6.codes(view, &mut codes_v6) },
+        };
+        let packets = led.packets(&groups, view);
+        if !groups.is_empty() && packets <= groups.len() / 2 {
+            self.hours.pause();
+        }
+        led.send_off(&mut slots[..packets], &groups, view, turn);
+        packets
+    }
+}
+
+/// Where packets are led: the codes of the routes of the groups of a family.
+struct Led<'c> {
+    codes: &'c [u32],
+    codes_v6: &'c [u32],
+}
+
+impl Led<'_> {
+    /// The code of a group's route.
+    #[inline(always)]
+    fn code(&self, group: Group) -> Option<u32> {
+        let codes = if group.is_v6() { self.codes_v6 } else { self.codes };
+        codes.get(group.number()).copied()
+    }
+
+    /// How many of the first packets are led to a neighbour.
+    #[inline(always)]
+    fn packets(&self, groups: &[Group], view: &View) -> usize {
+        let mut known = None;
+        let is_led = |group: &&Group| match self.code(**group) {
+            Some(code) if known == Some(code) => true,
+            Some(code) => {
+                known = Some(code);
+                view.fib.is_via(code)
+            }
+            None => false,
+        };
+        groups.iter().take_while(is_led).count()
+    }
+
+    /// Forwards packets of these groups.
+    #[inline(always)]
+    fn send_off(&self, slots: &mut [Slot<'_>], groups: &[Group], view: &View, turn: &mut Turn<'_>) {
+        let mut router = Router::new();
+        for (slot, group) in slots.iter_mut().zip(groups) {
+            let Some(code) = self.code(*group) else { break };
+            let sent_off = match group.is_v6() {
+                false => send_off::<ipv4::Plain>(slot, code, &mut router, view, turn),
+                true => send_off_v6(slot, code, &mut router, view, turn),
+            };
+            slot.decide(sent_off.err().unwrap_or(Verdict::Forwarded));
+        }
+    }
+}
+
+/// Forwards a packet by the route of a code.
+#[inline(always)]
+fn send_off<P: PlainHeader>(
+    slot: &mut Slot<'_>,
+    code: u32,
+    router: &mut Router<'_>,
+    view: &View,
+    turn: &mut Turn<'_>,
+) -> Result<(), Verdict> {
+    let header: P = parse::reread(&slot.frame, HEADER_LEN).ok_or(Verdict::IpTruncated)?;
+    let way = router.way_by(code, header.destination().address(), slot, view, turn)?;
+    way.pass_on(slot, &header)
+}
+
+/// Out of line, so that nothing of it takes registers from what most packets are.
+#[inline(never)]
+fn send_off_v6(
+    slot: &mut Slot<'_>,
+    code: u32,
+    router: &mut Router<'_>,
+    view: &View,
+    turn: &mut Turn<'_>,
+) -> Result<(), Verdict> {
+    send_off::<ipv6::Plain>(slot, code, router, view, turn)
+}
