@@ -106,18 +106,17 @@ impl Trails {
             let (opened, parked) = self.open(&mut slots[sealed..], version, view, turn);
             followed.sealed += sealed;
             followed.opened += opened;
-            let mut forwarded = 0;
-            if let Some(lane) = self.forwarding.as_mut().filter(|_| parked == 0) {
-                let slots = &mut slots[sealed + opened..];
-                forwarded = lane.follow(slots, version, view, turn);
-                followed.forwarded += forwarded;
-            }
             if parked != 0 {
                 let at = followed.packets();
                 followed.parked = Some(at);
                 batch.parked.extend(batch.slots.drain(at..at + parked));
+                break;
             }
-            if parked != 0 || sealed + opened + forwarded == 0 {
+            let lane = self.forwarding.as_mut();
+            let slots = &mut slots[sealed + opened..];
+            let forwarded = lane.map_or(0, |lane| lane.follow(slots, version, view, turn));
+            followed.forwarded += forwarded;
+            if sealed + opened + forwarded == 0 {
                 break;
             }
         }
