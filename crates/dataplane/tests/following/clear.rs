@@ -1,7 +1,10 @@
-//! Gateways of the west where no policy says anything of what leaves, so that routes say what becomes of packets in clear.
+//! Gateways of the west where no policy says anything of most of what leaves, so that routes say what becomes of it, in clear.
+
+use std::sync::Arc;
 
 use dataplane::fib::{NextHop, Route};
-use dataplane::policy::{Direction, PolicyConfig};
+use dataplane::policy::{Action, Direction, Policy, PolicyConfig};
+use dataplane::selector::Selector;
 use dataplane::view::View;
 use wire::ethernet::MacAddr;
 
@@ -25,6 +28,8 @@ pub enum Third {
     /// Nobody knows the link address, there or of the router.
     Unresolved,
     UnresolvedRouter,
+    /// In the tunnel, as a policy says, and there are others of all hosts.
+    Protected,
     /// In the tunnel in route mode, nowhere else.
     AsBefore,
     Local,
@@ -32,7 +37,7 @@ pub enum Third {
     NotAPort,
 }
 
-pub const THIRDS: [Third; 12] = [
+pub const THIRDS: [Third; 13] = [
     Third::Behind,
     Third::Beside,
     Third::BehindV6,
@@ -41,6 +46,7 @@ pub const THIRDS: [Third; 12] = [
     Third::Narrow,
     Third::Unresolved,
     Third::UnresolvedRouter,
+    Third::Protected,
     Third::AsBefore,
     Third::Local,
     Third::Blackhole,
@@ -53,14 +59,23 @@ impl Third {
         let said: Vec<_> = view.spd.iter().map(|policy| policy.config()).collect();
         let is_out =
             |policy: &&PolicyConfig| policy.direction == Direction::Out && policy.if_id == 0;
-        said.iter().filter(is_out).for_each(|policy| drop(view.spd.remove(policy)));
+        for policy in said.iter().filter(is_out) {
+            view.spd.remove(policy);
+            if self == Third::Protected {
+                let of_all = matches!(policy.action, Action::Protect { .. });
+                let destination = if of_all { host_of(3) } else { policy.selector.destination };
+                let selector = Selector { destination, ..policy.selector };
+                let policy = PolicyConfig { selector, ..policy.clone() };
+                view.spd.insert(Arc::new(Policy::new(policy)));
+            }
+        }
         let peer = |v6| Site::West.peer().outer(v6);
         let behind = |gateway| Route::Via(NextHop { port: BLACK, gateway: Some(gateway) });
         let beside = |port| Route::Via(NextHop { port, gateway: None });
         view.fib.insert(host_of(1), behind(peer(false)));
         view.fib.insert(host_of(2), beside(BLACK));
         let third = match self {
-            Third::Behind => Some(behind(peer(false))),
+            Third::Behind | Third::Protected => Some(behind(peer(false))),
             Third::Beside | Third::Unresolved => Some(beside(BLACK)),
             Third::BehindV6 => Some(behind(peer(true))),
             Third::Back | Third::Down | Third::Narrow => Some(beside(RED)),

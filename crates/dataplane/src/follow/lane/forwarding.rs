@@ -1,7 +1,7 @@
-//! Packets in clear that leave in clear, where no policy says anything of that and routes say where to.
+//! Packets in clear that leave in clear, as no policy says anything of that and routes say where to.
 //!
-//! 1. Is it such a packet? What the routes are asked about it.
-//! 2. Does its route lead to a neighbour, and not into a tunnel, to this host, or nowhere?
+//! 1. Is it such a packet? What the policies and routes are asked about it.
+//! 2. Do all policies leave it alone, and does its route lead to a neighbour, and not into a tunnel, to this host, or nowhere?
 //! 3. Where does it leave? It loses a hop, and gets another link header, unless it cannot leave: then it is lost, as by the
 //!    stages.
 //!
@@ -12,15 +12,15 @@ use wire::flow::Flow;
 use wire::{ipv4, ipv6};
 
 use super::addresses::Addresses;
-use super::admit::admit;
+use super::admit::{Groups, admit};
 use super::group::Group;
-use super::inquiry::is_quick;
+use super::inquiry::{Inquiry, InquiryV6, is_quick};
 use crate::batch::{Slot, Turn};
 use crate::fib::MANY;
 use crate::follow::Hours;
 use crate::parse;
 use crate::plain::PlainHeader;
-use crate::policy::{Address, Direction};
+use crate::policy::{Address, Direction, Fields};
 use crate::route::Router;
 use crate::verdict::Verdict;
 use crate::view::View;
@@ -35,7 +35,7 @@ impl Lane {
     pub(in crate::follow) fn of(slot: &Slot<'_>, version: u64, view: &View) -> Option<Lane> {
         let (out, forward) = (view.spd.side(Direction::Out), view.spd.side(Direction::Forward));
         let is_it = slot.verdict == Some(Verdict::Forwarded)
-            && out.is_silent()
+            && (out.is_silent() || is_quick(&out))
             && (forward.is_silent() || is_quick(&forward));
         is_it.then(|| Lane { hours: Hours::of(version) })
     }
@@ -52,20 +52,58 @@ impl Lane {
             return 0;
         }
         let (mut v4, mut v6) = (Addresses::<u32>::default(), Addresses::<u128>::default());
-        let note = |flow: &Flow| v4.note(u32::of_address(flow.dst));
-        let groups = admit(slots, view, note, |fields| v6.note(fields.destination));
+        let out = view.spd.side(Direction::Out);
+        let is_asked = !out.is_silent();
+        let (mut asked, mut asked_v6) = (Inquiry::of(&out), InquiryV6::of(&out));
+        let (mut about, mut about_v6) = (Groups::new(), Groups::new());
+        let note = |flow: &Flow| {
+            if is_asked {
+                about.push(asked.note(flow));
+            }
+            v4.note(u32::of_address(flow.dst))
+        };
+        let note_v6 = |fields: Fields<u128>| {
+            if is_asked {
+                about_v6.push(asked_v6.note(fields));
+            }
+            v6.note(fields.destination)
+        };
+        let groups = admit(slots, view, note, note_v6);
+        let left_alone = match is_asked {
+            false => groups.len(),
+            true => left_alone(&groups, (&asked, &about), (&asked_v6, &about_v6)),
+        };
         let (mut codes, mut codes_v6) = ([0; MANY], [0; MANY]);
         let led = Led {
             codes: v4.codes(view, &mut codes),
             codes_v6: if v6.is_empty() { &[] } else { v6.codes(view, &mut codes_v6) },
         };
-        let packets = led.packets(&groups, view);
+        let packets = led.packets(&groups[..left_alone], view);
         if !groups.is_empty() && packets <= groups.len() / 2 {
             self.hours.pause();
         }
         led.send_off(&mut slots[..packets], &groups, view, turn);
         packets
     }
+}
+
+/// How many of the first packets of these groups all policies leave alone that were asked about those of each family in turn.
+#[inline(never)]
+fn left_alone(
+    groups: &[Group],
+    (asked, about): (&Inquiry<'_>, &[Group]),
+    (asked_v6, about_v6): (&InquiryV6<'_>, &[Group]),
+) -> usize {
+    let free = [
+        if about.is_empty() { 0 } else { asked.free() },
+        if about_v6.is_empty() { 0 } else { asked_v6.free() },
+    ];
+    let mut about = [about.iter(), about_v6.iter()];
+    let is_free = |group: &&Group| {
+        let family = usize::from(group.is_v6());
+        about[family].next().is_some_and(|question| question.number() < free[family])
+    };
+    groups.iter().take_while(is_free).count()
 }
 
 /// Where packets are led: the codes of the routes of the groups of a family.
