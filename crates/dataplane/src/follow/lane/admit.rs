@@ -6,7 +6,7 @@ use wire::ipv6;
 
 use super::WORTH;
 use super::group::Group;
-use super::inquiry::{Inquiry, InquiryV6};
+use super::inquiry::{Free, Inquiry, InquiryV6};
 use crate::batch::{BATCH_PACKETS, Slot};
 use crate::follow::like::Known;
 use crate::inspect::may_be_martians;
@@ -67,10 +67,8 @@ pub(super) fn admit(
     if groups.len() < WORTH.min(packets) {
         groups.clear();
     } else if let Some((guard, guarded)) = &guard {
-        let free = guard.free();
-        let free_v6 = if guard_v6.is_empty() { 0 } else { guard_v6.free() };
-        let is_free = |group: &&Group| group.number() < if group.is_v6() { free_v6 } else { free };
-        groups.truncate(guarded.iter().take_while(is_free).count());
+        let free = Free::of(guard, &guard_v6);
+        groups.truncate(guarded.iter().take_while(|group| free.has(**group)).count());
     }
     groups
 }

@@ -14,7 +14,7 @@ use wire::{ipv4, ipv6};
 use super::addresses::Addresses;
 use super::admit::{Groups, admit};
 use super::group::Group;
-use super::inquiry::{Inquiry, InquiryV6, is_quick};
+use super::inquiry::{Free, Inquiry, InquiryV6, is_quick};
 use crate::batch::{Slot, Turn};
 use crate::fib::MANY;
 use crate::follow::Hours;
@@ -94,14 +94,11 @@ fn left_alone(
     (asked, about): (&Inquiry<'_>, &[Group]),
     (asked_v6, about_v6): (&InquiryV6<'_>, &[Group]),
 ) -> usize {
-    let free = [
-        if about.is_empty() { 0 } else { asked.free() },
-        if about_v6.is_empty() { 0 } else { asked_v6.free() },
-    ];
+    let free = Free::of(asked, asked_v6);
     let mut about = [about.iter(), about_v6.iter()];
     let is_free = |group: &&Group| {
         let family = usize::from(group.is_v6());
-        about[family].next().is_some_and(|question| question.number() < free[family])
+        about[family].next().is_some_and(|question| free.has(*question))
     };
     groups.iter().take_while(is_free).count()
 }

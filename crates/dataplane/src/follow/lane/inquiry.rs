@@ -147,6 +147,26 @@ impl<'v> InquiryV6<'v> {
     }
 }
 
+/// How many of the first groups of each family no policy says anything of.
+pub(super) struct Free {
+    v4: usize,
+    v6: usize,
+}
+
+impl Free {
+    /// What the answers to all questions say.
+    #[inline(always)]
+    pub(super) fn of(asked: &Inquiry<'_>, asked_v6: &InquiryV6<'_>) -> Free {
+        Free { v4: asked.free(), v6: if asked_v6.is_empty() { 0 } else { asked_v6.free() } }
+    }
+
+    /// Whether a group is among them.
+    #[inline(always)]
+    pub(super) fn has(&self, group: Group) -> bool {
+        group.number() < if group.is_v6() { self.v6 } else { self.v4 }
+    }
+}
+
 fn is_free(found: Lookup<'_>) -> bool {
     matches!(found, Lookup::Default(DefaultAction::Accept))
 }
