@@ -239,6 +239,24 @@ impl Trails {
         (opened + passed, parked)
     }
 
+    /// Opens the lanes, if they are not, of which the stages have dealt with one packet.
+    fn open_lanes(&mut self, slots: &[Slot<'_>], version: u64, view: &View) {
+        use lane::{forwarding, opening, sealing};
+        let is_open = |hours: Option<&Hours>| hours.is_some_and(|hours| hours.are_of(version));
+        if !is_open(self.sealing.as_ref().map(|lane| &lane.hours)) {
+            let found = slots.iter().find_map(|slot| sealing::Lane::of(slot, version, view));
+            self.sealing = found.or(self.sealing.take());
+        }
+        if !is_open(self.opening.as_ref().map(|lane| &lane.hours)) {
+            let found = slots.iter().find_map(|slot| opening::Lane::of(slot, version, view));
+            self.opening = found.or(self.opening.take());
+        }
+        if !is_open(self.forwarding.as_ref().map(|lane| &lane.hours)) {
+            let found = slots.iter().find_map(|slot| forwarding::Lane::of(slot, version, view));
+            self.forwarding = found.or(self.forwarding.take());
+        }
+    }
+
     /// Takes note of what became of a batch, where none of it followed.
     #[inline]
     pub(crate) fn learn(
@@ -253,24 +271,10 @@ impl Trails {
         if slots.len() < 2 || view.vrfs.in_use() {
             return;
         }
+        self.open_lanes(slots, version, view);
         // Packets of one port lie together: those of the first port and of the last.
         for at in [0, slots.len() - 2] {
             let pair = [&slots[at], &slots[at + 1]];
-            if !self.sealing.as_ref().is_some_and(|lane| lane.hours.are_of(version))
-                && let Some(lane) = lane::sealing::Lane::of(pair[1], version, view)
-            {
-                self.sealing = Some(lane);
-            }
-            if !self.opening.as_ref().is_some_and(|lane| lane.hours.are_of(version))
-                && let Some(lane) = lane::opening::Lane::of(pair[1], version, view)
-            {
-                self.opening = Some(lane);
-            }
-            if !self.forwarding.as_ref().is_some_and(|lane| lane.hours.are_of(version))
-                && let Some(lane) = lane::forwarding::Lane::of(pair[1], version, view)
-            {
-                self.forwarding = Some(lane);
-            }
             self.leave_trails(pair, followed, version, view, turn);
             // Two of one SA may be of two families.
             let [before, last] = pair;

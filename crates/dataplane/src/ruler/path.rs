@@ -23,6 +23,7 @@ mod cipher;
 #[cfg(test)]
 mod contest;
 pub(crate) mod gateways;
+pub(crate) mod headers;
 
 use crypto::Engine;
 use wire::esp;
@@ -106,15 +107,19 @@ pub enum Selection {
     PolicyV6,
     /// By policies of both families, each second packet of IPv6.
     PolicyDual,
+    /// By policies that say nothing of each second packet, which is of no tunnel and goes on in clear.
+    PolicySplit,
     /// By routes into tunnels, each with an `if_id` of its own (point-to-point).
     P2p,
+    /// The same, and each second packet is led into no tunnel.
+    P2pSplit,
     /// By routes into tunnels of one `if_id`, each with ends of its own (point-to-multipoint).
     P2mp,
 }
 
 impl Selection {
     /// Every way.
-    pub const ALL: [Selection; 13] = [
+    pub const ALL: [Selection; 15] = [
         Selection::Plain,
         Selection::Policy,
         Selection::PolicyShapes,
@@ -126,7 +131,9 @@ impl Selection {
         Selection::PolicyOverV6,
         Selection::PolicyV6,
         Selection::PolicyDual,
+        Selection::PolicySplit,
         Selection::P2p,
+        Selection::P2pSplit,
         Selection::P2mp,
     ];
 
@@ -137,6 +144,16 @@ impl Selection {
             Selection::PolicyDual => [true, true],
             _ => [true, false],
         }
+    }
+
+    /// Whether routes lead into the tunnels.
+    fn is_by_routes(self) -> bool {
+        matches!(self, Selection::P2p | Selection::P2pSplit | Selection::P2mp)
+    }
+
+    /// Whether each second packet is of no tunnel.
+    fn is_split(self) -> bool {
+        matches!(self, Selection::PolicySplit | Selection::P2pSplit)
     }
 
     /// Bytes of the smallest inner packet: IP and UDP headers.
@@ -160,7 +177,9 @@ impl Selection {
             Selection::PolicyOverV6 => "policy-over-v6",
             Selection::PolicyV6 => "policy-v6",
             Selection::PolicyDual => "policy-dual",
+            Selection::PolicySplit => "policy-split",
             Selection::P2p => "p2p",
+            Selection::P2pSplit => "p2p-split",
             Selection::P2mp => "p2mp",
         }
     }
@@ -389,7 +408,7 @@ impl PathBench {
     /// What the west sent, to the east.
     fn hand_over(&mut self) {
         if self.selection == Selection::P2mp {
-            self.frames.iter_mut().for_each(|frame| gateways::lead_to_hub(frame.bytes_mut()));
+            self.frames.iter_mut().for_each(|frame| headers::lead_to_hub(frame.bytes_mut()));
         }
         self.east.black.inject_all(&mut self.frames);
     }
@@ -402,20 +421,14 @@ impl PathBench {
             let tunnel = self.order[self.next % self.order.len()] as usize;
             // Which pass over the tunnels this is.
             let number = self.next / self.order.len();
-            // Each tunnel's next one is of the other family, and each one that comes behind another, but at the end of a pass.
+            // Each tunnel's next one is of the other kind, and each one that comes behind another, but at the end of a pass.
             let turn = self.next + if self.order.len().is_multiple_of(2) { number } else { 0 };
+            let is_second = !turn.is_multiple_of(2);
             self.next += 1;
             frame.clear();
             // Whatever the chunk holds is payload enough; `check_sizes` saw that it fits.
             if let Some(room) = frame.push_back(HEADER_LEN + size) {
-                let [v4, v6] = self.selection.families();
-                if v6 && !(v4 && turn.is_multiple_of(2)) {
-                    let headers = gateways::headers_v6(tunnel, size);
-                    room[..HEADERS_V6_LEN].copy_from_slice(&headers);
-                } else {
-                    let headers = gateways::headers_for(self.selection, tunnel, size, number);
-                    room[..HEADERS_LEN].copy_from_slice(&headers);
-                }
+                headers::write(room, self.selection, tunnel, size, number, is_second);
             }
             bytes += size as u64;
         }
@@ -509,8 +522,10 @@ mod tests {
         for selection in Selection::ALL.into_iter().filter(|one| *one != Selection::Plain) {
             let mut bench = bench(selection, Measured::Both).unwrap();
             assert_eq!(bench.run(3).unwrap().packets, 3 * 64);
-            let opened = bench.east.worker.counters().snapshot().of(Verdict::Opened);
-            assert_eq!(opened, 3 * 64, "{selection:?}");
+            let ends = bench.east.worker.counters().snapshot();
+            let ends = [Verdict::Opened, Verdict::Forwarded].map(|verdict| ends.of(verdict));
+            let in_clear = if selection.is_split() { 3 * 32 } else { 0 };
+            assert_eq!(ends, [3 * 64 - in_clear, in_clear], "{selection:?}");
         }
         let mut plain = bench(Selection::Plain, Measured::Seal).unwrap();
         plain.run(3).unwrap();

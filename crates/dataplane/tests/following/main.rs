@@ -354,13 +354,16 @@ fn most_packets_in_clear_need_no_stages() {
     }
 }
 
-/// Where those behind them are for a tunnel, each goes its way.
+/// Where others are for a tunnel, behind them or among them, each goes its way.
 #[test]
-fn packets_in_clear_and_then_for_a_tunnel_need_no_stages() {
-    for (_, tunnel) in ways().into_iter().filter(|(_, tunnel)| tunnel.if_id != 0) {
-        let case = Case { tunnel, clear: Some(Third::AsBefore), ..SIMPLE };
+fn packets_in_clear_and_for_a_tunnel_need_no_stages() {
+    let behind = |n: u16| if n < 40 { n % 2 } else { 2 };
+    let among = |n: u16| n % 3;
+    let hosts: [fn(u16) -> u16; 2] = [behind, among];
+    for (case, host) in cases().flat_map(|case| hosts.map(|host| (case, host))) {
+        let third = if case.tunnel.if_id == 0 { Third::Protected } else { Third::AsBefore };
+        let case = Case { clear: Some(third), ..case };
         let mut side = Side::new(Site::West, &case);
-        let host = |n: u16| if n < 40 { n % 2 } else { 2 };
         let frame = |n| frame_of(n, udp(host(n) as u8, 5000 + n, 100), &case);
         let frames: Vec<_> = (0..60).map(|n| (RED, frame(n))).collect();
         (0..3).for_each(|_| side.forward(&frames));

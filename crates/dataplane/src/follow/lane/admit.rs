@@ -6,7 +6,7 @@ use wire::ipv6;
 
 use super::WORTH;
 use super::group::Group;
-use super::inquiry::{Free, Inquiry, InquiryV6};
+use super::inquiry::{Free, Inquiry, InquiryV6, Last};
 use crate::batch::{BATCH_PACKETS, Slot};
 use crate::follow::like::Known;
 use crate::inspect::may_be_martians;
@@ -31,6 +31,7 @@ pub(super) fn admit(
     let forward = view.spd.side(Direction::Forward);
     let is_guarded = !forward.is_silent();
     let mut guard = is_guarded.then(|| (Inquiry::of(&forward), Groups::new()));
+    let mut last_guarded = Last::default();
     let mut guard_v6 = InquiryV6::of(&forward);
     let (mut known, mut known_v6) = (Known::of_none(), Known::of_none());
     let mut mac = LastMac::new();
@@ -48,7 +49,7 @@ pub(super) fn admit(
                 // What its SA counts.
                 slot.counted = flow.total_len;
                 if let Some((guard, guarded)) = &mut guard {
-                    guarded.push(guard.note(&flow));
+                    guarded.push(guard.note(&flow, &mut last_guarded));
                 }
                 note(&flow)
             }

@@ -14,7 +14,7 @@ use wire::{ipv4, ipv6};
 use super::addresses::Addresses;
 use super::admit::{Groups, admit};
 use super::group::Group;
-use super::inquiry::{Free, Inquiry, InquiryV6, is_quick};
+use super::inquiry::{Free, Inquiry, InquiryV6, Last, is_quick};
 use crate::batch::{Slot, Turn};
 use crate::fib::MANY;
 use crate::follow::Hours;
@@ -56,9 +56,10 @@ impl Lane {
         let is_asked = !out.is_silent();
         let (mut asked, mut asked_v6) = (Inquiry::of(&out), InquiryV6::of(&out));
         let (mut about, mut about_v6) = (Groups::new(), Groups::new());
+        let mut last = Last::default();
         let note = |flow: &Flow| {
             if is_asked {
-                about.push(asked.note(flow));
+                about.push(asked.note(flow, &mut last));
             }
             v4.note(u32::of_address(flow.dst))
         };
@@ -104,22 +105,22 @@ fn left_alone(
 }
 
 /// Where packets are led: the codes of the routes of the groups of a family.
-struct Led<'c> {
-    codes: &'c [u32],
-    codes_v6: &'c [u32],
+pub(super) struct Led<'c> {
+    pub(super) codes: &'c [u32],
+    pub(super) codes_v6: &'c [u32],
 }
 
 impl Led<'_> {
     /// The code of a group's route.
     #[inline(always)]
-    fn code(&self, group: Group) -> Option<u32> {
+    pub(super) fn code(&self, group: Group) -> Option<u32> {
         let codes = if group.is_v6() { self.codes_v6 } else { self.codes };
         codes.get(group.number()).copied()
     }
 
     /// How many of the first packets are led to a neighbour.
     #[inline(always)]
-    fn packets(&self, groups: &[Group], view: &View) -> usize {
+    pub(super) fn packets(&self, groups: &[Group], view: &View) -> usize {
         let mut known = None;
         let is_led = |group: &&Group| match self.code(**group) {
             Some(code) if known == Some(code) => true,
@@ -138,18 +139,30 @@ impl Led<'_> {
         let mut router = Router::new();
         for (slot, group) in slots.iter_mut().zip(groups) {
             let Some(code) = self.code(*group) else { break };
-            let sent_off = match group.is_v6() {
-                false => send_off::<ipv4::Plain>(slot, code, &mut router, view, turn),
-                true => send_off_v6(slot, code, &mut router, view, turn),
-            };
-            slot.decide(sent_off.err().unwrap_or(Verdict::Forwarded));
+            send_off(slot, code, group.is_v6(), &mut router, view, turn);
         }
     }
 }
 
-/// Forwards a packet by the route of a code.
+/// Forwards a packet of a family by the route of a code.
 #[inline(always)]
-fn send_off<P: PlainHeader>(
+pub(super) fn send_off(
+    slot: &mut Slot<'_>,
+    code: u32,
+    is_v6: bool,
+    router: &mut Router<'_>,
+    view: &View,
+    turn: &mut Turn<'_>,
+) {
+    let sent_off = match is_v6 {
+        false => pass_on::<ipv4::Plain>(slot, code, router, view, turn),
+        true => pass_on_v6(slot, code, router, view, turn),
+    };
+    slot.decide(sent_off.err().unwrap_or(Verdict::Forwarded));
+}
+
+#[inline(always)]
+fn pass_on<P: PlainHeader>(
     slot: &mut Slot<'_>,
     code: u32,
     router: &mut Router<'_>,
@@ -163,12 +176,12 @@ fn send_off<P: PlainHeader>(
 
 /// Out of line, so that nothing of it takes registers from what most packets are.
 #[inline(never)]
-fn send_off_v6(
+fn pass_on_v6(
     slot: &mut Slot<'_>,
     code: u32,
     router: &mut Router<'_>,
     view: &View,
     turn: &mut Turn<'_>,
 ) -> Result<(), Verdict> {
-    send_off::<ipv6::Plain>(slot, code, router, view, turn)
+    pass_on::<ipv6::Plain>(slot, code, router, view, turn)
 }

@@ -18,12 +18,16 @@ pub(super) fn is_quick(side: &Side<'_>) -> bool {
 /// Of each question the policy that presumably decides.
 pub(super) type Presumed<'v> = ArrayVec<Option<&'v Policy>, BATCH_PACKETS>;
 
+/// The question about the packet before. It is not with the others, as it is only just written when it is read: it has to be in
+/// registers, and what answers are found by out of line is in memory.
+#[derive(Default)]
+pub(super) struct Last(Option<Question>);
+
 /// What policies are asked about packets of IPv4: once about those that are the same to them, and come one after the other.
 pub(super) struct Inquiry<'v> {
     /// `None` if there is no policy for any such packet.
     many: Option<Many<'v>>,
     default: DefaultAction,
-    last: Option<Question>,
     asked: ArrayVec<Asked<'v>, BATCH_PACKETS>,
 }
 
@@ -31,16 +35,16 @@ impl<'v> Inquiry<'v> {
     /// Asks the policies of a direction that [are quick](is_quick).
     pub(super) fn of(side: &Side<'v>) -> Inquiry<'v> {
         let default = side.spd().default_action(side.direction());
-        Inquiry { many: side.many(), default, last: None, asked: ArrayVec::new() }
+        Inquiry { many: side.many(), default, asked: ArrayVec::new() }
     }
 
     /// Takes note of a packet that is whole, and of IPv4, and asks for the memory of the answer.
     #[inline(always)]
-    pub(super) fn note(&mut self, flow: &Flow) -> Group {
+    pub(super) fn note(&mut self, flow: &Flow, last: &mut Last) -> Group {
         let Some(many) = &self.many else { return Group::FIRST };
         let Some(question) = many.flow(flow) else { return Group::NONE };
-        if self.last.is_none_or(|last| !many.same(last, question)) {
-            self.last = Some(question);
+        if last.0.is_none_or(|last| !many.same(last, question)) {
+            last.0 = Some(question);
             self.asked.push(many.ask(question));
         }
         Group::last_of(self.asked.len())
@@ -49,13 +53,19 @@ impl<'v> Inquiry<'v> {
     /// The policies that presumably decide.
     #[inline(always)]
     pub(super) fn presumed(&self) -> Presumed<'v> {
-        let mut presumed = ArrayVec::new();
+        let mut presumed = Presumed::new();
+        self.presume(&mut presumed);
+        presumed
+    }
+
+    /// The same where it needs not to be moved from.
+    #[inline(always)]
+    pub(super) fn presume(&self, presumed: &mut Presumed<'v>) {
         if let Some(many) = &self.many {
             for asked in &self.asked {
                 presumed.push(many.presume(*asked));
             }
         }
-        presumed
     }
 
     /// What the policies say in answer to one of the questions.
@@ -64,22 +74,31 @@ impl<'v> Inquiry<'v> {
         Some(self.many.as_ref()?.lookup(*self.asked.get(at)?, *presumed.get(at)?))
     }
 
-    /// What they say in answer to the first ones: how many there are, up to one of which `goes_on` says no.
+    /// How many questions there are: where no policy is for any packet, there is one.
     #[inline(always)]
-    pub(super) fn answer(&self, mut goes_on: impl FnMut(Lookup<'v>) -> bool) -> usize {
-        let presumed = self.presumed();
-        let Some(many) = &self.many else { return 0 };
-        let answers = self.asked.iter().zip(&presumed);
+    pub(super) fn questions(&self) -> usize {
+        if self.many.is_some() { self.asked.len() } else { 1 }
+    }
+
+    /// What they say in answer to the questions from the `first` on: how many there are, up to one of which `goes_on` says no.
+    #[inline(always)]
+    pub(super) fn answer(
+        &self,
+        first: usize,
+        presumed: &Presumed<'v>,
+        mut goes_on: impl FnMut(Lookup<'v>) -> bool,
+    ) -> usize {
+        let Some(many) = &self.many else {
+            return usize::from(first == 0 && goes_on(Lookup::Default(self.default)));
+        };
+        let answers = self.asked.iter().zip(presumed).skip(first);
         answers.take_while(|(asked, presumed)| goes_on(many.lookup(**asked, **presumed))).count()
     }
 
     /// Of how many of the first no policy says anything, so that they may pass.
     #[inline(never)]
     pub(super) fn free(&self) -> usize {
-        if self.many.is_none() {
-            return usize::from(self.default == DefaultAction::Accept);
-        }
-        self.answer(is_free)
+        self.answer(0, &self.presumed(), is_free)
     }
 }
 

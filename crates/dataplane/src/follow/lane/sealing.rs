@@ -1,4 +1,4 @@
-//! Packets in clear for tunnels whose envelopes are as simple as nearly all are.
+//! Packets in clear for tunnels whose envelopes are as simple as nearly all are, and among them such as leave in clear.
 //!
 //! 1. Is it such a packet? What the policies or routes are asked about it; ask for the memory of their answer.
 //! 2. Its policy, or its tunnel; ask for the memory of the slot in which its SA is.
@@ -7,14 +7,19 @@
 //! 5. Its numbers, which are its own from here on.
 //! 6. Where does it leave? Seal it, unless it cannot leave: then it is lost, as by the stages, which ask that last as well.
 //!
+//! Of what is to leave in clear, as a policy says or none says anything, step 2 finds the route; it has nothing to do with 3 to 5
+//! but that its policy counts it, and 6 is what it is in the lane for packets in clear alone (`forwarding`).
+//!
 //! Before 5 nothing about a packet is changed.
 
 mod find;
 
 use wire::{ethernet, ipv4, ipv6};
 
+use super::forwarding::send_off;
 use super::inquiry::is_quick;
 use crate::batch::{Slot, Turn, is_same};
+use crate::bundles::Sole;
 use crate::encrypt::TAIL_LEN_MAX;
 use crate::envelope;
 use crate::follow::{Hours, seal};
@@ -26,7 +31,7 @@ use crate::sa::Sa;
 use crate::verdict::Verdict;
 use crate::view::View;
 
-use find::Found;
+use find::{Found, Mixed};
 
 /// Who says by which SA a packet leaves.
 #[derive(Clone, Copy)]
@@ -57,7 +62,8 @@ impl Lane {
         Some(Lane { hours: Hours::of(version), by })
     }
 
-    /// Seals those of the first packets that may come here; how many.
+    /// Seals those of the first packets that may come here, and forwards those among them that leave in clear; how many they
+    /// are. Where none is to be sealed and no policy lets any pass, there are quicker ways.
     pub(in crate::follow) fn follow<'v>(
         &mut self,
         slots: &mut [Slot<'v>],
@@ -68,18 +74,19 @@ impl Lane {
         if slots.is_empty() || !self.hours.open(version) {
             return 0;
         }
+        let mut mixed = Mixed::default();
         let found = match self.by {
-            By::Policies => find::by_policies(slots, view),
-            By::Routes => find::by_routes(slots, view),
+            By::Policies => find::by_policies(slots, view, &mut mixed),
+            By::Routes => find::by_routes(slots, view, &mut mixed),
         };
-        let sealed = match found.is_mixed() {
+        let packets = match found.is_mixed() {
             false => seal_all::<false>(slots, &found, view, turn),
             true => seal_mixed(slots, &found, view, turn),
         };
-        if !found.groups().is_empty() && sealed == 0 {
+        if !found.groups().is_empty() && packets == 0 {
             self.hours.pause();
         }
-        sealed
+        packets
     }
 }
 
@@ -89,11 +96,11 @@ fn is_plain(sa: &Sa) -> bool {
     sa.hot().traits.is_simple()
 }
 
-/// Seals packets of which some are of IPv6. Out of line, so that nothing of it takes registers where there are none.
+/// The same of packets of which some are of IPv6, or in clear. Out of line, so that nothing of it takes registers where there are none.
 #[inline(never)]
 fn seal_mixed<'v>(
     slots: &mut [Slot<'v>],
-    found: &Found<'v>,
+    found: &Found<'v, '_>,
     view: &'v View,
     turn: &mut Turn<'_>,
 ) -> usize {
@@ -104,25 +111,26 @@ fn seal_mixed<'v>(
 #[inline(always)]
 fn seal_all<'v, const MIXED: bool>(
     slots: &mut [Slot<'v>],
-    found: &Found<'v>,
+    found: &Found<'v, '_>,
     view: &'v View,
     turn: &mut Turn<'_>,
 ) -> usize {
-    let mut packets = 0;
-    for (slot, group) in slots.iter_mut().zip(found.groups()) {
-        let Some(sa) = found.sa::<MIXED>(*group) else { break };
-        sa.prefetch();
-        slot.outbound = Some(sa);
-        packets += 1;
-    }
+    let packets = set_sas::<MIXED>(slots, found);
     let slots = &mut slots[..packets];
-    let is_plain = |slot: &&Slot<'_>| slot.outbound.is_some_and(is_plain);
-    let plain = slots.iter().take_while(is_plain);
-    let plain = plain.filter_map(|slot| slot.outbound).inspect(|sa| sa.prefetch_to_seal()).count();
+    let mut plain = 0;
+    for slot in &*slots {
+        match slot.outbound {
+            Some(sa) if is_plain(sa) => sa.prefetch_to_seal(),
+            None if MIXED => {}
+            _ => break,
+        }
+        plain += 1;
+    }
     keys::ask_first(&slots[..plain], need);
     let mut numbered = 0;
     for (slot, group) in slots[..plain].iter_mut().zip(found.groups()) {
-        if number(slot, found.policy::<MIXED>(*group), turn).is_none() {
+        let policy = found.exit::<MIXED>(*group).and_then(|exit| exit.policy);
+        if number::<MIXED>(slot, policy, turn).is_none() {
             break;
         }
         numbered += 1;
@@ -135,34 +143,79 @@ fn seal_all<'v, const MIXED: bool>(
     {
         last.flow = flow;
     }
-    encrypt::<MIXED>(numbered, view, turn);
+    encrypt::<MIXED>(numbered, found.codes(), view, turn);
     // What `choose` is to find out is not there yet.
     rest.iter_mut().for_each(|slot| slot.outbound = None);
     numbered.len()
 }
 
-/// Gives a packet its numbers, and counts it. `None`, and nothing has changed, if it has to take the stages.
+/// Sets the SAs of packets that are to be sealed, up to the first that has to take the stages: how many they and those between them
+/// are; none if all are in clear and none is counted.
 #[inline(always)]
-fn number(slot: &mut Slot<'_>, policy: Option<&Policy>, turn: &Turn<'_>) -> Option<()> {
-    let sa = slot.outbound?;
-    let alone = sa.free_access(turn)?;
-    (slot.sequence, slot.iv) = sa.take_one(alone).ok()?;
+fn set_sas<'v, const MIXED: bool>(slots: &mut [Slot<'v>], found: &Found<'v, '_>) -> usize {
+    let mut codes = found.codes().iter();
+    let (mut packets, mut is_worth_it) = (0, false);
+    for (slot, group) in slots.iter_mut().zip(found.groups()) {
+        let Some(exit) = found.exit::<MIXED>(*group) else { break };
+        match exit.sole.map(Sole::sa) {
+            Some(Some(sa)) => {
+                sa.prefetch();
+                slot.outbound = Some(sa);
+                is_worth_it = true;
+            }
+            None if MIXED && codes.next().is_some() => is_worth_it |= exit.policy.is_some(),
+            _ => break,
+        }
+        packets += 1;
+    }
+    if is_worth_it { packets } else { 0 }
+}
+
+/// Gives a packet its numbers if it is to be sealed, and counts it. `None`, and nothing has changed, if it has to take the stages.
+#[inline(always)]
+fn number<const MIXED: bool>(
+    slot: &mut Slot<'_>,
+    policy: Option<&Policy>,
+    turn: &Turn<'_>,
+) -> Option<()> {
     let bytes = u64::from(slot.counted);
-    sa.count(1, bytes, turn.now_ns, alone);
+    match slot.outbound {
+        Some(sa) => {
+            let alone = sa.free_access(turn)?;
+            (slot.sequence, slot.iv) = sa.take_one(alone).ok()?;
+            sa.count(1, bytes, turn.now_ns, alone);
+        }
+        None if MIXED => {}
+        None => return None,
+    }
     if let Some(policy) = policy {
         policy.count(turn.seat, 1, bytes, turn.now_ns);
     }
     Some(())
 }
 
-/// Seals packets that have their numbers.
+/// Seals packets that have their numbers, and forwards those in clear by routes of these codes.
 #[inline(never)]
-fn encrypt<'v, const MIXED: bool>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) {
-    let mut router = Router::new();
+fn encrypt<'v, const MIXED: bool>(
+    slots: &mut [Slot<'v>],
+    codes: &[u32],
+    view: &'v View,
+    turn: &mut Turn<'_>,
+) {
+    let (mut router, mut router_in_clear) = (Router::new(), Router::new());
+    let mut codes = codes.iter();
     let keys = Supply::of(slots, need);
     for at in 0..slots.len() {
         keys.step(slots, at);
         let Some((slot, later)) = slots[at..].split_first_mut() else { break };
+        if MIXED
+            && slot.outbound.is_none()
+            && let Some(code) = codes.next()
+        {
+            let is_v6 = parse::is_v6(&slot.frame, ethernet::HEADER_LEN);
+            send_off(slot, *code, is_v6, &mut router_in_clear, view, turn);
+            continue;
+        }
         if let Err(verdict) = encrypt_one::<MIXED>(slot, later, &mut router, view, turn) {
             slot.decide(verdict);
         }

@@ -10,7 +10,7 @@ use crate::batch::BATCH_PACKETS;
 use crate::clock::Clock;
 use crate::crew::crew;
 use crate::ruler::RulerError;
-use crate::ruler::path::{CHUNK, HEADERS_LEN, Selection, check_sizes, gateways};
+use crate::ruler::path::{CHUNK, HEADERS_LEN, Selection, check_sizes, gateways, headers};
 use crate::view::{Publisher, View};
 
 /// Which direction the workers of the ruler work in.
@@ -132,7 +132,7 @@ impl Feed {
         self.next += 1;
         frame.clear();
         if let Some(room) = frame.push_back(HEADER_LEN + size) {
-            room[..HEADERS_LEN].copy_from_slice(&gateways::headers(tunnel, size));
+            room[..HEADERS_LEN].copy_from_slice(&headers::into_tunnel(tunnel, size));
             let mark = self.written[tunnel].to_be_bytes();
             room[HEADERS_LEN..HEADERS_LEN + MARK_LEN].copy_from_slice(&mark);
         }

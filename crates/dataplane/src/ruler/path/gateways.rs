@@ -1,16 +1,15 @@
-//! The two gateways of the ruler: their tables, and the headers of the packets between them.
+//! The two gateways of the ruler: their tables.
 //!
 //! Everything is fixed, so that runs are repeatable. Nothing here measures.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::ops::Range;
 use std::sync::Arc;
 
 use crypto::{Engine, SharedKey};
-use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
-use wire::{Overlay, checksum, ipv4, ipv6, natt, protocol};
+use wire::ethernet::MacAddr;
+use wire::{natt, protocol};
 
-use super::{HEADERS_LEN, HEADERS_V6_LEN, RulerError, Selection};
+use super::{RulerError, Selection};
 use crate::alarm::Alarm;
 use crate::bundles::BUNDLES_MAX;
 use crate::encapsulation::UdpEncapsulation;
@@ -27,6 +26,9 @@ use crate::view::{PortInfo, View};
 /// The SPI of the first tunnel; the others follow.
 pub(crate) const SPI_FIRST: u32 = 0x100;
 
+/// Where the destinations behind no tunnel begin.
+const IN_CLEAR: Ipv4Addr = Ipv4Addr::new(12, 0, 0, 0);
+
 /// Where all tunnels end.
 pub(crate) const EAST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 
@@ -38,10 +40,10 @@ const WEST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 /// The two ends of tunnels over IPv6.
 const WEST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const EAST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
-const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-const HOST_V6: Ipv6Addr = Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 1);
+pub(super) const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+pub(super) const HOST_V6: Ipv6Addr = Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 1);
 /// The UDP port that packets come from.
-const PORT: u16 = 0x1000;
+pub(super) const PORT: u16 = 0x1000;
 /// The TCP port that is let pass where ports matter.
 const BYPASSED_PORT: u16 = 179;
 /// Where the far ends of a point-to-multipoint group begin.
@@ -54,8 +56,8 @@ const IN_UDP: UdpEncapsulation =
     UdpEncapsulation { source_port: natt::PORT, destination_port: natt::PORT };
 /// The `if_id` of all tunnels of a point-to-multipoint group.
 const GROUP: u32 = 1;
-const RED_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
-const BLACK_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+pub(super) const RED_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+pub(super) const BLACK_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
 /// Distinct keys; this is no secret and no packet leaves the process.
 pub(crate) fn key_bytes(tunnel: usize) -> [u8; KEY_LEN] {
@@ -65,12 +67,17 @@ pub(crate) fn key_bytes(tunnel: usize) -> [u8; KEY_LEN] {
 }
 
 /// The destination behind a tunnel.
-fn destination(tunnel: usize) -> Ipv4Addr {
+pub(super) fn destination(tunnel: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + tunnel as u32)
 }
 
+/// A destination behind no tunnel.
+pub(super) fn in_clear(tunnel: usize) -> Ipv4Addr {
+    Ipv4Addr::from_bits(IN_CLEAR.to_bits() + tunnel as u32)
+}
+
 /// The same in IPv6, in a network of its own.
-fn destination_v6(tunnel: usize) -> Ipv6Addr {
+pub(super) fn destination_v6(tunnel: usize) -> Ipv6Addr {
     Ipv6Addr::new(0xfd02, 0, (tunnel >> 16) as u16, tunnel as u16, 0, 0, 0, 1)
 }
 
@@ -97,64 +104,9 @@ pub(crate) fn random_order(tunnels: usize) -> Vec<u32> {
     order
 }
 
-/// The headers of a packet of `size` bytes into a tunnel, as they reach the sealing gateway.
-pub(crate) fn headers(tunnel: usize, size: usize) -> [u8; HEADERS_LEN] {
-    headers_of(tunnel, size, HOST, PORT)
-}
-
-/// The same, by how packets find their tunnel; `number` counts them.
-pub(crate) fn headers_for(
-    selection: Selection,
-    tunnel: usize,
-    size: usize,
-    number: usize,
-) -> [u8; HEADERS_LEN] {
-    match selection {
-        // A tunnel's next packet is of another flow, for as long as any cache remembers.
-        Selection::PolicyUncached => headers_of(tunnel, size, HOST, number as u16),
-        Selection::P2mp => headers_of(tunnel, size, source(tunnel), PORT),
-        _ => headers(tunnel, size),
-    }
-}
-
-fn headers_of(tunnel: usize, size: usize, source: Ipv4Addr, port: u16) -> [u8; HEADERS_LEN] {
-    let mut bytes = [0; HEADERS_LEN];
-    let ip = ipv4::Template::new(source, destination(tunnel), protocol::UDP, 64);
-    let ip = ip.stamp(size as u16, 0, 0, false);
-    let (link, rest) = bytes.split_at_mut(HEADER_LEN);
-    // Both slices are longer than what is written, so neither can fail.
-    let _ = Header::new(RED_MAC, BLACK_MAC, EtherType::IPV4).emit(link);
-    if let Ok(udp) = ip.emit(rest) {
-        write_udp(udp, port, size - ipv4::HEADER_LEN);
-    }
-    bytes
-}
-
-/// The headers of a packet of IPv6.
-pub(super) fn headers_v6(tunnel: usize, size: usize) -> [u8; HEADERS_V6_LEN] {
-    let mut bytes = [0; HEADERS_V6_LEN];
-    let len = size - ipv6::HEADER_LEN;
-    let ip = ipv6::Template::new(HOST_V6, destination_v6(tunnel), protocol::UDP, 64);
-    let ip = ip.stamp(len as u16, 0, 0);
-    let (link, rest) = bytes.split_at_mut(HEADER_LEN);
-    // As above.
-    let _ = Header::new(RED_MAC, BLACK_MAC, EtherType::IPV6).emit(link);
-    if let Ok(udp) = ip.emit(rest) {
-        write_udp(udp, PORT, len);
-    }
-    bytes
-}
-
-/// A UDP header of a datagram of so many bytes.
-fn write_udp(udp: &mut [u8], port: u16, len: usize) {
-    udp[..2].copy_from_slice(&port.to_be_bytes());
-    udp[2..4].copy_from_slice(&[0x20, 0x00]);
-    udp[4..6].copy_from_slice(&(len as u16).to_be_bytes());
-}
-
 /// Where packets into a tunnel come from in a point-to-multipoint group, in which each far end has a
 /// network of its own.
-fn source(tunnel: usize) -> Ipv4Addr {
+pub(super) fn source(tunnel: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(11, 0, 0, 0).to_bits() + tunnel as u32)
 }
 
@@ -175,23 +127,11 @@ fn ends(selection: Selection, tunnel: usize) -> Ends {
             east: numbered(FAR_ENDS),
             if_id: GROUP,
         },
-        Selection::P2p => Ends { west: WEST.into(), east: EAST.into(), if_id: 1 + tunnel as u32 },
+        Selection::P2p | Selection::P2pSplit => {
+            Ends { west: WEST.into(), east: EAST.into(), if_id: 1 + tunnel as u32 }
+        }
         Selection::PolicyOverV6 => Ends { west: WEST_V6.into(), east: EAST_V6.into(), if_id: 0 },
         _ => Ends { west: WEST.into(), east: EAST.into(), if_id: 0 },
-    }
-}
-
-/// Gives a packet of a group's tunnel the address of the gateway that opens for its destination, as a hub
-/// has one address and not one for each far end.
-pub(super) fn lead_to_hub(frame: &mut [u8]) {
-    const CHECKSUM: Range<usize> = HEADER_LEN + 10..HEADER_LEN + 12;
-    const DESTINATION: Range<usize> = HEADER_LEN + 16..HEADER_LEN + 20;
-    // The worker's packets are longer.
-    if frame.len() >= HEADER_LEN + ipv4::HEADER_LEN {
-        frame[DESTINATION].copy_from_slice(&EAST.octets());
-        frame[CHECKSUM].fill(0);
-        let sum = checksum::of(&frame[HEADER_LEN..HEADER_LEN + ipv4::HEADER_LEN]);
-        frame[CHECKSUM].copy_from_slice(&sum.to_be_bytes());
     }
 }
 
@@ -368,7 +308,7 @@ pub(crate) fn west_view(
         let sa = Arc::new(sa(selection, ends(selection, tunnel), tunnel, engine)?);
         sa.arm(&nonces)?;
         view.bundles.set(tunnel as u32, Some(sa));
-        if !matches!(selection, Selection::P2p | Selection::P2mp) {
+        if !selection.is_by_routes() {
             for policy in policies(selection, tunnel, Direction::Out) {
                 view.spd.insert(policy);
             }
@@ -385,6 +325,10 @@ pub(crate) fn west_view(
         // All far ends are behind one router.
         let far_ends = Prefix::new(FAR_ENDS.into(), 12).unwrap_or(Prefix::any(Family::V4));
         view.fib.insert(far_ends, via(BLACK, EAST.into()));
+    }
+    if selection.is_split() {
+        let others = Prefix::new(IN_CLEAR.into(), 8).unwrap_or(Prefix::any(Family::V4));
+        view.fib.insert(others, via(BLACK, EAST.into()));
     }
     for east in [EAST.into(), EAST_V6.into()] {
         view.fib.insert(Prefix::host(east), via(BLACK, east));
@@ -417,7 +361,7 @@ pub(crate) fn east_view(
         }
         // A tunnel of route mode lets everything in that its peer sends, as IKE daemons ask for.
         let everything = Selector::any(Family::V4);
-        if selection == Selection::P2p {
+        if selection.is_by_routes() {
             let ends = ends(selection, tunnel);
             view.spd.insert(protect(tunnel, Direction::Forward, everything, ends));
             continue;

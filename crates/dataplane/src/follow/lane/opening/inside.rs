@@ -9,7 +9,7 @@ use crate::content;
 use crate::fib::{Fib, MANY};
 use crate::follow::lane::addresses::Addresses;
 use crate::follow::lane::group::Group;
-use crate::follow::lane::inquiry::{Inquiry, InquiryV6, Presumed, is_quick};
+use crate::follow::lane::inquiry::{Inquiry, InquiryV6, Last, Presumed, is_quick};
 use crate::follow::like::Known;
 use crate::inspect::{Back, Standing, Word, do_routes_decide_alone, is_welcome, may_be_martians};
 use crate::plain::PlainHeader;
@@ -28,7 +28,9 @@ pub(super) struct Inside<'v> {
     known_v6: Known<u128>,
     /// What lets packets in, and what they meet on their way out.
     forward: Option<Inquiry<'v>>,
+    last_forward: Last,
     out: Option<Inquiry<'v>>,
+    last_out: Last,
     forward_v6: InquiryV6<'v>,
     out_v6: InquiryV6<'v>,
     /// What else lets packets in, which has been found already.
@@ -71,7 +73,9 @@ impl<'v> Inside<'v> {
             known: Known::of_none(),
             known_v6: Known::of_none(),
             forward: is_quick(&forward).then(|| Inquiry::of(&forward)),
+            last_forward: Last::default(),
             out: (!out.is_silent()).then(|| Inquiry::of(&out)),
+            last_out: Last::default(),
             forward_v6: InquiryV6::of(&forward),
             out_v6: InquiryV6::of(&out),
             has_v6: false,
@@ -117,13 +121,13 @@ impl<'v> Inside<'v> {
             return None;
         }
         let forward = match sa.hot().if_id {
-            0 => ASKED | self.forward.as_mut()?.note(&flow).code(),
+            0 => ASKED | self.forward.as_mut()?.note(&flow, &mut self.last_forward).code(),
             _ if self.routes_alone => ROUTED | self.sources.note(u32::of_address(flow.src)).code(),
             _ if self.standing.lets_in(sa, Family::V4) => NOBODY,
             _ => self.welcome(header.flow(), sa)?,
         };
         let out = match &mut self.out {
-            Some(out) => OUT | out.note(&flow).code(),
+            Some(out) => OUT | out.note(&flow, &mut self.last_out).code(),
             None => UNASKED,
         };
         slot.frame.narrow(content.at, usize::from(header.total_len()))?;

@@ -1,0 +1,100 @@
+//! The headers of the packets between the gateways of the ruler.
+
+use std::net::Ipv4Addr;
+use std::ops::Range;
+
+use wire::ethernet::{EtherType, HEADER_LEN, Header};
+use wire::{Overlay, checksum, ipv4, ipv6, protocol};
+
+use super::gateways::{
+    BLACK_MAC, EAST, HOST, HOST_V6, PORT, RED_MAC, destination, destination_v6, in_clear, source,
+};
+use super::{HEADERS_LEN, HEADERS_V6_LEN, Selection};
+
+/// The headers of a packet of `size` bytes into a tunnel, as they reach the sealing gateway.
+pub(crate) fn into_tunnel(tunnel: usize, size: usize) -> [u8; HEADERS_LEN] {
+    headers_of(tunnel, size, HOST, PORT)
+}
+
+/// Writes the same over the beginning of a packet, by how packets find their tunnel; `number` counts those of a tunnel, of which
+/// one may be of a second kind.
+pub(super) fn write(
+    packet: &mut [u8],
+    selection: Selection,
+    tunnel: usize,
+    size: usize,
+    number: usize,
+    is_second: bool,
+) {
+    let [v4, v6] = selection.families();
+    if v6 && (is_second || !v4) {
+        packet[..HEADERS_V6_LEN].copy_from_slice(&headers_v6(tunnel, size));
+        return;
+    }
+    let headers = match selection {
+        // A tunnel's next packet is of another flow, for as long as any cache remembers.
+        Selection::PolicyUncached => headers_of(tunnel, size, HOST, number as u16),
+        Selection::P2mp => headers_of(tunnel, size, source(tunnel), PORT),
+        _ if selection.is_split() && is_second => headers_to(in_clear(tunnel), size, HOST, PORT),
+        _ => into_tunnel(tunnel, size),
+    };
+    packet[..HEADERS_LEN].copy_from_slice(&headers);
+}
+
+fn headers_of(tunnel: usize, size: usize, source: Ipv4Addr, port: u16) -> [u8; HEADERS_LEN] {
+    headers_to(destination(tunnel), size, source, port)
+}
+
+fn headers_to(
+    destination: Ipv4Addr,
+    size: usize,
+    source: Ipv4Addr,
+    port: u16,
+) -> [u8; HEADERS_LEN] {
+    let mut bytes = [0; HEADERS_LEN];
+    let ip = ipv4::Template::new(source, destination, protocol::UDP, 64);
+    let ip = ip.stamp(size as u16, 0, 0, false);
+    let (link, rest) = bytes.split_at_mut(HEADER_LEN);
+    // Both slices are longer than what is written, so neither can fail.
+    let _ = Header::new(RED_MAC, BLACK_MAC, EtherType::IPV4).emit(link);
+    if let Ok(udp) = ip.emit(rest) {
+        write_udp(udp, port, size - ipv4::HEADER_LEN);
+    }
+    bytes
+}
+
+/// The headers of a packet of IPv6.
+fn headers_v6(tunnel: usize, size: usize) -> [u8; HEADERS_V6_LEN] {
+    let mut bytes = [0; HEADERS_V6_LEN];
+    let len = size - ipv6::HEADER_LEN;
+    let ip = ipv6::Template::new(HOST_V6, destination_v6(tunnel), protocol::UDP, 64);
+    let ip = ip.stamp(len as u16, 0, 0);
+    let (link, rest) = bytes.split_at_mut(HEADER_LEN);
+    // As above.
+    let _ = Header::new(RED_MAC, BLACK_MAC, EtherType::IPV6).emit(link);
+    if let Ok(udp) = ip.emit(rest) {
+        write_udp(udp, PORT, len);
+    }
+    bytes
+}
+
+/// A UDP header of a datagram of so many bytes.
+fn write_udp(udp: &mut [u8], port: u16, len: usize) {
+    udp[..2].copy_from_slice(&port.to_be_bytes());
+    udp[2..4].copy_from_slice(&[0x20, 0x00]);
+    udp[4..6].copy_from_slice(&(len as u16).to_be_bytes());
+}
+
+/// Gives a packet of a group's tunnel the address of the gateway that opens for its destination, as a hub
+/// has one address and not one for each far end.
+pub(super) fn lead_to_hub(frame: &mut [u8]) {
+    const CHECKSUM: Range<usize> = HEADER_LEN + 10..HEADER_LEN + 12;
+    const DESTINATION: Range<usize> = HEADER_LEN + 16..HEADER_LEN + 20;
+    // The worker's packets are longer.
+    if frame.len() >= HEADER_LEN + ipv4::HEADER_LEN {
+        frame[DESTINATION].copy_from_slice(&EAST.octets());
+        frame[CHECKSUM].fill(0);
+        let sum = checksum::of(&frame[HEADER_LEN..HEADER_LEN + ipv4::HEADER_LEN]);
+        frame[CHECKSUM].copy_from_slice(&sum.to_be_bytes());
+    }
+}
