@@ -5,10 +5,11 @@
 //! have in common with those to be dealt with as they were, with which SA, and where they leave. Those that have it are
 //! sealed or opened here. Where each packet goes into a tunnel of its own, or comes out of one, none follows;
 //! then those that are as nearly all are go by a *lane*, in fewer steps than the stages have (`lane`). So do those that leave in clear.
+//! What comes mixed is sorted for that (`sorting`).
 //!
 //! ```text
 //!  receive ─► follow ─┬─ as those before, or by the lane ──────────► send
-//!                     └─ from the first other one on ─► parse ─► … ─► route
+//!                     └─ others, and those behind them ─► parse ─► … ─► route
 //!                                                                └─ leaves a trail, opens the lane
 //! ```
 //!
@@ -21,6 +22,7 @@ mod lane;
 mod like;
 mod opening;
 mod sealing;
+mod sorting;
 
 use wire::flow::Flow;
 use wire::{ethernet, ipv4, ipv6};
@@ -47,6 +49,7 @@ pub(crate) struct Trails {
     sealing: Option<lane::sealing::Lane>,
     opening: Option<lane::opening::Lane>,
     forwarding: Option<lane::forwarding::Lane>,
+    sorting: sorting::Sorting,
 }
 
 /// What became of a batch here.
@@ -98,7 +101,9 @@ impl Trails {
         if turn.hold.len() != 0 {
             return followed;
         }
-        // Only as long as no packet is left behind: all stay in the order in which they came.
+        // How many had followed when the others were sorted.
+        let mut sorted = None;
+        // Only as long as no packet is left behind: all stay in the order in which they came, or were sorted.
         loop {
             let at = followed.packets();
             let slots = &mut batch.slots[at..];
@@ -116,9 +121,24 @@ impl Trails {
             let slots = &mut slots[sealed + opened..];
             let forwarded = lane.map_or(0, |lane| lane.follow(slots, version, view, turn));
             followed.forwarded += forwarded;
-            if sealed + opened + forwarded == 0 {
+            let taken = sealed + opened + forwarded;
+            let rest = &mut batch.slots[followed.packets()..];
+            if rest.is_empty() {
                 break;
             }
+            // A few of one kind before one of another.
+            if taken < lane::WORTH && sorted.is_none() && self.has_lane(version) {
+                sorted = Some(followed.packets());
+                if self.sorting.sort(rest, view) {
+                    continue;
+                }
+            }
+            if taken == 0 {
+                break;
+            }
+        }
+        if sorted == Some(followed.packets()) {
+            self.sorting.pause();
         }
         if followed.packets() != 0 {
             turn.counters.count_followed(followed.packets() as u64);
@@ -148,6 +168,16 @@ impl Trails {
             self.leave_sealed([before, last], version, view, turn);
         }
         sealed + passed
+    }
+
+    /// Whether there is a lane for packets of any kind.
+    fn has_lane(&self, version: u64) -> bool {
+        let hours = [
+            self.sealing.as_ref().map(|lane| &lane.hours),
+            self.opening.as_ref().map(|lane| &lane.hours),
+            self.forwarding.as_ref().map(|lane| &lane.hours),
+        ];
+        hours.into_iter().flatten().any(|hours| hours.are_of(version) && hours.pause == 0)
     }
 
     /// Whether there is a trail of sealed packets of a family.

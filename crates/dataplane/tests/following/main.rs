@@ -1,5 +1,5 @@
 //! Packets that become just what those before them became (`follow.rs`), against their stupid twins: the same
-//! packets where each turn has a view of its own, so that nobody follows. The same leaves, in the same order, and
+//! packets where each turn has a view of its own, so that nobody follows. The same leaves, in the same order between two hosts, and
 //! everything is counted alike.
 
 mod case;
@@ -7,9 +7,10 @@ mod clear;
 mod families;
 #[path = "../fixture/mod.rs"]
 mod fixture;
+mod flows;
 mod steps;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use dataplane::sa::{Sa, SaConfig};
 use dataplane::verdict::Verdict;
 use families::Inside;
 use fixture::*;
+use flows::by_hosts;
 use proptest::prelude::*;
 use steps::{Arrivals, Odd, Step, step, udp};
 
@@ -174,8 +176,20 @@ fn run(site: Site, case: Case, steps: Vec<Step>) -> Result<(), TestCaseError> {
         }
     }
     for (followed, led) in following.left.iter().zip(&leading.left) {
-        let same = followed.iter().zip(led).take_while(|(one, other)| one == other).count();
-        prop_assert_eq!(followed.get(same), led.get(same), "packet {}", same);
+        let [followed, led] = [followed, led].map(|left| by_hosts(left, &case));
+        let hosts: BTreeSet<_> = followed.keys().chain(led.keys()).collect();
+        for hosts in hosts {
+            let [followed, led] =
+                [&followed, &led].map(|flows| flows.get(hosts).map_or(&[][..], Vec::as_slice));
+            let same = followed.iter().zip(led).take_while(|(one, other)| one == other).count();
+            prop_assert_eq!(
+                followed.get(same),
+                led.get(same),
+                "packet {} between {:?}",
+                same,
+                hosts
+            );
+        }
     }
     prop_assert_eq!(following.counted(), leading.counted());
     prop_assert_eq!(following.moved(), leading.moved());
@@ -321,15 +335,16 @@ fn most_packets_of_many_tunnels_need_no_stages() {
             side.forward(&frames);
             assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
         }
-        // Few packets before one that takes the stages do so as well.
+        // With one that takes the stages come those behind it that are between the same hosts.
         let odd = (RED, Odd::LastHop.frame(false));
-        let of = |count: usize| {
-            [&frames[..count], std::slice::from_ref(&odd), &frames[count..59]].concat()
-        };
-        side.forward(&of(7));
-        assert_eq!(side.gateway.snapshot().followed, 120);
-        side.forward(&of(8));
-        assert_eq!(side.gateway.snapshot().followed, 128);
+        let mut followed = 120;
+        for count in [7, 8] {
+            let (before, behind) = frames[..59].split_at(count);
+            let is_same = |frame: &&(u16, Vec<u8>)| frame.1[26..34] == odd.1[26..34];
+            followed += 59 - behind.iter().filter(is_same).count() as u64;
+            side.forward(&[before, std::slice::from_ref(&odd), behind].concat());
+            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
+        }
         assert_eq!(side.gateway.snapshot().of(Verdict::Sealed), 3 * 60 + 2 * 59);
     }
 }
@@ -472,18 +487,18 @@ fn most_packets_out_of_many_tunnels_need_no_stages() {
             side.forward(&frames(60));
             assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
         }
-        // Few packets before one that is in clear take the stages as well.
+        // One that is in clear takes the stages alone.
         let last_hop = Packet { ttl: 1, ..udp(1, 5000, 40) };
         let clear = (BLACK, last_hop.frame(BLACK));
         side.forward(&[frames(7), vec![clear.clone()], frames(51)].concat());
-        assert_eq!(side.gateway.snapshot().followed, 120);
+        assert_eq!(side.gateway.snapshot().followed, 178, "{case:?}");
         side.forward(&[frames(8), vec![clear], frames(51)].concat());
-        assert_eq!(side.gateway.snapshot().followed, 128);
+        assert_eq!(side.gateway.snapshot().followed, 237);
         let before = frames(40);
         let odd = (BLACK, arrivals.sealed(1, &last_hop.bytes()));
         side.forward(&[before, vec![odd]].concat());
         let snapshot = side.gateway.snapshot();
-        assert_eq!(snapshot.followed, 168);
+        assert_eq!(snapshot.followed, 277);
         assert_eq!(snapshot.of(Verdict::Opened), 3 * 60 + 58 + 59 + 40);
         let dropped = [Verdict::TtlExpired, Verdict::ClearOfProtected];
         assert_eq!(dropped.iter().map(|verdict| snapshot.of(*verdict)).sum::<u64>(), 3);

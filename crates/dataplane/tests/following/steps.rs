@@ -304,9 +304,12 @@ impl Odd {
     }
 }
 
+/// What the data of packets begins with that came in such ESP: one with the same is between the same hosts, inside and outside.
+pub const ESP: u8 = 0xc0;
+
 impl Esp {
     /// The frame around a packet with the next number, which it takes.
-    fn frame(self, v6: bool, sa: &SaConfig, next: &mut u64) -> Vec<u8> {
+    fn frame(self, v6: bool, host: u8, sa: &SaConfig, next: &mut u64) -> Vec<u8> {
         let (tos, outer_tos) = match self {
             Esp::Congested => (0, 3),
             Esp::Capable => (2, 2),
@@ -314,7 +317,8 @@ impl Esp {
             Esp::MarkedOtherwise => (2, 1),
             _ => (0, 0),
         };
-        let inner = Packet { tos, ..udp(1, 5000, 40) };
+        let mut inner = Packet { tos, ..udp(1, 5000, 40) };
+        inner.payload[8..10].copy_from_slice(&[ESP + self as u8, host]);
         let inner = if v6 { families::packet(inner) } else { inner }.bytes();
         let inner = match self {
             Esp::Cut => inner[..inner.len() - 3].to_vec(),
@@ -455,7 +459,7 @@ impl Arrivals {
                 let v6 = is_v6(v6);
                 let (sa, next) = self.esp(host);
                 let port = if matches!(esp, Esp::WrongPort) { RED } else { BLACK };
-                return (port, esp.frame(v6, &sa, next));
+                return (port, esp.frame(v6, host, &sa, next));
             }
             _ => {
                 let v6 = matches!(step, Step::Back(true));
