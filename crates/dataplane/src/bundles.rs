@@ -111,7 +111,13 @@ unsafe impl Sync for Address where Arc<Sa>: Sync {}
 #[derive(Clone, Copy)]
 pub(crate) struct Sole<'v>(&'v Address);
 
+/// Where there is none.
+static NOWHERE: Address = Address(None);
+
 impl<'v> Sole<'v> {
+    /// A place where no such SA is.
+    pub(crate) const NONE: Sole<'static> = Sole(&NOWHERE);
+
     /// The one SA that every worker seals every packet with, if it is as simple as that: no worker has one of
     /// its own, and the SA has no selector.
     #[inline]

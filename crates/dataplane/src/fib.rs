@@ -194,10 +194,10 @@ impl Fib {
         (code >= code::TUNNEL).then_some(code ^ code::TUNNEL)
     }
 
-    /// Whether a route of that code leads to a neighbour.
+    /// Whether a route of that code leads to a neighbour or nowhere: not to this host, into a tunnel or out of a VRF.
     #[inline]
-    pub(crate) fn is_via(&self, code: u32) -> bool {
-        matches!(self.route_of(code), Some(Route::Via(_)))
+    pub(crate) fn leads_away(&self, code: u32) -> bool {
+        !matches!(self.route_of(code), Some(Route::Local | Route::Tunnel(_) | Route::OutOfVrf))
     }
 
     /// Whether it has so many routes that destinations should be looked up together.

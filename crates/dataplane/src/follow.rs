@@ -18,6 +18,8 @@
 //! (limits that are near, VRFs, extension headers, packets that wait or are out with other workers) is left to the other
 //! stages, and so is each packet that is to be dropped, but for what is not authentic or a replay.
 
+mod aside;
+mod hours;
 mod lane;
 mod like;
 mod opening;
@@ -38,6 +40,8 @@ use crate::sa::{Hot, Outer};
 use crate::spd::{DefaultAction, Lookup, Side};
 use crate::verdict::Verdict;
 use crate::view::View;
+
+use hours::Hours;
 
 /// What a worker knows of the packets before.
 #[derive(Default)]
@@ -97,8 +101,8 @@ impl Trails {
         turn: &mut Turn<'_>,
     ) -> Followed {
         let mut followed = Followed::default();
-        // Packets that wait go first.
-        if turn.hold.len() != 0 {
+        // Packets that wait go first, if they go.
+        if turn.hold.may_go(view) {
             return followed;
         }
         // How many had followed when the others were sorted.
@@ -140,6 +144,7 @@ impl Trails {
         if sorted == Some(followed.packets()) {
             self.sorting.pause();
         }
+        self.end_batch();
         if followed.packets() != 0 {
             turn.counters.count_followed(followed.packets() as u64);
         }
@@ -170,6 +175,20 @@ impl Trails {
         sealed + passed
     }
 
+    /// After a batch.
+    #[inline]
+    fn end_batch(&mut self) {
+        if let Some(lane) = &mut self.sealing {
+            lane.hours.end_batch(lane::sealing::WORTH);
+        }
+        if let Some(lane) = &mut self.opening {
+            lane.hours.end_batch(lane::opening::WORTH);
+        }
+        if let Some(lane) = &mut self.forwarding {
+            lane.hours.end_batch(lane::forwarding::WORTH);
+        }
+    }
+
     /// Whether there is a lane for packets of any kind.
     fn has_lane(&self, version: u64) -> bool {
         let hours = [
@@ -177,7 +196,7 @@ impl Trails {
             self.opening.as_ref().map(|lane| &lane.hours),
             self.forwarding.as_ref().map(|lane| &lane.hours),
         ];
-        hours.into_iter().flatten().any(|hours| hours.are_of(version) && hours.pause == 0)
+        hours.into_iter().flatten().any(|hours| hours.are_open(version))
     }
 
     /// Whether there is a trail of sealed packets of a family.
@@ -312,49 +331,6 @@ impl Trails {
                 self.leave_trails([last, before], followed, version, view, turn);
             }
         }
-    }
-}
-
-/// Batches that go by after one of which next to nothing came through.
-const PAUSE: u32 = 15;
-
-/// When packets may come, or follow.
-struct Hours {
-    /// The version of the view that says so.
-    version: u64,
-    /// Batches that go by.
-    pause: u32,
-}
-
-impl Hours {
-    fn of(version: u64) -> Hours {
-        Hours { version, pause: 0 }
-    }
-
-    /// Whether they are those of a version of the view.
-    fn are_of(&self, version: u64) -> bool {
-        self.version == version
-    }
-
-    /// Whether batches of that version go by.
-    fn are_paused(&self, version: u64) -> bool {
-        self.are_of(version) && self.pause != 0
-    }
-
-    /// Whether the packets of a batch may come, now that it is there.
-    #[inline]
-    fn open(&mut self, version: u64) -> bool {
-        if self.version != version {
-            return false;
-        }
-        let Some(pause) = self.pause.checked_sub(1) else { return true };
-        self.pause = pause;
-        false
-    }
-
-    /// After a batch of which next to nothing came through.
-    fn pause(&mut self) {
-        self.pause = PAUSE;
     }
 }
 

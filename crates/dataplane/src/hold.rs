@@ -108,6 +108,13 @@ impl Hold {
         self.packets.len()
     }
 
+    /// Whether any that wait may go in this turn or one of the next, as a view may say that was not asked about them, or their SA is
+    /// there. If not, what has an SA by that view is for nobody for whom any wait.
+    #[inline]
+    pub(crate) fn may_go(&self, view: &View) -> bool {
+        !self.packets.is_empty() && (self.hurried || self.generation != view.generation)
+    }
+
     /// Whether a packet of a policy must wait although its SA is there, because others of that policy
     /// wait for the same tunnel, and shall leave before it.
     #[inline]

@@ -13,8 +13,9 @@ use std::net::IpAddr;
 use wire::esp::ESP_HEADER_LEN;
 use wire::{ethernet, ipv4, ipv6};
 
+use super::accepts_all;
+use super::hours::Hours;
 use super::like::{Entry, Known, Like};
-use super::{Hours, accepts_all};
 use crate::batch::{Slot, Turn, is_same};
 use crate::content;
 use crate::cpu::LINE;

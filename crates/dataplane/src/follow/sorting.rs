@@ -5,12 +5,10 @@
 //! is sorted before the lanes see it once more. Packets between the same two hosts stay in the order in which they came: those behind
 //! one for the stages take them as well. ESP for this host and what is only forwarded are never between the same.
 
-use arrayvec::ArrayVec;
-use wire::ethernet::{EtherType, HEADER_LEN};
 use wire::{ipv4, ipv6};
-use xsk::Frame;
 
-use super::PAUSE;
+use super::aside::{Hosts, Packet, Packets};
+use super::hours::PAUSE;
 use super::like::Known;
 use crate::batch::{BATCH_PACKETS, Slot};
 use crate::inspect::may_be_martians;
@@ -41,15 +39,18 @@ impl Sorting {
         let (mut in_clear, mut is_moved) = (0, false);
         for at in 0..slots.len() {
             let kind = match kinds.kind(&slots[at]) {
-                Kind::Other => seen.note(&slots[at].frame),
+                Kind::Other => {
+                    seen.note(&slots[at].frame);
+                    Kind::Other
+                }
                 _ if seen.has(&slots[at].frame) => Kind::Other,
                 kind => kind,
             };
-            let packet = (slots[at].frame.take(), slots[at].ingress);
+            let packet = Packet::take(&mut slots[at]);
             match kind {
                 Kind::InClear => {
                     is_moved |= at != in_clear;
-                    put(&mut slots[in_clear], packet);
+                    packet.put(&mut slots[in_clear]);
                     in_clear += 1;
                 }
                 Kind::Esp => {
@@ -59,10 +60,8 @@ impl Sorting {
                 Kind::Other => others.push(packet),
             }
         }
-        let rest = &mut slots[in_clear..];
-        rest.iter_mut()
-            .zip(esp.into_iter().chain(others))
-            .for_each(|(slot, packet)| put(slot, packet));
+        let rest = slots[in_clear..].iter_mut();
+        rest.zip(esp.into_iter().chain(others)).for_each(|(slot, packet)| packet.put(slot));
         is_moved
     }
 
@@ -70,13 +69,6 @@ impl Sorting {
     pub(super) fn pause(&mut self) {
         self.pause = PAUSE;
     }
-}
-
-/// Packets, and the ports by which they came: all that there is to know of one that no stage knows yet.
-type Packets = ArrayVec<(Frame, u16), BATCH_PACKETS>;
-
-fn put(slot: &mut Slot<'_>, packet: (Frame, u16)) {
-    (slot.frame, slot.ingress) = packet;
 }
 
 /// What packets may be, in the order in which they are put.
@@ -151,63 +143,13 @@ fn kind_of<P: PlainHeader>(
     if header.hops() > 1 && !may_be_martians(&header.flow()) { Kind::InClear } else { Kind::Other }
 }
 
-/// Pairs of hosts between which packets for the stages are: a bit for each, or for several.
-struct Hosts([u64; WORDS]);
-
-/// Of so many bits, as many pairs as a batch has packets leave one in eight set at most.
-const WORDS: usize = 8;
-
-/// Odd, and with bits as if drawn: 2⁶⁴ over the golden ratio.
-const MIXER: u64 = 0x9e37_79b9_7f4a_7c15;
-
-impl Hosts {
-    fn none() -> Hosts {
-        Hosts([0; WORDS])
-    }
-
-    /// Takes note of a packet for the stages.
-    fn note(&mut self, frame: &Frame) -> Kind {
-        let (word, bit) = bit_of(frame);
-        self.0[word] |= bit;
-        Kind::Other
-    }
-
-    /// Whether one may have been between the same hosts as a packet.
-    #[inline(always)]
-    fn has(&self, frame: &Frame) -> bool {
-        if self.0 == [0; WORDS] {
-            return false;
-        }
-        let (word, bit) = bit_of(frame);
-        self.0[word] & bit != 0
-    }
-}
-
-/// The bit of the pair of hosts that a packet is between, and the word in which it is.
-fn bit_of(frame: &Frame) -> (usize, u64) {
-    let bytes = frame.bytes();
-    // Source and destination lie side by side, and are whole words.
-    let ends = match bytes.get(12..HEADER_LEN) {
-        Some(ethertype) if ethertype == EtherType::IPV6.0.to_be_bytes() => 22..54,
-        _ => 26..34,
-    };
-    let words =
-        bytes.get(ends).unwrap_or(&[]).chunks_exact(8).filter_map(|word| word.first_chunk());
-    let words = words.map(|word| u64::from_ne_bytes(*word));
-    let mixed =
-        words.fold(0, |mixed: u64, word| (mixed.rotate_left(29) ^ word).wrapping_mul(MIXER));
-    // The highest bits depend on all.
-    let bit = mixed >> (u64::BITS - (64 * WORDS).ilog2());
-    ((bit / 64) as usize, 1 << (bit % 64))
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::{IpAddr, Ipv6Addr};
 
     use proptest::prelude::*;
     use wire::Overlay;
-    use wire::ethernet::{Header, MacAddr};
+    use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
     use wire::protocol;
     use xsk::Umem;
 

@@ -69,9 +69,14 @@ impl Side {
     }
 
     fn rekey(&mut self, towards: Site, case: &Case) {
-        let spi = towards.spi() + self.sas.len() as u32;
         let slot = if towards == Site::East && case.own.is_some() { 1 } else { 0 };
         let if_id = self.gateway.view.bundles.get(slot).unwrap().if_id();
+        self.fill(slot, if_id, towards, case);
+    }
+
+    /// Gives a slot another SA.
+    fn fill(&mut self, slot: u32, if_id: u32, towards: Site, case: &Case) {
+        let spi = towards.spi() + self.sas.len() as u32;
         let config = SaConfig { spi, if_id, ..case.tunnel.sa(towards) };
         let sa = Arc::new(Sa::new(config).unwrap());
         sa.arm(&self.nonces).unwrap();
@@ -423,9 +428,47 @@ fn what_has_no_sa_for_its_family_is_not_sealed() {
         let frames: Vec<_> = (0..60).map(|n| (RED, frame(n))).collect();
         side.forward(&frames);
     }
-    // The second batch went by the lane, and of the third what was before the first for that tunnel.
+    // The second batch went by the lane, and of the third what was not for that tunnel.
     let snapshot = side.gateway.snapshot();
-    assert_eq!((snapshot.of(Verdict::Sealed), snapshot.followed), (160, 62));
+    assert_eq!((snapshot.of(Verdict::Sealed), snapshot.followed), (160, 100));
+}
+
+/// Where packets wait for an SA, those with one need no stages, whichever they come behind; once it is there, those that waited go first.
+#[test]
+fn who_waits_for_an_sa_keeps_nobody_else() {
+    for (_, tunnel) in ways() {
+        let case = Case { tunnel, own: Some(Last::Missing), ..SIMPLE };
+        let mut side = Side::new(Site::West, &case);
+        side.gateway.change(|view| view.acquire_is_heard = true);
+        let mut port = 5000;
+        let mut batch = |hosts: u8| -> Vec<_> {
+            let ports = port..port + 30;
+            port += 30;
+            ports.map(|port| (RED, udp(port as u8 % hosts, port, 100).frame(RED))).collect()
+        };
+        // Of the first batch all take the stages, and of each other those without an SA.
+        for followed in [0, 20, 40] {
+            side.forward(&batch(3));
+            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
+        }
+        assert_eq!(side.gateway.worker.waiting(), 16);
+        side.forward(&batch(2));
+        assert_eq!(side.gateway.snapshot().followed, 70);
+        let if_id = if tunnel.if_id == 0 { 0 } else { tunnel.if_id + 3 };
+        side.fill(3, if_id, Site::East, &case);
+        side.forward(&batch(3));
+        // The hold waits for a while before it tries again.
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        (0..3).for_each(|_| side.forward(&batch(3)));
+        assert_eq!(side.gateway.worker.waiting(), 0);
+        for sealed in by_hosts(&side.left[usize::from(BLACK)], &case).values() {
+            // A hundred bytes of data leave two of padding, and the ports are as far from the end of all.
+            let port = |packet: &Vec<u8>| packet[packet.len() - 132 + 22..][..2].to_vec();
+            assert!(sealed.is_sorted_by_key(port), "{case:?}");
+        }
+        let waited = side.gateway.snapshot().of(Verdict::HoldFull);
+        assert_eq!(side.gateway.snapshot().of(Verdict::Sealed) + waited, 7 * 30 + 30);
+    }
 }
 
 /// Where it is asked what lets in all that comes through a tunnel, the policy that does is told.

@@ -21,7 +21,6 @@ use arrayvec::ArrayVec;
 use wire::{Overlay, esp, ethernet, ipv4, ipv6, udp};
 use xsk::Frame;
 
-use super::WORTH;
 use super::inquiry::is_quick;
 use crate::batch::{BATCH_PACKETS, Slot, Turn, is_same};
 use crate::claim::Access;
@@ -29,7 +28,7 @@ use crate::classify::is_local;
 use crate::decrypt::decrypt_or_refuse;
 use crate::ecn;
 use crate::envelope::PREFIX_LEN;
-use crate::follow::Hours;
+use crate::follow::hours::Hours;
 use crate::follow::opening::{has_moved, is_plain, park, take_up};
 use crate::keys::{self, Supply};
 use crate::open::refusal;
@@ -43,6 +42,9 @@ use crate::verdict::Verdict;
 use crate::view::View;
 
 use inside::{Answers, Inside};
+
+/// It is worth it where it takes more than one packet of so many: the others are decrypted for nothing but to be parked.
+pub(in crate::follow) const WORTH: usize = 2;
 
 /// That ESP may come here.
 pub(in crate::follow) struct Lane {
@@ -104,19 +106,18 @@ impl Lane {
         view: &'v View,
         turn: &mut Turn<'_>,
     ) -> (usize, usize) {
-        if slots.is_empty() || !self.hours.open(version) {
+        if slots.is_empty() || !self.hours.are_open(version) {
             return (0, 0);
         }
         let named = name(slots, view);
-        let slots = &mut slots[..named.len()];
+        let named_len = named.len();
+        let slots = &mut slots[..named_len];
         let checked = check_all(slots, &named, view, turn);
         let (slots, rest) = slots.split_at_mut(checked);
         // What `classify` is to find out is not there yet.
         rest.iter_mut().for_each(|slot| slot.inbound = None);
         let opened = open(slots, view, turn);
-        if !named.is_empty() && opened <= checked / 2 {
-            self.hours.pause();
-        }
+        self.hours.note(if checked == 0 { named_len } else { checked }, opened);
         // Two of one SA may be the first of many that follow: what they are is only to be seen now.
         if let [.., before, last] = &mut slots[..opened]
             && last.inbound.is_some_and(|sa| is_same(before.inbound, sa))
@@ -157,7 +158,7 @@ fn name<'v>(slots: &mut [Slot<'_>], view: &'v View) -> ArrayVec<Named<'v>, BATCH
         slot.counted = one.ciphertext_len;
         named.push(one);
     }
-    if named.len() < WORTH.min(packets) {
+    if named.len() < super::WORTH.min(packets) {
         named.clear();
     }
     named

@@ -22,7 +22,8 @@ use crate::batch::{Slot, Turn, is_same};
 use crate::bundles::Sole;
 use crate::encrypt::TAIL_LEN_MAX;
 use crate::envelope;
-use crate::follow::{Hours, seal};
+use crate::follow::hours::Hours;
+use crate::follow::seal;
 use crate::keys::{self, Supply};
 use crate::parse;
 use crate::policy::{Direction, Policy};
@@ -39,6 +40,9 @@ enum By {
     Policies,
     Routes,
 }
+
+/// It is worth it where it takes more than one packet of so many: what is asked of the others is little beside what it saves those.
+pub(in crate::follow) const WORTH: usize = 8;
 
 /// That packets in clear may come here.
 pub(in crate::follow) struct Lane {
@@ -71,21 +75,28 @@ impl Lane {
         view: &'v View,
         turn: &mut Turn<'_>,
     ) -> usize {
-        if slots.is_empty() || !self.hours.open(version) {
+        if slots.is_empty() || !self.hours.are_open(version) {
             return 0;
         }
         let mut mixed = Mixed::default();
-        let found = match self.by {
+        let mut found = match self.by {
             By::Policies => find::by_policies(slots, view, &mut mixed),
             By::Routes => find::by_routes(slots, view, &mut mixed),
         };
-        let packets = match found.is_mixed() {
-            false => seal_all::<false>(slots, &found, view, turn),
-            true => seal_mixed(slots, &found, view, turn),
-        };
-        if !found.groups().is_empty() && packets == 0 {
-            self.hours.pause();
+        let came = found.came();
+        let mut packets = set_all_sas(slots, &found, &mixed);
+        // Among the others there are some that need the stages.
+        if packets != came {
+            slots[..packets].iter_mut().for_each(|slot| slot.outbound = None);
+            found.part(slots, &mut mixed, view);
+            packets = set_all_sas(slots, &found, &mixed);
         }
+        let slots = &mut slots[..packets];
+        let packets = match found.is_mixed() {
+            false => seal_all::<false>(slots, &found, &mixed, view, turn),
+            true => seal_mixed(slots, &found, &mixed, view, turn),
+        };
+        self.hours.note(came, packets);
         packets
     }
 }
@@ -96,27 +107,31 @@ fn is_plain(sa: &Sa) -> bool {
     sa.hot().traits.is_simple()
 }
 
-/// The same of packets of which some are of IPv6, or in clear. Out of line, so that nothing of it takes registers where there are none.
+/// Seals packets with which others are mixed; none if all leave in clear and by no policy, which counts them. Out of line, so that nothing of it takes registers where there are none.
 #[inline(never)]
 fn seal_mixed<'v>(
     slots: &mut [Slot<'v>],
-    found: &Found<'v, '_>,
+    found: &Found<'v>,
+    mixed: &Mixed<'v>,
     view: &'v View,
     turn: &mut Turn<'_>,
 ) -> usize {
-    seal_all::<true>(slots, found, view, turn)
+    let is_sealed = slots.iter().any(|slot| slot.outbound.is_some());
+    if !is_sealed && !found.has_policies(mixed) {
+        return 0;
+    }
+    seal_all::<true>(slots, found, mixed, view, turn)
 }
 
-/// Seals packets whose SAs are found, up to the first that has to take the stages; how many.
+/// Seals packets that have their SAs, up to the first that has to take the stages; how many.
 #[inline(always)]
 fn seal_all<'v, const MIXED: bool>(
     slots: &mut [Slot<'v>],
-    found: &Found<'v, '_>,
+    found: &Found<'v>,
+    mixed: &Mixed<'v>,
     view: &'v View,
     turn: &mut Turn<'_>,
 ) -> usize {
-    let packets = set_sas::<MIXED>(slots, found);
-    let slots = &mut slots[..packets];
     let mut plain = 0;
     for slot in &*slots {
         match slot.outbound {
@@ -129,7 +144,7 @@ fn seal_all<'v, const MIXED: bool>(
     keys::ask_first(&slots[..plain], need);
     let mut numbered = 0;
     for (slot, group) in slots[..plain].iter_mut().zip(found.groups()) {
-        let policy = found.exit::<MIXED>(*group).and_then(|exit| exit.policy);
+        let policy = found.exit::<MIXED>(*group, mixed).and_then(|exit| exit.policy);
         if number::<MIXED>(slot, policy, turn).is_none() {
             break;
         }
@@ -143,32 +158,48 @@ fn seal_all<'v, const MIXED: bool>(
     {
         last.flow = flow;
     }
-    encrypt::<MIXED>(numbered, found.codes(), view, turn);
+    encrypt::<MIXED>(numbered, mixed.codes(), view, turn);
     // What `choose` is to find out is not there yet.
     rest.iter_mut().for_each(|slot| slot.outbound = None);
     numbered.len()
 }
 
-/// Sets the SAs of packets that are to be sealed, up to the first that has to take the stages: how many they and those between them
-/// are; none if all are in clear and none is counted.
+/// Sets the SAs of packets that are to be sealed, up to the first that has to take the stages: how many they and those in clear
+/// between them are.
 #[inline(always)]
-fn set_sas<'v, const MIXED: bool>(slots: &mut [Slot<'v>], found: &Found<'v, '_>) -> usize {
-    let mut codes = found.codes().iter();
-    let (mut packets, mut is_worth_it) = (0, false);
+fn set_all_sas<'v>(slots: &mut [Slot<'v>], found: &Found<'v>, mixed: &Mixed<'v>) -> usize {
+    match found.is_mixed() {
+        false => set_sas::<false>(slots, found, mixed),
+        true => set_mixed_sas(slots, found, mixed),
+    }
+}
+
+/// As above.
+#[inline(never)]
+fn set_mixed_sas<'v>(slots: &mut [Slot<'v>], found: &Found<'v>, mixed: &Mixed<'v>) -> usize {
+    set_sas::<true>(slots, found, mixed)
+}
+
+#[inline(always)]
+fn set_sas<'v, const MIXED: bool>(
+    slots: &mut [Slot<'v>],
+    found: &Found<'v>,
+    mixed: &Mixed<'v>,
+) -> usize {
+    let (mut packets, mut codes) = (0, mixed.codes().iter());
     for (slot, group) in slots.iter_mut().zip(found.groups()) {
-        let Some(exit) = found.exit::<MIXED>(*group) else { break };
+        let Some(exit) = found.exit::<MIXED>(*group, mixed) else { break };
         match exit.sole.map(Sole::sa) {
             Some(Some(sa)) => {
                 sa.prefetch();
                 slot.outbound = Some(sa);
-                is_worth_it = true;
             }
-            None if MIXED && codes.next().is_some() => is_worth_it |= exit.policy.is_some(),
+            None if MIXED && codes.next().is_some() => {}
             _ => break,
         }
         packets += 1;
     }
-    if is_worth_it { packets } else { 0 }
+    packets
 }
 
 /// Gives a packet its numbers if it is to be sealed, and counts it. `None`, and nothing has changed, if it has to take the stages.

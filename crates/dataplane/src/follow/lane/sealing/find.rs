@@ -8,9 +8,10 @@ use crate::batch::{BATCH_PACKETS, Slot};
 use crate::bundles::Sole;
 use crate::cpu::prefetch;
 use crate::fib::{Fib, MANY};
+use crate::follow::aside::{Hosts, Packet, Packets};
 use crate::follow::lane::addresses::Addresses;
 use crate::follow::lane::admit::{Groups, admit};
-use crate::follow::lane::forwarding::Led;
+use crate::follow::lane::forwarding::{Away, Led};
 use crate::follow::lane::group::Group;
 use crate::follow::lane::inquiry::{Inquiry, InquiryV6, Last, Presumed};
 use crate::parse;
@@ -24,54 +25,112 @@ use crate::view::View;
 #[derive(Clone, Copy)]
 pub(super) struct Exit<'v> {
     pub(super) policy: Option<&'v Policy>,
-    /// Where the SA is; `None` in clear.
+    /// Where the SA is, if it is there; `None` in clear.
     pub(super) sole: Option<Sole<'v>>,
 }
 
 /// Those of the groups of a family.
 type Exits<'v> = ArrayVec<Exit<'v>, BATCH_PACKETS>;
 
-/// How the first packets leave. Of what is not there where none is mixed nothing is said in it, as it is moved.
+/// How the first packets leave.
 #[derive(Default)]
-pub(super) struct Found<'v, 'm> {
+pub(super) struct Found<'v> {
     exits: Exits<'v>,
     groups: Groups,
-    mixed: Option<&'m Mixed<'v>>,
+    is_mixed: bool,
+    /// How many packets came, with those that turned out to need the stages.
+    came: usize,
 }
 
-/// What there is to say where packets of IPv6, or in clear, are mixed with those of IPv4 for tunnels.
+/// What there is to say beside that where other packets are mixed with those of IPv4 for tunnels: of IPv6, in clear, or such as take
+/// the stages. By itself, as the other is moved.
 #[derive(Default)]
 pub(super) struct Mixed<'v> {
     exits_v6: Exits<'v>,
-    /// The codes of the routes to neighbours of the packets in clear, in their order.
+    /// Of the packets in clear, in their order, the codes of their routes, and how many of the first lead away.
     codes: ArrayVec<u32, BATCH_PACKETS>,
+    away: usize,
 }
 
-impl<'v> Found<'v, '_> {
+impl<'v> Found<'v> {
     /// Of each of the first packets which group it is of.
     pub(super) fn groups(&self) -> &[Group] {
         &self.groups
     }
 
-    /// Whether any of their groups is of IPv6, or leaves in clear.
+    /// How many packets came, with those that turned out to need the stages.
+    pub(super) fn came(&self) -> usize {
+        self.came
+    }
+
+    /// Whether others are mixed with those of IPv4 for tunnels.
     pub(super) fn is_mixed(&self) -> bool {
-        self.mixed.is_some()
+        self.is_mixed
     }
 
-    /// Of those in clear, in their order, the code of the route of each, which leads to a neighbour; they may end before the others.
-    pub(super) fn codes(&self) -> &[u32] {
-        self.mixed.map_or(&[], |mixed| &mixed.codes)
-    }
-
-    /// How a group leaves, if that is known. They are `MIXED` as [said](Found::is_mixed).
+    /// How a group leaves, if that is known.
     #[inline(always)]
-    pub(super) fn exit<const MIXED: bool>(&self, group: Group) -> Option<&Exit<'v>> {
-        let exits = if MIXED && group.is_v6() { &self.mixed?.exits_v6 } else { &self.exits };
-        exits.get(group.number())
+    pub(super) fn exit<const MIXED: bool>(
+        &self,
+        group: Group,
+        mixed: &Mixed<'v>,
+    ) -> Option<Exit<'v>> {
+        let exits = if MIXED && group.is_v6() { &mixed.exits_v6 } else { &self.exits };
+        exits.get(group.number()).copied()
+    }
+
+    /// Whether any of the packets, which are mixed, leaves by the word of a policy.
+    pub(super) fn has_policies(&self, mixed: &Mixed<'v>) -> bool {
+        self.exits.iter().chain(&mixed.exits_v6).any(|exit| exit.policy.is_some())
+    }
+
+    /// Puts packets behind the others that have no SA, or are in clear and their routes do not lead away; and those behind them that
+    /// are between the same hosts.
+    #[inline(never)]
+    pub(super) fn part(&mut self, slots: &mut [Slot<'_>], mixed: &mut Mixed<'v>, view: &View) {
+        let codes = std::mem::take(&mut mixed.codes);
+        let mut codes = codes.into_iter();
+        let (mut away, mut hosts, mut others) = (Away::none(), Hosts::none(), Packets::new());
+        let mut packets = 0;
+        for at in 0..self.groups.len() {
+            let exit = self.exit::<true>(self.groups[at], mixed);
+            let code = exit.filter(|exit| exit.sole.is_none()).and_then(|_| codes.next());
+            let leaves = match exit.and_then(|exit| exit.sole) {
+                Some(sole) => sole.sa().is_some(),
+                None => code.is_some_and(|code| away.is(code, view)),
+            };
+            if !leaves || hosts.has(&slots[at].frame) {
+                hosts.note(&slots[at].frame);
+                others.push(Packet::take(&mut slots[at]));
+                continue;
+            }
+            if packets != at {
+                Packet::take(&mut slots[at]).put(&mut slots[packets]);
+                self.groups[packets] = self.groups[at];
+            }
+            mixed.codes.extend(code);
+            packets += 1;
+        }
+        self.groups.truncate(packets);
+        slots[packets..].iter_mut().zip(others).for_each(|(slot, packet)| packet.put(slot));
+        self.is_mixed = true;
+        mixed.away = mixed.codes.len();
     }
 }
 
 impl<'v> Mixed<'v> {
+    /// Of those in clear, in their order, the codes of their routes, up to the first that does not lead away.
+    pub(super) fn codes(&self) -> &[u32] {
+        &self.codes[..self.away]
+    }
+
+    /// Puts these codes down, if they are all known.
+    fn put(&mut self, codes: impl Iterator<Item = Option<u32>>, view: &View) {
+        self.codes.extend(codes.map_while(|code| code));
+        let mut away = Away::none();
+        self.away = self.codes.iter().take_while(|code| away.is(**code, view)).count();
+    }
+
     /// Goes on behind the first exits of IPv4, which policies protect.
     #[inline(never)]
     fn go_on_by_policies(
@@ -86,9 +145,8 @@ impl<'v> Mixed<'v> {
         v6.answer(|lookup| push_any(&mut self.exits_v6, lookup, view));
         let (mut v4, mut v6) = (Addresses::<u32>::default(), Addresses::<u128>::default());
         let mut led = Groups::new();
-        for (slot, group) in slots.iter().zip(groups) {
-            let Some(exit) = self.exits_of(exits, *group).get(group.number()) else { break };
-            if exit.sole.is_some() {
+        for (slot, group) in slots.iter().zip(groups.iter()) {
+            if !self.is_in_clear(exits, *group) {
                 continue;
             }
             let Some(flow) = parse::flow_again(&slot.frame, ethernet::HEADER_LEN) else { break };
@@ -99,7 +157,8 @@ impl<'v> Mixed<'v> {
         }
         let (mut codes, mut codes_v6) = ([0; MANY], [0; MANY]);
         let codes_v6 = if v6.is_empty() { &[] } else { v6.codes(view, &mut codes_v6) };
-        self.put_codes(&led, &Led { codes: v4.codes(view, &mut codes), codes_v6 }, view);
+        let by_group = Led { codes: v4.codes(view, &mut codes), codes_v6 };
+        self.put(led.iter().map(|group| by_group.code(*group)), view);
     }
 
     /// The same behind those that routes with these codes lead into tunnels.
@@ -114,41 +173,34 @@ impl<'v> Mixed<'v> {
     ) {
         push_all(exits, codes, Family::V4, view);
         let mut codes_v6 = [0; MANY];
-        let mut led = Led { codes, codes_v6: &[] };
+        let mut by_group = Led { codes, codes_v6: &[] };
         if !destinations.is_empty() {
-            led.codes_v6 = destinations.codes(view, &mut codes_v6);
-            push_all(&mut self.exits_v6, led.codes_v6, Family::V6, view);
+            by_group.codes_v6 = destinations.codes(view, &mut codes_v6);
+            push_all(&mut self.exits_v6, by_group.codes_v6, Family::V6, view);
         }
-        let mut in_clear = Groups::new();
-        for group in groups {
-            match self.exits_of(exits, *group).get(group.number()) {
-                Some(exit) if exit.sole.is_none() => in_clear.push(*group),
-                Some(_) => {}
-                None => break,
-            }
-        }
-        self.put_codes(&in_clear, &led, view);
+        let is_in_clear = |group: &&Group| self.is_in_clear(exits, **group);
+        let led: Groups = groups.iter().filter(is_in_clear).copied().collect();
+        self.put(led.iter().map(|group| by_group.code(*group)), view);
     }
 
-    /// The exits of a group's family.
-    fn exits_of<'e>(&'e self, exits: &'e Exits<'v>, group: Group) -> &'e Exits<'v> {
-        if group.is_v6() { &self.exits_v6 } else { exits }
+    /// How a group leaves.
+    fn exit(&self, exits: &Exits<'v>, group: Group) -> Option<Exit<'v>> {
+        let exits = if group.is_v6() { &self.exits_v6 } else { exits };
+        exits.get(group.number()).copied()
     }
 
-    /// Puts down the codes of packets in clear, by the groups in which they are led.
-    fn put_codes(&mut self, groups: &[Group], led: &Led<'_>, view: &View) {
-        let packets = led.packets(groups, view);
-        self.codes.extend(groups[..packets].iter().filter_map(|group| led.code(*group)));
+    fn is_in_clear(&self, exits: &Exits<'v>, group: Group) -> bool {
+        self.exit(exits, group).is_some_and(|exit| exit.sole.is_none())
     }
 }
 
 /// By what policies say. What there is to say of such as are `mixed` is put there.
 #[inline(always)]
-pub(super) fn by_policies<'v, 'm>(
+pub(super) fn by_policies<'v>(
     slots: &mut [Slot<'v>],
     view: &'v View,
-    mixed: &'m mut Mixed<'v>,
-) -> Found<'v, 'm> {
+    mixed: &mut Mixed<'v>,
+) -> Found<'v> {
     let out = view.spd.side(Direction::Out);
     let (mut v4, mut v6) = (Inquiry::of(&out), InquiryV6::of(&out));
     let mut last = Last::default();
@@ -156,6 +208,7 @@ pub(super) fn by_policies<'v, 'm>(
     if groups.is_empty() {
         return Found::default();
     }
+    let came = groups.len();
     let (mut exits, mut presumed) = (Exits::new(), Presumed::new());
     v4.presume(&mut presumed);
     v4.answer(0, &presumed, |lookup| push_protected(&mut exits, lookup, view));
@@ -164,7 +217,7 @@ pub(super) fn by_policies<'v, 'm>(
         let packets = (&*slots, &groups[..]);
         mixed.go_on_by_policies(&mut exits, (&v4, &presumed), &v6, packets, view);
     }
-    Found { exits, groups, mixed: is_mixed.then_some(mixed) }
+    Found { exits, groups, is_mixed, came }
 }
 
 /// Adds how a group leaves that policies say this of; whether one protects it, simply.
@@ -178,31 +231,32 @@ fn push_protected<'v>(exits: &mut Exits<'v>, found: Lookup<'v>, view: &'v View) 
     true
 }
 
-/// The same of one that may leave in clear as well; whether it leaves.
+/// The same of any; of one that needs the stages that it has no SA.
 fn push_any<'v>(exits: &mut Exits<'v>, found: Lookup<'v>, view: &'v View) -> bool {
-    let policy = match found {
-        Lookup::Default(DefaultAction::Accept) => None,
-        Lookup::Policy(policy) if policy.kind() == Kind::Bypass => Some(policy),
-        _ => return push_protected(exits, found, view),
+    let (policy, sole) = match found {
+        Lookup::Default(DefaultAction::Accept) => (None, None),
+        Lookup::Policy(policy) if policy.kind() == Kind::Bypass => (Some(policy), None),
+        _ if push_protected(exits, found, view) => return true,
+        _ => (None, Some(Sole::NONE)),
     };
-    exits.push(Exit { policy, sole: None });
+    exits.push(Exit { policy, sole });
     true
 }
 
 /// By where routes lead. What there is to say of such as are `mixed` is put there.
 #[inline(always)]
-pub(super) fn by_routes<'v, 'm>(
+pub(super) fn by_routes<'v>(
     slots: &mut [Slot<'v>],
     view: &'v View,
-    mixed: &'m mut Mixed<'v>,
-) -> Found<'v, 'm> {
+    mixed: &mut Mixed<'v>,
+) -> Found<'v> {
     let (mut v4, mut v6) = (Addresses::<u32>::default(), Addresses::<u128>::default());
     let note = |flow: &Flow| v4.note(u32::of_address(flow.dst));
     let groups = admit(slots, view, note, |fields| v6.note(fields.destination));
     if groups.is_empty() {
         return Found::default();
     }
-    let mut codes = [0; MANY];
+    let (came, mut codes) = (groups.len(), [0; MANY]);
     let codes = v4.codes(view, &mut codes);
     let mut exits = Exits::new();
     push_led(&mut exits, codes, Family::V4, view);
@@ -210,7 +264,7 @@ pub(super) fn by_routes<'v, 'm>(
     if is_mixed {
         mixed.go_on_by_routes(&mut exits, codes, &v6, &groups, view);
     }
-    Found { exits, groups, mixed: is_mixed.then_some(mixed) }
+    Found { exits, groups, is_mixed, came }
 }
 
 /// Adds how groups of a family leave whose routes have these codes, up to the first that leads into no tunnel, or into one that is
@@ -230,18 +284,18 @@ fn push_led<'v>(exits: &mut Exits<'v>, codes: &[u32], family: Family, view: &'v 
     }
 }
 
-/// The same of groups of which some may leave in clear, behind those that are there, up to the first whose tunnel is not simple.
+/// The same of any, behind those that are there; of one whose tunnel is not simple that it has no SA.
 fn push_all<'v>(exits: &mut Exits<'v>, codes: &[u32], family: Family, view: &'v View) {
     let tunnel = |code: &u32| Fib::tunnel_of(*code).map(|number| view.tunnels.slots(number));
     let rows = || codes[exits.len()..].iter().map(tunnel);
     rows().flatten().flatten().for_each(prefetch);
     let mut others = Exits::new();
     for row in rows() {
-        let sole = row.map(|row| row?.slot(family).and_then(|slot| view.bundles.sole(slot)));
-        match sole {
-            Some(None) => break,
-            _ => others.push(Exit { policy: None, sole: sole.flatten() }),
-        }
+        let sole = |row: Option<&'v Slots>| {
+            let slot = row.and_then(|row| row.slot(family));
+            slot.and_then(|slot| view.bundles.sole(slot)).unwrap_or(Sole::NONE)
+        };
+        others.push(Exit { policy: None, sole: row.map(sole) });
     }
     exits.extend(others);
 }

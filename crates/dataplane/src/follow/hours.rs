@@ -1,0 +1,73 @@
+//! When packets are looked at whether they follow, or may come to a lane.
+
+use super::lane::WORTH;
+
+/// Batches that go by after one of which next to nothing came through.
+pub(super) const PAUSE: u32 = 15;
+
+/// When packets may come, or follow.
+pub(super) struct Hours {
+    /// The version of the view that says so.
+    pub(super) version: u64,
+    /// Batches that go by.
+    pause: u32,
+    /// Packets of this batch that came to a lane, and those of them that it took.
+    came: usize,
+    taken: usize,
+}
+
+impl Hours {
+    pub(super) fn of(version: u64) -> Hours {
+        Hours { version, pause: 0, came: 0, taken: 0 }
+    }
+
+    /// Whether they are those of a version of the view.
+    pub(super) fn are_of(&self, version: u64) -> bool {
+        self.version == version
+    }
+
+    /// Whether batches of that version go by.
+    pub(super) fn are_paused(&self, version: u64) -> bool {
+        self.are_of(version) && self.pause != 0
+    }
+
+    /// Whether the packets of a batch may come, now that it is there.
+    #[inline]
+    pub(super) fn open(&mut self, version: u64) -> bool {
+        if self.version != version {
+            return false;
+        }
+        let Some(pause) = self.pause.checked_sub(1) else { return true };
+        self.pause = pause;
+        false
+    }
+
+    /// After a batch of which next to nothing came through.
+    pub(super) fn pause(&mut self) {
+        self.pause = PAUSE;
+    }
+
+    /// Whether the packets of a batch may come to a lane, now or later.
+    #[inline]
+    pub(super) fn are_open(&self, version: u64) -> bool {
+        self.are_of(version) && self.pause == 0
+    }
+
+    /// Takes note of packets that came to a lane, which may be left for another try.
+    #[inline]
+    pub(super) fn note(&mut self, came: usize, taken: usize) {
+        self.came += came;
+        self.taken += taken;
+    }
+
+    /// After a batch: a lane that takes no more than that part of what comes is not worth it.
+    #[inline]
+    pub(super) fn end_batch(&mut self, part: usize) {
+        if let Some(pause) = self.pause.checked_sub(1) {
+            self.pause = pause;
+        } else if self.came >= WORTH && self.taken * part <= self.came {
+            self.pause = PAUSE;
+        }
+        (self.came, self.taken) = (0, 0);
+    }
+}
