@@ -41,7 +41,7 @@ use crate::spd::{DefaultAction, Lookup, Side};
 use crate::verdict::Verdict;
 use crate::view::View;
 
-use hours::Hours;
+use hours::{Hours, Pause};
 
 /// What a worker knows of the packets before.
 #[derive(Default)]
@@ -53,7 +53,9 @@ pub(crate) struct Trails {
     sealing: Option<lane::sealing::Lane>,
     opening: Option<lane::opening::Lane>,
     forwarding: Option<lane::forwarding::Lane>,
-    sorting: sorting::Sorting,
+    /// Of sorting packets, and of gathering those that follow.
+    unsorted: Pause,
+    ungathered: Pause,
 }
 
 /// What became of a batch here.
@@ -132,9 +134,13 @@ impl Trails {
             }
             // A few of one kind before one of another.
             if taken < lane::WORTH && sorted.is_none() && self.has_lane(version) {
-                sorted = Some(followed.packets());
-                if self.sorting.sort(rest, view) {
-                    continue;
+                if !self.unsorted.is_over() {
+                    sorted = Some(usize::MAX);
+                } else {
+                    sorted = Some(followed.packets());
+                    if sorting::sort(rest, view) {
+                        continue;
+                    }
                 }
             }
             if taken == 0 {
@@ -142,7 +148,7 @@ impl Trails {
             }
         }
         if sorted == Some(followed.packets()) {
-            self.sorting.pause();
+            self.unsorted.begin();
         }
         self.end_batch();
         if followed.packets() != 0 {
@@ -165,11 +171,15 @@ impl Trails {
         if let Some(trail) = &self.sealed_v6 {
             sealed += trail.follow(&mut slots[sealed..], version, view, turn);
         }
+        sealed += self.gather(&mut slots[sealed..], version, view, turn);
         let slots = &mut slots[sealed..];
         let lane = self.sealing.as_mut();
         let passed = lane.map_or(0, |lane| lane.follow(slots, version, view, turn));
-        // Two together may be the first of many.
-        if let [.., before, last] = &slots[..passed] {
+        // Two together may be the first of many, whatever in clear is between them.
+        let mut through_tunnels = slots[..passed].iter().filter(|slot| slot.outbound.is_some());
+        if let (Some(last), Some(before)) =
+            (through_tunnels.next_back(), through_tunnels.next_back())
+        {
             self.leave_sealed([before, last], version, view, turn);
         }
         sealed + passed
@@ -197,6 +207,35 @@ impl Trails {
             self.forwarding.as_ref().map(|lane| &lane.hours),
         ];
         hours.into_iter().flatten().any(|hours| hours.are_open(version))
+    }
+
+    /// Seals those that follow from among others that come before them and between them; how many.
+    #[inline]
+    fn gather<'v>(
+        &mut self,
+        slots: &mut [Slot<'v>],
+        version: u64,
+        view: &'v View,
+        turn: &mut Turn<'_>,
+    ) -> usize {
+        let knows = [Family::V4, Family::V6].map(|family| self.knows_sealed(family, version));
+        if slots.len() < lane::WORTH || knows == [false; 2] || !self.ungathered.is_over() {
+            return 0;
+        }
+        let mut sealed = 0;
+        if let Some(trail) = &self.sealed {
+            let gathered = trail.gather(slots, version, view);
+            sealed += trail.follow(&mut slots[..gathered], version, view, turn);
+        }
+        let slots = &mut slots[sealed..];
+        if let Some(trail) = &self.sealed_v6 {
+            let gathered = trail.gather(slots, version, view);
+            sealed += trail.follow(&mut slots[..gathered], version, view, turn);
+        }
+        if sealed < lane::WORTH {
+            self.ungathered.begin();
+        }
+        sealed
     }
 
     /// Whether there is a trail of sealed packets of a family.

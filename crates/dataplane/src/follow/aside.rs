@@ -31,6 +31,28 @@ impl Packet {
     }
 }
 
+/// Puts packets first of which `is_one` says that they are such, but for those that come behind another between the same hosts; how
+/// many they are. They, and the others, stay in their order.
+#[inline(always)]
+pub(super) fn gather(slots: &mut [Slot<'_>], mut is_one: impl FnMut(&Slot<'_>) -> bool) -> usize {
+    let (mut hosts, mut others) = (Hosts::none(), Packets::new());
+    let mut ones = 0;
+    for at in 0..slots.len().min(BATCH_PACKETS) {
+        let slot = &mut slots[at];
+        if !is_one(slot) || hosts.has(&slot.frame) {
+            hosts.note(&slot.frame);
+            others.push(Packet::take(slot));
+            continue;
+        }
+        if ones != at {
+            Packet::take(slot).put(&mut slots[ones]);
+        }
+        ones += 1;
+    }
+    slots[ones..].iter_mut().zip(others).for_each(|(slot, packet)| packet.put(slot));
+    ones
+}
+
 /// Pairs of hosts between which packets are: a bit for each, or for several.
 pub(super) struct Hosts([u64; WORDS]);
 

@@ -5,6 +5,25 @@ use super::lane::WORTH;
 /// Batches that go by after one of which next to nothing came through.
 pub(super) const PAUSE: u32 = 15;
 
+/// A pause in something that was of no use.
+#[derive(Default)]
+pub(super) struct Pause(u32);
+
+impl Pause {
+    /// Whether there is none, where it would be done for another batch.
+    #[inline]
+    pub(super) fn is_over(&mut self) -> bool {
+        let Some(rest) = self.0.checked_sub(1) else { return true };
+        self.0 = rest;
+        false
+    }
+
+    /// After a batch in which it was of no use.
+    pub(super) fn begin(&mut self) {
+        self.0 = PAUSE;
+    }
+}
+
 /// When packets may come, or follow.
 pub(super) struct Hours {
     /// The version of the view that says so.

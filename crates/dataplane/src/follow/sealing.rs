@@ -2,6 +2,7 @@
 
 use wire::ipv4;
 
+use super::aside::gather;
 use super::like::{Entry, Known, Like};
 use super::{accepts_all, seal};
 use crate::batch::{Slot, Turn, is_same};
@@ -137,6 +138,16 @@ impl<P: PlainHeader> Trail<P> {
             turn.counters.count_own_sa(sealed);
         }
         sealed as usize
+    }
+
+    /// Puts those first that follow, but for such as come behind another between the same hosts; how many they are.
+    #[inline(never)]
+    pub(super) fn gather(&self, slots: &mut [Slot<'_>], version: u64, view: &View) -> usize {
+        if !self.is_of(version) {
+            return 0;
+        }
+        let mut known = Known::of_none();
+        gather(slots, |slot| self.admit(slot, &mut known, view).is_some())
     }
 
     /// Who seals in this turn, found by numbers: a trail refers to nothing in the view.

@@ -8,7 +8,6 @@
 use wire::{ipv4, ipv6};
 
 use super::aside::{Hosts, Packet, Packets};
-use super::hours::PAUSE;
 use super::like::Known;
 use crate::batch::{BATCH_PACKETS, Slot};
 use crate::inspect::may_be_martians;
@@ -17,58 +16,40 @@ use crate::plain::PlainHeader;
 use crate::policy::Address;
 use crate::view::View;
 
-/// When packets are sorted.
-#[derive(Default)]
-pub(super) struct Sorting {
-    /// Batches that are not, after one in which it was of no use.
-    pause: u32,
-}
-
-impl Sorting {
-    /// Puts packets apart which no stage knows yet; whether any is in another place now.
-    #[inline(never)]
-    pub(super) fn sort(&mut self, slots: &mut [Slot<'_>], view: &View) -> bool {
-        if let Some(pause) = self.pause.checked_sub(1) {
-            self.pause = pause;
-            return false;
-        }
-        let slots_len = slots.len().min(BATCH_PACKETS);
-        let slots = &mut slots[..slots_len];
-        let (mut kinds, mut seen) = (Kinds::of(view), Hosts::none());
-        let (mut esp, mut others) = (Packets::new(), Packets::new());
-        let (mut in_clear, mut is_moved) = (0, false);
-        for at in 0..slots.len() {
-            let kind = match kinds.kind(&slots[at]) {
-                Kind::Other => {
-                    seen.note(&slots[at].frame);
-                    Kind::Other
-                }
-                _ if seen.has(&slots[at].frame) => Kind::Other,
-                kind => kind,
-            };
-            let packet = Packet::take(&mut slots[at]);
-            match kind {
-                Kind::InClear => {
-                    is_moved |= at != in_clear;
-                    packet.put(&mut slots[in_clear]);
-                    in_clear += 1;
-                }
-                Kind::Esp => {
-                    is_moved |= !others.is_empty();
-                    esp.push(packet);
-                }
-                Kind::Other => others.push(packet),
+/// Puts packets apart which no stage knows yet; whether any is in another place now.
+#[inline(never)]
+pub(super) fn sort(slots: &mut [Slot<'_>], view: &View) -> bool {
+    let slots_len = slots.len().min(BATCH_PACKETS);
+    let slots = &mut slots[..slots_len];
+    let (mut kinds, mut seen) = (Kinds::of(view), Hosts::none());
+    let (mut esp, mut others) = (Packets::new(), Packets::new());
+    let (mut in_clear, mut is_moved) = (0, false);
+    for at in 0..slots.len() {
+        let kind = match kinds.kind(&slots[at]) {
+            Kind::Other => {
+                seen.note(&slots[at].frame);
+                Kind::Other
             }
+            _ if seen.has(&slots[at].frame) => Kind::Other,
+            kind => kind,
+        };
+        let packet = Packet::take(&mut slots[at]);
+        match kind {
+            Kind::InClear => {
+                is_moved |= at != in_clear;
+                packet.put(&mut slots[in_clear]);
+                in_clear += 1;
+            }
+            Kind::Esp => {
+                is_moved |= !others.is_empty();
+                esp.push(packet);
+            }
+            Kind::Other => others.push(packet),
         }
-        let rest = slots[in_clear..].iter_mut();
-        rest.zip(esp.into_iter().chain(others)).for_each(|(slot, packet)| packet.put(slot));
-        is_moved
     }
-
-    /// After a batch in which it was of no use.
-    pub(super) fn pause(&mut self) {
-        self.pause = PAUSE;
-    }
+    let rest = slots[in_clear..].iter_mut();
+    rest.zip(esp.into_iter().chain(others)).for_each(|(slot, packet)| packet.put(slot));
+    is_moved
 }
 
 /// What packets may be, in the order in which they are put.
@@ -215,7 +196,7 @@ mod tests {
                 frame.push_back(bytes.len()).unwrap().copy_from_slice(&bytes);
                 batch.extend(std::iter::once(frame), 0);
             }
-            let is_moved = Sorting::default().sort(&mut batch.slots, &view());
+            let is_moved = sort(&mut batch.slots, &view());
             let order: Vec<_> = batch.slots.iter().map(|slot| usize::from(*slot.frame.bytes().last().unwrap())).collect();
             prop_assert_eq!(is_moved, !order.is_sorted());
             let mut all = order.clone();

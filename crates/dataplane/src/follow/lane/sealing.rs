@@ -152,7 +152,8 @@ fn seal_all<'v, const MIXED: bool>(
     }
     let (numbered, rest) = slots.split_at_mut(numbered);
     // Two of one SA may be the first of many that follow: what they are is only to be seen now.
-    if let [.., before, last] = numbered
+    let mut sealed = numbered.iter_mut().filter(|slot| slot.outbound.is_some());
+    if let (Some(last), Some(before)) = (sealed.next_back(), sealed.next_back())
         && last.outbound.is_some_and(|sa| is_same(before.outbound, sa))
         && let Some(flow) = parse::flow_again(&last.frame, ethernet::HEADER_LEN)
     {
