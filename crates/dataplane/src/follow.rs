@@ -107,8 +107,9 @@ impl Trails {
         if turn.hold.may_go(view) {
             return followed;
         }
-        // How many had followed when the others were sorted.
+        // How many had followed when the others were sorted first, if they may be.
         let mut sorted = None;
+        let mut orders = sorting::ORDERS.iter();
         // Only as long as no packet is left behind: all stay in the order in which they came, or were sorted.
         loop {
             let at = followed.packets();
@@ -133,21 +134,19 @@ impl Trails {
                 break;
             }
             // A few of one kind before one of another.
-            if taken < lane::WORTH && sorted.is_none() && self.has_lane(version) {
-                if !self.unsorted.is_over() {
-                    sorted = Some(usize::MAX);
-                } else {
-                    sorted = Some(followed.packets());
-                    if sorting::sort(rest, view) {
-                        continue;
-                    }
+            if taken < lane::WORTH && self.has_lane(version) {
+                let at = followed.packets();
+                let is_sorted =
+                    *sorted.get_or_insert_with(|| self.unsorted.is_over().then_some(at));
+                if is_sorted.is_some() && orders.any(|sort| sort(rest, view)) {
+                    continue;
                 }
             }
             if taken == 0 {
                 break;
             }
         }
-        if sorted == Some(followed.packets()) {
+        if sorted.flatten() == Some(followed.packets()) {
             self.unsorted.begin();
         }
         self.end_batch();
@@ -224,12 +223,12 @@ impl Trails {
         }
         let mut sealed = 0;
         if let Some(trail) = &self.sealed {
-            let gathered = trail.gather(slots, version, view);
+            let gathered = trail.gather(slots, version, view, turn);
             sealed += trail.follow(&mut slots[..gathered], version, view, turn);
         }
         let slots = &mut slots[sealed..];
         if let Some(trail) = &self.sealed_v6 {
-            let gathered = trail.gather(slots, version, view);
+            let gathered = trail.gather(slots, version, view, turn);
             sealed += trail.follow(&mut slots[..gathered], version, view, turn);
         }
         if sealed < lane::WORTH {

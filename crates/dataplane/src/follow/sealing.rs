@@ -142,8 +142,16 @@ impl<P: PlainHeader> Trail<P> {
 
     /// Puts those first that follow, but for such as come behind another between the same hosts; how many they are.
     #[inline(never)]
-    pub(super) fn gather(&self, slots: &mut [Slot<'_>], version: u64, view: &View) -> usize {
-        if !self.is_of(version) {
+    pub(super) fn gather(
+        &self,
+        slots: &mut [Slot<'_>],
+        version: u64,
+        view: &View,
+        turn: &Turn<'_>,
+    ) -> usize {
+        let sealer =
+            || self.sealer(view, turn).filter(|sealer| sealer.sa.free_access(turn) == Some(true));
+        if !self.is_of(version) || sealer().is_none() {
             return 0;
         }
         let mut known = Known::of_none();

@@ -7,7 +7,7 @@
 
 use wire::{ipv4, ipv6};
 
-use super::aside::{Hosts, Packet, Packets};
+use super::aside::{Hosts, Packet, Packets, gather};
 use super::like::Known;
 use crate::batch::{BATCH_PACKETS, Slot};
 use crate::inspect::may_be_martians;
@@ -16,9 +16,24 @@ use crate::plain::PlainHeader;
 use crate::policy::Address;
 use crate::view::View;
 
-/// Puts packets apart which no stage knows yet; whether any is in another place now.
+/// Puts packets into another order which no stage knows yet; whether any is in another place now.
+type Order = fn(&mut [Slot<'_>], &View) -> bool;
+
+/// What is tried one after the other, as long as next to none of the first is taken.
+pub(super) const ORDERS: [Order; 2] = [apart, esp_first];
+
+/// ESP before packets in clear, where those need the stages all the same.
 #[inline(never)]
-pub(super) fn sort(slots: &mut [Slot<'_>], view: &View) -> bool {
+fn esp_first(slots: &mut [Slot<'_>], view: &View) -> bool {
+    let mut kinds = Kinds::of(view);
+    let mut is_esp = |slot: &Slot<'_>| matches!(kinds.kind(slot), Kind::Esp);
+    let begins = slots.first().is_some_and(&mut is_esp);
+    gather(slots, is_esp) != 0 && !begins
+}
+
+/// Packets in clear, ESP, others.
+#[inline(never)]
+fn apart(slots: &mut [Slot<'_>], view: &View) -> bool {
     let slots_len = slots.len().min(BATCH_PACKETS);
     let slots = &mut slots[..slots_len];
     let (mut kinds, mut seen) = (Kinds::of(view), Hosts::none());
@@ -196,7 +211,7 @@ mod tests {
                 frame.push_back(bytes.len()).unwrap().copy_from_slice(&bytes);
                 batch.extend(std::iter::once(frame), 0);
             }
-            let is_moved = sort(&mut batch.slots, &view());
+            let is_moved = apart(&mut batch.slots, &view());
             let order: Vec<_> = batch.slots.iter().map(|slot| usize::from(*slot.frame.bytes().last().unwrap())).collect();
             prop_assert_eq!(is_moved, !order.is_sorted());
             let mut all = order.clone();
