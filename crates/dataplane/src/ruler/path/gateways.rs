@@ -71,14 +71,14 @@ pub(super) fn destination(tunnel: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + tunnel as u32)
 }
 
-/// A destination behind no tunnel.
-pub(super) fn in_clear(tunnel: usize) -> Ipv4Addr {
-    Ipv4Addr::from_bits(IN_CLEAR.to_bits() + tunnel as u32)
-}
-
 /// The same in IPv6, in a network of its own.
 pub(super) fn destination_v6(tunnel: usize) -> Ipv6Addr {
     Ipv6Addr::new(0xfd02, 0, (tunnel >> 16) as u16, tunnel as u16, 0, 0, 0, 1)
+}
+
+/// A destination behind no tunnel.
+pub(super) fn in_clear(tunnel: usize) -> Ipv4Addr {
+    Ipv4Addr::from_bits(IN_CLEAR.to_bits() + tunnel as u32)
 }
 
 /// The tunnel of a destination behind it.
