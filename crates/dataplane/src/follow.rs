@@ -221,15 +221,10 @@ impl Trails {
         if slots.len() < lane::WORTH || knows == [false; 2] || !self.ungathered.is_over() {
             return 0;
         }
-        let mut sealed = 0;
-        if let Some(trail) = &self.sealed {
-            let gathered = trail.gather(slots, version, view, turn);
-            sealed += trail.follow(&mut slots[..gathered], version, view, turn);
-        }
-        let slots = &mut slots[sealed..];
+        let trail = self.sealed.as_ref();
+        let mut sealed = trail.map_or(0, |trail| trail.gather(slots, version, view, turn));
         if let Some(trail) = &self.sealed_v6 {
-            let gathered = trail.gather(slots, version, view, turn);
-            sealed += trail.follow(&mut slots[..gathered], version, view, turn);
+            sealed += trail.gather(&mut slots[sealed..], version, view, turn);
         }
         if sealed < lane::WORTH {
             self.ungathered.begin();

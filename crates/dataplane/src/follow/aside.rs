@@ -31,26 +31,31 @@ impl Packet {
     }
 }
 
-/// Puts packets first of which `is_one` says that they are such, but for those that come behind another between the same hosts; how
-/// many they are. They, and the others, stay in their order.
+/// Puts packets first of which `find` finds something, but for those that come behind another between the same hosts; what it found
+/// of each that is first. They, and the others, stay in their order.
 #[inline(always)]
-pub(super) fn gather(slots: &mut [Slot<'_>], mut is_one: impl FnMut(&Slot<'_>) -> bool) -> usize {
+pub(super) fn gather<T>(
+    slots: &mut [Slot<'_>],
+    mut find: impl FnMut(usize, &Slot<'_>) -> Option<T>,
+) -> ArrayVec<T, BATCH_PACKETS> {
     let (mut hosts, mut others) = (Hosts::none(), Packets::new());
-    let mut ones = 0;
+    let mut gathered = ArrayVec::new();
     for at in 0..slots.len().min(BATCH_PACKETS) {
         let slot = &mut slots[at];
-        if !is_one(slot) || hosts.has(&slot.frame) {
+        let found = find(at, slot).filter(|_| !hosts.has(&slot.frame));
+        let Some(found) = found else {
             hosts.note(&slot.frame);
             others.push(Packet::take(slot));
             continue;
+        };
+        if gathered.len() != at {
+            Packet::take(slot).put(&mut slots[gathered.len()]);
         }
-        if ones != at {
-            Packet::take(slot).put(&mut slots[ones]);
-        }
-        ones += 1;
+        gathered.push(found);
     }
-    slots[ones..].iter_mut().zip(others).for_each(|(slot, packet)| packet.put(slot));
-    ones
+    let rest = slots[gathered.len()..].iter_mut();
+    rest.zip(others).for_each(|(slot, packet)| packet.put(slot));
+    gathered
 }
 
 /// Pairs of hosts between which packets are: a bit for each, or for several.

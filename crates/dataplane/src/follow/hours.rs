@@ -3,7 +3,7 @@
 use super::lane::WORTH;
 
 /// Batches that go by after one of which next to nothing came through.
-pub(super) const PAUSE: u32 = 15;
+const PAUSE: u32 = 15;
 
 /// A pause in something that was of no use.
 #[derive(Default)]
@@ -18,6 +18,12 @@ impl Pause {
         false
     }
 
+    /// Whether there is one, for whoever only looks.
+    #[inline]
+    fn is_on(&self) -> bool {
+        self.0 != 0
+    }
+
     /// After a batch in which it was of no use.
     pub(super) fn begin(&mut self) {
         self.0 = PAUSE;
@@ -28,8 +34,7 @@ impl Pause {
 pub(super) struct Hours {
     /// The version of the view that says so.
     pub(super) version: u64,
-    /// Batches that go by.
-    pause: u32,
+    pause: Pause,
     /// Packets of this batch that came to a lane, and those of them that it took.
     came: usize,
     taken: usize,
@@ -37,7 +42,7 @@ pub(super) struct Hours {
 
 impl Hours {
     pub(super) fn of(version: u64) -> Hours {
-        Hours { version, pause: 0, came: 0, taken: 0 }
+        Hours { version, pause: Pause::default(), came: 0, taken: 0 }
     }
 
     /// Whether they are those of a version of the view.
@@ -47,29 +52,24 @@ impl Hours {
 
     /// Whether batches of that version go by.
     pub(super) fn are_paused(&self, version: u64) -> bool {
-        self.are_of(version) && self.pause != 0
+        self.are_of(version) && self.pause.is_on()
     }
 
     /// Whether the packets of a batch may come, now that it is there.
     #[inline]
     pub(super) fn open(&mut self, version: u64) -> bool {
-        if self.version != version {
-            return false;
-        }
-        let Some(pause) = self.pause.checked_sub(1) else { return true };
-        self.pause = pause;
-        false
+        self.are_of(version) && self.pause.is_over()
     }
 
     /// After a batch of which next to nothing came through.
     pub(super) fn pause(&mut self) {
-        self.pause = PAUSE;
+        self.pause.begin();
     }
 
     /// Whether the packets of a batch may come to a lane, now or later.
     #[inline]
     pub(super) fn are_open(&self, version: u64) -> bool {
-        self.are_of(version) && self.pause == 0
+        self.are_of(version) && !self.pause.is_on()
     }
 
     /// Takes note of packets that came to a lane, which may be left for another try.
@@ -82,10 +82,8 @@ impl Hours {
     /// After a batch: a lane that takes no more than that part of what comes is not worth it.
     #[inline]
     pub(super) fn end_batch(&mut self, part: usize) {
-        if let Some(pause) = self.pause.checked_sub(1) {
-            self.pause = pause;
-        } else if self.came >= WORTH && self.taken * part <= self.came {
-            self.pause = PAUSE;
+        if self.pause.is_over() && self.came >= WORTH && self.taken * part <= self.came {
+            self.pause.begin();
         }
         (self.came, self.taken) = (0, 0);
     }

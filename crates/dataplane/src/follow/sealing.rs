@@ -140,13 +140,13 @@ impl<P: PlainHeader> Trail<P> {
         sealed as usize
     }
 
-    /// Puts those first that follow, but for such as come behind another between the same hosts; how many they are.
+    /// Seals those that follow from among others, but for such as come behind another between the same hosts; how many.
     #[inline(never)]
-    pub(super) fn gather(
+    pub(super) fn gather<'v>(
         &self,
-        slots: &mut [Slot<'_>],
+        slots: &mut [Slot<'v>],
         version: u64,
-        view: &View,
+        view: &'v View,
         turn: &Turn<'_>,
     ) -> usize {
         let sealer =
@@ -155,7 +155,8 @@ impl<P: PlainHeader> Trail<P> {
             return 0;
         }
         let mut known = Known::of_none();
-        gather(slots, |slot| self.admit(slot, &mut known, view).is_some())
+        let gathered = gather(slots, |_, slot| self.admit(slot, &mut known, view).map(drop)).len();
+        self.follow(&mut slots[..gathered], version, view, turn)
     }
 
     /// Who seals in this turn, found by numbers: a trail refers to nothing in the view.

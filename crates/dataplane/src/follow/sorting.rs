@@ -28,7 +28,7 @@ fn esp_first(slots: &mut [Slot<'_>], view: &View) -> bool {
     let mut kinds = Kinds::of(view);
     let mut is_esp = |slot: &Slot<'_>| matches!(kinds.kind(slot), Kind::Esp);
     let begins = slots.first().is_some_and(&mut is_esp);
-    gather(slots, is_esp) != 0 && !begins
+    !gather(slots, |_, slot| is_esp(slot).then_some(())).is_empty() && !begins
 }
 
 /// Packets in clear, ESP, others.

@@ -83,7 +83,7 @@ impl Lane {
             By::Policies => find::by_policies(slots, view, &mut mixed),
             By::Routes => find::by_routes(slots, view, &mut mixed),
         };
-        let came = found.came();
+        let came = found.groups().len();
         let mut packets = set_all_sas(slots, &found, &mixed);
         // Among the others there are some that need the stages.
         if packets != came {

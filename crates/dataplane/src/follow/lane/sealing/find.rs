@@ -8,7 +8,7 @@ use crate::batch::{BATCH_PACKETS, Slot};
 use crate::bundles::Sole;
 use crate::cpu::prefetch;
 use crate::fib::{Fib, MANY};
-use crate::follow::aside::{Hosts, Packet, Packets};
+use crate::follow::aside::gather;
 use crate::follow::lane::addresses::Addresses;
 use crate::follow::lane::admit::{Groups, admit};
 use crate::follow::lane::forwarding::{Away, Led};
@@ -38,8 +38,6 @@ pub(super) struct Found<'v> {
     exits: Exits<'v>,
     groups: Groups,
     is_mixed: bool,
-    /// How many packets came, with those that turned out to need the stages.
-    came: usize,
 }
 
 /// What there is to say beside that where other packets are mixed with those of IPv4 for tunnels: of IPv6, in clear, or such as take
@@ -58,11 +56,6 @@ impl<'v> Found<'v> {
         &self.groups
     }
 
-    /// How many packets came, with those that turned out to need the stages.
-    pub(super) fn came(&self) -> usize {
-        self.came
-    }
-
     /// Whether others are mixed with those of IPv4 for tunnels.
     pub(super) fn is_mixed(&self) -> bool {
         self.is_mixed
@@ -75,8 +68,10 @@ impl<'v> Found<'v> {
         group: Group,
         mixed: &Mixed<'v>,
     ) -> Option<Exit<'v>> {
-        let exits = if MIXED && group.is_v6() { &mixed.exits_v6 } else { &self.exits };
-        exits.get(group.number()).copied()
+        match MIXED {
+            false => self.exits.get(group.number()).copied(),
+            true => mixed.exit(&self.exits, group),
+        }
     }
 
     /// Whether any of the packets, which are mixed, leaves by the word of a policy.
@@ -88,33 +83,22 @@ impl<'v> Found<'v> {
     /// are between the same hosts.
     #[inline(never)]
     pub(super) fn part(&mut self, slots: &mut [Slot<'_>], mixed: &mut Mixed<'v>, view: &View) {
-        let codes = std::mem::take(&mut mixed.codes);
-        let mut codes = codes.into_iter();
-        let (mut away, mut hosts, mut others) = (Away::none(), Hosts::none(), Packets::new());
-        let mut packets = 0;
-        for at in 0..self.groups.len() {
-            let exit = self.exit::<true>(self.groups[at], mixed);
-            let code = exit.filter(|exit| exit.sole.is_none()).and_then(|_| codes.next());
-            let leaves = match exit.and_then(|exit| exit.sole) {
-                Some(sole) => sole.sa().is_some(),
-                None => code.is_some_and(|code| away.is(code, view)),
-            };
-            if !leaves || hosts.has(&slots[at].frame) {
-                hosts.note(&slots[at].frame);
-                others.push(Packet::take(&mut slots[at]));
-                continue;
+        let mut codes = std::mem::take(&mut mixed.codes).into_iter();
+        let mut away = Away::none();
+        let leaving = gather(&mut slots[..self.groups.len()], |at, _| {
+            let group = self.groups[at];
+            match self.exit::<true>(group, mixed)?.sole {
+                Some(sole) => sole.sa().map(|_| (group, None)),
+                None => {
+                    let code = codes.next().filter(|code| away.is(*code, view))?;
+                    Some((group, Some(code)))
+                }
             }
-            if packets != at {
-                Packet::take(&mut slots[at]).put(&mut slots[packets]);
-                self.groups[packets] = self.groups[at];
-            }
-            mixed.codes.extend(code);
-            packets += 1;
-        }
-        self.groups.truncate(packets);
-        slots[packets..].iter_mut().zip(others).for_each(|(slot, packet)| packet.put(slot));
-        self.is_mixed = true;
+        });
+        self.groups = leaving.iter().map(|(group, _)| *group).collect();
+        mixed.codes = leaving.iter().filter_map(|(_, code)| *code).collect();
         mixed.away = mixed.codes.len();
+        self.is_mixed = true;
     }
 }
 
@@ -183,7 +167,8 @@ impl<'v> Mixed<'v> {
         self.put(led.iter().map(|group| by_group.code(*group)), view);
     }
 
-    /// How a group leaves.
+    /// How a group leaves, if that is known.
+    #[inline(always)]
     fn exit(&self, exits: &Exits<'v>, group: Group) -> Option<Exit<'v>> {
         let exits = if group.is_v6() { &self.exits_v6 } else { exits };
         exits.get(group.number()).copied()
@@ -208,7 +193,6 @@ pub(super) fn by_policies<'v>(
     if groups.is_empty() {
         return Found::default();
     }
-    let came = groups.len();
     let (mut exits, mut presumed) = (Exits::new(), Presumed::new());
     v4.presume(&mut presumed);
     v4.answer(0, &presumed, |lookup| push_protected(&mut exits, lookup, view));
@@ -217,7 +201,7 @@ pub(super) fn by_policies<'v>(
         let packets = (&*slots, &groups[..]);
         mixed.go_on_by_policies(&mut exits, (&v4, &presumed), &v6, packets, view);
     }
-    Found { exits, groups, is_mixed, came }
+    Found { exits, groups, is_mixed }
 }
 
 /// Adds how a group leaves that policies say this of; whether one protects it, simply.
@@ -256,7 +240,7 @@ pub(super) fn by_routes<'v>(
     if groups.is_empty() {
         return Found::default();
     }
-    let (came, mut codes) = (groups.len(), [0; MANY]);
+    let mut codes = [0; MANY];
     let codes = v4.codes(view, &mut codes);
     let mut exits = Exits::new();
     push_led(&mut exits, codes, Family::V4, view);
@@ -264,7 +248,7 @@ pub(super) fn by_routes<'v>(
     if is_mixed {
         mixed.go_on_by_routes(&mut exits, codes, &v6, &groups, view);
     }
-    Found { exits, groups, is_mixed, came }
+    Found { exits, groups, is_mixed }
 }
 
 /// Adds how groups of a family leave whose routes have these codes, up to the first that leads into no tunnel, or into one that is
