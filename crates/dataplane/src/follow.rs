@@ -3,7 +3,8 @@
 //! Each packet of one fat tunnel is asked the same questions and gives the same answers. Once the other stages
 //! have sealed packets with one SA, or opened some, the worker keeps what they found out as a *trail*: what packets have to
 //! have in common with those to be dealt with as they were, with which SA, and where they leave. Those that have it are
-//! sealed or opened here. Where each packet goes into a tunnel of its own, or comes out of one, none follows;
+//! sealed or opened here, also where several tunnels are busy, each of which has a trail (`several`). Where each packet goes into
+//! a tunnel of its own, or comes out of one, none follows;
 //! then those that are as nearly all are go by a *lane*, in fewer steps than the stages have (`lane`). So do those that leave in clear.
 //! What comes mixed is sorted for that (`sorting`).
 //!
@@ -19,17 +20,19 @@
 //! stages, and so is each packet that is to be dropped, but for what is not authentic or a replay.
 
 mod aside;
+mod busy;
 mod hours;
 mod lane;
 mod like;
 mod opening;
 mod sealing;
+mod several;
 mod sorting;
 
 use wire::flow::Flow;
 use wire::{ethernet, ipv4, ipv6};
 
-use crate::batch::{Batch, Slot, Turn};
+use crate::batch::{Batch, Slot, Turn, is_same};
 use crate::encrypt::encrypt_data;
 use crate::envelope::{self, FRONT_V4_LEN, FRONT_V4_UDP_LEN, FRONT_V6_LEN};
 use crate::parse;
@@ -41,21 +44,26 @@ use crate::spd::{DefaultAction, Lookup, Side};
 use crate::verdict::Verdict;
 use crate::view::View;
 
-use hours::{Hours, Pause};
+use hours::{Hours, Pause, Trial};
+
+/// Gathering is worth it where more than one packet of so many follows: to look at the others is in vain.
+const GATHERED: usize = 4;
 
 /// What a worker knows of the packets before.
 #[derive(Default)]
 pub(crate) struct Trails {
-    sealed: Option<sealing::Trail<ipv4::Plain>>,
-    sealed_v6: Option<sealing::Trail<ipv6::Plain>>,
-    opened: Option<opening::Trail>,
+    sealed: sealing::Trails<ipv4::Plain>,
+    sealed_v6: sealing::Trails<ipv6::Plain>,
+    opened: Option<opening::Trails>,
     /// What may be sealed that follows nobody, what may be opened, and what may be forwarded in clear.
     sealing: Option<lane::sealing::Lane>,
     opening: Option<lane::opening::Lane>,
     forwarding: Option<lane::forwarding::Lane>,
-    /// Of sorting packets, and of gathering those that follow.
+    /// Of sorting packets.
     unsorted: Pause,
-    ungathered: Pause,
+    /// In gathering those that follow, to be sealed and to be opened.
+    gathering: Trial,
+    gathering_esp: Trial,
 }
 
 /// What became of a batch here.
@@ -65,8 +73,10 @@ pub(crate) struct Followed {
     opened: usize,
     /// In clear.
     forwarded: usize,
-    /// Where in the batch those packets belong that were decrypted and then turned out to be others.
+    /// Where in the batch those packets belong that were decrypted and then turned out to be others, until they are there again.
     parked: Option<usize>,
+    /// Where the first of them is.
+    other: Option<usize>,
 }
 
 impl Followed {
@@ -120,7 +130,7 @@ impl Trails {
             followed.opened += opened;
             if parked != 0 {
                 let at = followed.packets();
-                followed.parked = Some(at);
+                (followed.parked, followed.other) = (Some(at), Some(at));
                 batch.parked.extend(batch.slots.drain(at..at + parked));
                 break;
             }
@@ -165,21 +175,17 @@ impl Trails {
         view: &'v View,
         turn: &mut Turn<'_>,
     ) -> usize {
-        let trail = self.sealed.as_ref();
-        let mut sealed = trail.map_or(0, |trail| trail.follow(slots, version, view, turn));
-        if let Some(trail) = &self.sealed_v6 {
-            sealed += trail.follow(&mut slots[sealed..], version, view, turn);
-        }
+        let mut sealed = self.sealed.follow(slots, version, view, turn);
+        sealed += self.sealed_v6.follow(&mut slots[sealed..], version, view, turn);
         sealed += self.gather(&mut slots[sealed..], version, view, turn);
         let slots = &mut slots[sealed..];
-        let lane = self.sealing.as_mut();
-        let passed = lane.map_or(0, |lane| lane.follow(slots, version, view, turn));
-        // Two together may be the first of many, whatever in clear is between them.
-        let mut through_tunnels = slots[..passed].iter().filter(|slot| slot.outbound.is_some());
-        if let (Some(last), Some(before)) =
-            (through_tunnels.next_back(), through_tunnels.next_back())
-        {
-            self.leave_sealed([before, last], version, view, turn);
+        let Some(lane) = &mut self.sealing else { return sealed };
+        let passed = lane.follow(slots, version, view, turn);
+        for [before, last] in lane.busy.take() {
+            let left = self.leave_sealed([&slots[before], &slots[last]], version, view, turn);
+            if let Some(lane) = self.sealing.as_mut().filter(|_| left) {
+                lane.busy.note_use();
+            }
         }
         sealed + passed
     }
@@ -187,11 +193,20 @@ impl Trails {
     /// After a batch.
     #[inline]
     fn end_batch(&mut self) {
+        // While nothing is gathered, that comes to the lanes as well.
+        let pauses = [&mut self.gathering, &mut self.gathering_esp];
+        let pauses = pauses.map(|trial| trial.end_batch(GATHERED));
         if let Some(lane) = &mut self.sealing {
             lane.hours.end_batch(lane::sealing::WORTH);
+            if pauses[0] {
+                lane.hours.resume();
+            }
         }
         if let Some(lane) = &mut self.opening {
             lane.hours.end_batch(lane::opening::WORTH);
+            if pauses[1] {
+                lane.hours.resume();
+            }
         }
         if let Some(lane) = &mut self.forwarding {
             lane.hours.end_batch(lane::forwarding::WORTH);
@@ -217,83 +232,56 @@ impl Trails {
         view: &'v View,
         turn: &mut Turn<'_>,
     ) -> usize {
-        let knows = [Family::V4, Family::V6].map(|family| self.knows_sealed(family, version));
-        if slots.len() < lane::WORTH || knows == [false; 2] || !self.ungathered.is_over() {
+        let knows_any = self.sealed.are_of(version) || self.sealed_v6.are_of(version);
+        if slots.len() < lane::WORTH || !knows_any || !self.gathering.is_on() {
             return 0;
         }
-        let trail = self.sealed.as_ref();
-        let mut sealed = trail.map_or(0, |trail| trail.gather(slots, version, view, turn));
-        if let Some(trail) = &self.sealed_v6 {
-            sealed += trail.gather(&mut slots[sealed..], version, view, turn);
-        }
-        if sealed < lane::WORTH {
-            self.ungathered.begin();
-        }
-        sealed
-    }
-
-    /// Whether there is a trail of sealed packets of a family.
-    fn knows_sealed(&self, family: Family, version: u64) -> bool {
-        match family {
-            Family::V4 => self.sealed.as_ref().is_some_and(|trail| trail.is_of(version)),
-            Family::V6 => self.sealed_v6.as_ref().is_some_and(|trail| trail.is_of(version)),
-        }
+        let trial = &mut self.gathering;
+        let sealed = self.sealed.gather(slots, version, view, turn, trial);
+        sealed + self.sealed_v6.gather(&mut slots[sealed..], version, view, turn, trial)
     }
 
     /// Trails of two packets that the stages sealed or opened, if others may follow them.
     fn leave_trails(
         &mut self,
         pair: [&Slot<'_>; 2],
-        followed: &Followed,
         version: u64,
         view: &View,
         turn: &mut Turn<'_>,
     ) {
-        if followed.sealed == 0 || !self.knows_sealed(Family::of(pair[1].flow.src), version) {
-            self.leave_sealed(pair, version, view, turn);
-        }
-        self.leave_opened(pair, followed.opened != 0, version, view, turn);
+        self.leave_sealed(pair, version, view, turn);
+        self.leave_opened(pair, version, view, turn);
     }
 
-    /// A trail of two packets, if others may follow them.
+    /// A trail of two packets, if others may follow them; whether it is left now.
     fn leave_sealed(
         &mut self,
         pair: [&Slot<'_>; 2],
         version: u64,
         view: &View,
         turn: &mut Turn<'_>,
-    ) {
+    ) -> bool {
         match Family::of(pair[1].flow.src) {
-            Family::V4 => {
-                self.sealed = sealing::Trail::of(pair, version, view, turn).or(self.sealed.take());
-            }
-            Family::V6 => {
-                let trail = sealing::Trail::of(pair, version, view, turn);
-                self.sealed_v6 = trail.or(self.sealed_v6.take());
-            }
+            Family::V4 => self.sealed.leave(pair, version, view, turn),
+            Family::V6 => self.sealed_v6.leave(pair, version, view, turn),
         }
     }
 
-    /// The same of packets that were opened; what is there has its place as long as it is of use, but learns of the other family
-    /// inside.
+    /// The same of packets that were opened.
     fn leave_opened(
         &mut self,
         pair: [&Slot<'_>; 2],
-        is_of_use: bool,
         version: u64,
         view: &View,
         turn: &mut Turn<'_>,
-    ) {
-        let family = Family::of(pair[1].flow.src);
-        if self.opened.as_ref().is_some_and(|trail| trail.keeps_place(family, is_of_use, version)) {
-            return;
+    ) -> bool {
+        let [before, last] = pair;
+        let Some(sa) = last.inbound.filter(|sa| is_same(before.inbound, sa)) else { return false };
+        let trails = self.opened.get_or_insert_with(|| opening::Trails::of(version));
+        if !trails.are_of(version) {
+            *trails = opening::Trails::of(version);
         }
-        let Some(trail) = opening::Trail::of(pair, version, view, turn) else { return };
-        self.opened = Some(match self.opened.take() {
-            Some(before) if before.is_beside(&trail) => trail.with(before),
-            Some(before) if is_of_use => before,
-            _ => trail,
-        });
+        trails.leave(sa, pair, view, turn)
     }
 
     /// Opens those of the first packets that follow, and those behind them that the lane takes: how many, and how many behind
@@ -306,17 +294,27 @@ impl Trails {
         view: &'v View,
         turn: &mut Turn<'_>,
     ) -> (usize, usize) {
-        let trail = self.opened.as_mut();
-        let (opened, parked) =
-            trail.map_or((0, 0), |trail| trail.follow(slots, version, view, turn));
+        let trails = self.opened.as_mut().filter(|trails| trails.are_of(version));
+        let (mut opened, mut parked) = (0, 0);
+        if let Some(trails) = trails {
+            (opened, parked) = trails.follow(slots, view, turn);
+            let rest = &mut slots[opened..];
+            if parked == 0 && rest.len() >= lane::WORTH && self.gathering_esp.is_on() {
+                let trial = &mut self.gathering_esp;
+                let (gathered, others) = trails.gather(rest, view, turn, trial);
+                (opened, parked) = (opened + gathered, others);
+            }
+        }
         let Some(lane) = self.opening.as_mut().filter(|_| parked == 0) else {
             return (opened, parked);
         };
         let slots = &mut slots[opened..];
         let (passed, parked) = lane.follow(slots, version, view, turn);
-        // Two together may be the first of many.
-        if let [.., before, last] = &slots[..passed] {
-            self.leave_opened([before, last], false, version, view, turn);
+        for [before, last] in lane.busy.take() {
+            let left = self.leave_opened([&slots[before], &slots[last]], version, view, turn);
+            if let Some(lane) = self.opening.as_mut().filter(|_| left) {
+                lane.busy.note_use();
+            }
         }
         (opened + passed, parked)
     }
@@ -339,7 +337,7 @@ impl Trails {
         }
     }
 
-    /// Takes note of what became of a batch, where none of it followed.
+    /// Takes note of what became of a batch, where some of it did not follow.
     #[inline]
     pub(crate) fn learn(
         &mut self,
@@ -354,14 +352,18 @@ impl Trails {
             return;
         }
         self.open_lanes(slots, version, view);
+        // It may be the first of another family inside.
+        if let Some(other) = followed.other.and_then(|at| slots.get(at)) {
+            self.leave_opened([other, other], version, view, turn);
+        }
         // Packets of one port lie together: those of the first port and of the last.
         for at in [0, slots.len() - 2] {
             let pair = [&slots[at], &slots[at + 1]];
-            self.leave_trails(pair, followed, version, view, turn);
+            self.leave_trails(pair, version, view, turn);
             // Two of one SA may be of two families.
             let [before, last] = pair;
             if Family::of(before.flow.src) != Family::of(last.flow.src) {
-                self.leave_trails([last, before], followed, version, view, turn);
+                self.leave_trails([last, before], version, view, turn);
             }
         }
     }

@@ -22,7 +22,7 @@ pub(crate) trait PlainHeader: Copy {
     /// The bits of an address.
     type Bits: Address;
     /// What tells packets of different flows apart, as it stands in the header.
-    type Ends: Copy;
+    type Ends: Copy + AsRef<[u64]>;
 
     /// The header of a packet, if it is so plain and sound.
     fn read(packet: &[u8]) -> Option<Self>;
@@ -52,6 +52,9 @@ pub(crate) trait PlainHeader: Copy {
 
     /// What of a flow, or of a mask over it, stands where in a header.
     fn ends_of(fields: &Fields<Self::Bits>) -> Self::Ends;
+
+    /// Its ends under a mask.
+    fn ends_under(&self, mask: &Self::Ends) -> Self::Ends;
 
     /// Whether it has other ends under a mask.
     fn differs(&self, ends: &Self::Ends, mask: &Self::Ends) -> bool;
@@ -118,6 +121,12 @@ impl PlainHeader for ipv4::Plain {
     fn ends_of(fields: &Fields<u32>) -> [u64; 2] {
         let (source, destination) = (fields.source, fields.destination);
         ipv4::Plain::ends_of(fields.protocol, source, destination, fields.ports)
+    }
+
+    #[inline(always)]
+    fn ends_under(&self, mask: &[u64; 2]) -> [u64; 2] {
+        let [second, third] = self.ends();
+        [second & mask[0], third & mask[1]]
     }
 
     #[inline(always)]
@@ -191,6 +200,12 @@ impl PlainHeader for ipv6::Plain {
     fn ends_of(fields: &Fields<u128>) -> [u64; 6] {
         let (source, destination) = (fields.source, fields.destination);
         ipv6::Plain::ends_of(fields.protocol, source, destination, fields.ports)
+    }
+
+    #[inline(always)]
+    fn ends_under(&self, mask: &[u64; 6]) -> [u64; 6] {
+        let own = self.ends();
+        std::array::from_fn(|at| own[at] & mask[at])
     }
 
     #[inline(always)]

@@ -18,31 +18,85 @@ impl Pause {
         false
     }
 
-    /// Whether there is one, for whoever only looks.
-    #[inline]
-    fn is_on(&self) -> bool {
-        self.0 != 0
-    }
-
     /// After a batch in which it was of no use.
     pub(super) fn begin(&mut self) {
         self.0 = PAUSE;
     }
 }
 
-/// When packets may come, or follow.
-pub(super) struct Hours {
-    /// The version of the view that says so.
-    pub(super) version: u64,
+/// A pause that is the longer the more often it has begun of late.
+#[derive(Default)]
+pub(super) struct Growing {
     pause: Pause,
-    /// Packets of this batch that came to a lane, and those of them that it took.
+    /// Twice how often, less what has gone well since.
+    begun: u32,
+}
+
+/// It is no longer than eight others: traffic may have changed.
+const BEGUN_MAX: u32 = 2 * 3;
+
+impl Growing {
+    /// Whether there is none, where it will be done for another batch.
+    #[inline]
+    pub(super) fn is_over(&mut self) -> bool {
+        let is_over = self.pause.is_over();
+        self.begun = self.begun.saturating_sub(is_over.into());
+        is_over
+    }
+
+    /// After a batch in which it was of no use.
+    pub(super) fn begin(&mut self) {
+        self.pause = Pause(PAUSE << (self.begun / 2));
+        self.begun = (self.begun + 2).min(BEGUN_MAX);
+    }
+}
+
+/// Something that packets of a batch come to, with pauses where it takes next to none of them.
+#[derive(Default)]
+pub(super) struct Trial {
+    pause: Growing,
+    /// Packets of this batch that came, maybe once more, and those of them that it took.
     came: usize,
     taken: usize,
 }
 
+impl Trial {
+    /// Whether there is no pause.
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        self.pause.pause.0 == 0
+    }
+
+    /// Takes note of packets that came, which may be left for another try.
+    #[inline]
+    pub(super) fn note(&mut self, came: usize, taken: usize) {
+        self.came += came;
+        self.taken += taken;
+    }
+
+    /// After a batch: if it took no more than that part of what came, it is not worth it, and a pause begins; whether one does.
+    #[inline]
+    pub(super) fn end_batch(&mut self, part: usize) -> bool {
+        let is_in_vain = self.came >= WORTH && self.taken * part <= self.came;
+        let begins = self.pause.is_over() && is_in_vain;
+        if begins {
+            self.pause.begin();
+        }
+        (self.came, self.taken) = (0, 0);
+        begins
+    }
+}
+
+/// When packets may come to a lane.
+pub(super) struct Hours {
+    /// The version of the view that says so.
+    version: u64,
+    trial: Trial,
+}
+
 impl Hours {
     pub(super) fn of(version: u64) -> Hours {
-        Hours { version, pause: Pause::default(), came: 0, taken: 0 }
+        Hours { version, trial: Trial::default() }
     }
 
     /// Whether they are those of a version of the view.
@@ -50,41 +104,26 @@ impl Hours {
         self.version == version
     }
 
-    /// Whether batches of that version go by.
-    pub(super) fn are_paused(&self, version: u64) -> bool {
-        self.are_of(version) && self.pause.is_on()
-    }
-
-    /// Whether the packets of a batch may come, now that it is there.
-    #[inline]
-    pub(super) fn open(&mut self, version: u64) -> bool {
-        self.are_of(version) && self.pause.is_over()
-    }
-
-    /// After a batch of which next to nothing came through.
-    pub(super) fn pause(&mut self) {
-        self.pause.begin();
-    }
-
     /// Whether the packets of a batch may come to a lane, now or later.
     #[inline]
     pub(super) fn are_open(&self, version: u64) -> bool {
-        self.are_of(version) && !self.pause.is_on()
+        self.are_of(version) && self.trial.is_on()
     }
 
-    /// Takes note of packets that came to a lane, which may be left for another try.
+    /// As of a [`Trial`].
     #[inline]
     pub(super) fn note(&mut self, came: usize, taken: usize) {
-        self.came += came;
-        self.taken += taken;
+        self.trial.note(came, taken);
     }
 
-    /// After a batch: a lane that takes no more than that part of what comes is not worth it.
+    /// The same.
     #[inline]
     pub(super) fn end_batch(&mut self, part: usize) {
-        if self.pause.is_over() && self.came >= WORTH && self.taken * part <= self.came {
-            self.pause.begin();
-        }
-        (self.came, self.taken) = (0, 0);
+        self.trial.end_batch(part);
+    }
+
+    /// Ends a pause, as other packets come from here on.
+    pub(super) fn resume(&mut self) {
+        self.trial = Trial::default();
     }
 }

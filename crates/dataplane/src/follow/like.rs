@@ -2,12 +2,14 @@
 
 use wire::flow::{self, Flow, Fragment};
 
+use super::several::MIXER;
 use crate::batch::Slot;
 use crate::classify::is_local;
 use crate::inspect::may_be_martians;
 use crate::parse;
 use crate::plain::PlainHeader;
 use crate::policy::{Address, Fields};
+use crate::prefix::Family;
 use crate::route::Way;
 use crate::view::View;
 
@@ -24,13 +26,20 @@ impl Entry {
     }
 }
 
+/// Those bits of a flow of a family that policies and routes look at.
+#[derive(Clone, Copy)]
+pub(super) struct Mask<P: PlainHeader> {
+    pub(super) fields: Fields<P::Bits>,
+    /// The same as they stand in a header.
+    ends: P::Ends,
+}
+
 /// What packets of a family have in common that follow each other, and where they leave.
 pub(super) struct Like<P: PlainHeader> {
-    /// Those bits of a flow that policies and routes look at, and what they are.
-    mask: Fields<P::Bits>,
+    /// The bits that are looked at, and what they are.
+    mask: Mask<P>,
     flow: Fields<P::Bits>,
     /// The same as they stand in a header.
-    mask_ends: P::Ends,
     ends: P::Ends,
     /// The mask looks at where addresses begin, so that one is a martian as little as another.
     knows_beginnings: bool,
@@ -40,16 +49,65 @@ pub(super) struct Like<P: PlainHeader> {
 /// The destination that is known not to be of this host.
 pub(super) struct Known<A>(Option<A>);
 
+impl<P: PlainHeader> Mask<P> {
+    pub(super) fn of(fields: Fields<P::Bits>) -> Mask<P> {
+        Mask { fields, ends: P::ends_of(&fields) }
+    }
+
+    /// The key of the trail that a packet follows which came by a port, if there is one.
+    #[inline(always)]
+    pub(super) fn key(&self, header: &P, ingress: u16) -> u64 {
+        match flow::shows_ports(header.protocol()) {
+            true => key(&header.ends_under(&self.ends), ingress),
+            false => self.key_of(header.flow(), ingress),
+        }
+    }
+
+    /// The same of one that has no ports where others have them.
+    #[cold]
+    pub(super) fn key_of(&self, flow: Flow, ingress: u16) -> u64 {
+        key(&P::ends_of(&Fields::of(&flow, 0).under(&self.fields)), ingress)
+    }
+}
+
+/// What ends and a port come to, each word by a number of its own.
+#[inline(always)]
+fn key(ends: &impl AsRef<[u64]>, ingress: u16) -> u64 {
+    let words = ends.as_ref().iter().zip(0..);
+    words.fold(ingress.into(), |sum: u64, (word, nth)| {
+        sum.wrapping_add(word.wrapping_mul(MIXER.rotate_left(11 * nth) | 1))
+    })
+}
+
 impl<P: PlainHeader> Like<P> {
-    /// What a packet of the family has in common with others; `None` if it is of a kind that none follows.
-    pub(super) fn of(slot: &Slot<'_>, mask: Fields<P::Bits>, way: Way) -> Option<Like<P>> {
-        if slot.flow.fragment != Fragment::Whole {
+    /// What two packets have in common, the last of them of the family; `None` if they have not, or are of a kind that none follows.
+    pub(super) fn of(
+        [before, last]: [&Slot<'_>; 2],
+        mask: Fields<P::Bits>,
+        way: Way,
+    ) -> Option<Like<P>> {
+        let mask = Mask::of(mask);
+        let under_mask = |slot: &Slot<'_>| Fields::of(&slot.flow, 0).under(&mask.fields);
+        let flow = under_mask(last);
+        // The SA that one goes by, those of the other family may go by, too.
+        let is_other = Family::of(before.flow.src) != P::FAMILY;
+        let is_it =
+            last.flow.fragment == Fragment::Whole && (is_other || under_mask(before) == flow);
+        if !is_it {
             return None;
         }
-        let flow = Fields::of(&slot.flow, 0).under(&mask);
-        let (mask_ends, ends) = (P::ends_of(&mask), P::ends_of(&flow));
-        let knows_beginnings = mask.has_beginnings() && !may_be_martians(&slot.flow);
-        Some(Like { mask, flow, mask_ends, ends, knows_beginnings, way })
+        let ends = P::ends_of(&flow);
+        let knows_beginnings = mask.fields.has_beginnings() && !may_be_martians(&last.flow);
+        Some(Like { mask, flow, ends, knows_beginnings, way })
+    }
+
+    pub(super) fn mask(&self) -> &Mask<P> {
+        &self.mask
+    }
+
+    /// The key of the trail of packets with this in common that came by a port.
+    pub(super) fn key(&self, ingress: u16) -> u64 {
+        key(&self.ends, ingress)
     }
 
     /// Whether a packet that is to be forwarded follows.
@@ -58,7 +116,7 @@ impl<P: PlainHeader> Like<P> {
         if !flow::shows_ports(header.protocol()) {
             return self.admits_flow(header.flow(), known, view);
         }
-        !header.differs(&self.ends, &self.mask_ends)
+        !header.differs(&self.ends, &self.mask.ends)
             && header.hops() > 1
             && (self.knows_beginnings || !may_be_martians(&header.flow()))
             && !known.is_for_host(header.destination(), view)
@@ -68,7 +126,7 @@ impl<P: PlainHeader> Like<P> {
     #[cold]
     fn admits_flow(&self, flow: Flow, known: &mut Known<P::Bits>, view: &View) -> bool {
         let fields = Fields::of(&flow, 0);
-        fields.under(&self.mask) == self.flow
+        fields.under(&self.mask.fields) == self.flow
             && flow.ttl > 1
             && !may_be_martians(&flow)
             && !known.is_for_host(fields.destination, view)

@@ -1,4 +1,7 @@
-//! Packets that are opened just as those before them were.
+//! Packets that are opened just as others before them were.
+//!
+//! Most often those of one tunnel come one after the other; then all that can be is done once for all of them. Where several tunnels
+//! are as busy, packets are opened in the order in which they came, each by its tunnel's trail.
 //!
 //! 1. Is it their SA's? What the window says of its number.
 //! 2. Decrypt it.
@@ -8,70 +11,48 @@
 //! decrypted: from the first on that does not, all are *parked*. They are as `decrypt` would have left them, their
 //! numbers not accepted yet, and take their places again where that stage ends.
 
+mod inside;
+mod trail;
+
+use std::array;
 use std::net::IpAddr;
 
-use wire::esp::ESP_HEADER_LEN;
-use wire::{ethernet, ipv4, ipv6};
+use wire::{ethernet, ipv4};
 
-use super::accepts_all;
-use super::hours::Hours;
-use super::like::{Entry, Known, Like};
-use crate::batch::{Slot, Turn, is_same};
+use super::aside::gather;
+use super::hours::{Growing, Trial};
+use super::like::Known;
+use super::several::{Several, Shares, TRAILS, worth};
+use crate::batch::{Slot, Turn};
 use crate::content;
-use crate::cpu::LINE;
-use crate::decrypt::{decrypt_data, pass_or_refuse};
-use crate::ecn;
-use crate::fib::Route;
-use crate::inspect::{Back, Standing, do_routes_decide_alone, is_welcome};
-use crate::open::refusal;
-use crate::parse::{self, PlainEsp};
+use crate::parse::{self, LastMac};
 use crate::plain::PlainHeader;
-use crate::policy::{Direction, Fields, Kind, Policy};
 use crate::prefix::Family;
 use crate::replay::run::Run;
-use crate::route::way_of;
 use crate::sa::Sa;
-use crate::spd::Lookup;
-use crate::verdict::Verdict;
 use crate::view::View;
-use crate::vrfs::MAIN;
+use inside::Tally;
+use trail::{Opener, Trail, decrypt_each};
 
-/// What became of the packets before.
-pub(super) struct Trail {
-    entry: Entry,
-    /// What their SA is called, and whether they come in UDP.
-    spi: u32,
-    destination: IpAddr,
-    in_udp: bool,
-    /// What those of a family have in common with them that are to follow, once they are opened.
-    v4: Option<Inner<ipv4::Plain>>,
-    v6: Option<Inner<ipv6::Plain>>,
-    pub(super) hours: Hours,
+/// What became of the packets before, in a version of the view.
+pub(super) struct Trails {
+    version: u64,
+    several: Several<Trail>,
+    /// Of each trail, in following it.
+    pauses: [Growing; TRAILS],
 }
 
-/// What was inside, of one family.
-struct Inner<P: PlainHeader> {
-    like: Like<P>,
-    by: By,
+/// What a trail has to open of a batch.
+struct Share<'t, 'v> {
+    trail: &'t Trail,
+    opener: Opener<'t, 'v>,
+    numbers: Run<'v>,
+    known: Known<u32>,
+    tally: Tally,
+    /// The same of IPv6.
+    known_v6: Known<u128>,
+    tally_v6: Tally,
 }
-
-/// By whose word they come in.
-#[derive(Clone, Copy)]
-enum By {
-    /// That of a policy, which has this number.
-    Policy(u32),
-    /// Everything is welcome that comes through the SA.
-    Standing,
-    /// The route to where they come from leads into the SA's tunnel.
-    Route,
-}
-
-/// Packets from the one whose first two lines are fetched into the cache of level 1 to the one that is decrypted: where packets are long
-/// none has stayed there, and what the cipher begins with is in their headers.
-const AHEAD: usize = 2;
-
-/// Who counts what comes in, if a policy does.
-type Counting<'v> = Option<&'v Policy>;
 
 /// Whether a packet in UDP comes from elsewhere than its SA says. Out of line, as most are not in UDP.
 #[inline(never)]
@@ -85,253 +66,196 @@ pub(super) fn is_plain(sa: &Sa) -> bool {
     sa.hot().traits.is_simple() && !sa.is_selective()
 }
 
-impl Trail {
-    /// The trail of two packets, one after the other; `None` if none may follow them.
-    pub(super) fn of(
-        [before, last]: [&Slot<'_>; 2],
-        version: u64,
+impl Trails {
+    pub(super) fn of(version: u64) -> Trails {
+        let pauses = array::from_fn(|_| Growing::default());
+        Trails { version, several: Several::none(), pauses }
+    }
+
+    pub(super) fn are_of(&self, version: u64) -> bool {
+        self.version == version
+    }
+
+    /// Leaves the trail of an SA, of whose packets these are two, if others may follow it. One that is there has its place, but
+    /// learns of the other family inside; whether anything was learnt.
+    pub(super) fn leave(
+        &mut self,
+        sa: &Sa,
+        pair: [&Slot<'_>; 2],
         view: &View,
         turn: &mut Turn<'_>,
-    ) -> Option<Trail> {
-        let sa = last.inbound.filter(|sa| is_same(before.inbound, sa))?;
-        let out = view.spd.side(Direction::Out);
-        let is_simple = last.verdict == Some(Verdict::Opened) && is_plain(sa);
-        if !is_simple || !accepts_all(&out, &last.flow) {
-            return None;
+    ) -> bool {
+        let [_, last] = pair;
+        let key = key(sa.hot().spi, last.ingress);
+        let known = self.several.find(key);
+        let trail = known.and_then(|number| self.several.get(number));
+        let trail = trail.filter(|trail| trail.destination == sa.destination());
+        let is_known = trail.is_some_and(|trail| trail.knows(Family::of(last.flow.src)));
+        if is_known || known.is_none() && !self.several.has_room() {
+            return false;
         }
-        let (v4, v6) = match Family::of(last.flow.src) {
-            Family::V4 => (Some(Inner::of(last, sa, view, turn)?), None),
-            Family::V6 => (None, Some(Inner::of(last, sa, view, turn)?)),
-        };
-        let (entry, hours) = (Entry::of(last, view), Hours::of(version));
-        let (spi, destination) = (sa.hot().spi, sa.destination());
-        let in_udp = sa.hot().traits.is_encapsulated();
-        let trail = Trail { entry, spi, destination, in_udp, v4, v6, hours };
-        is_same(trail.sa(view), sa).then_some(trail)
+        let Some(mut new) = Trail::of(sa, pair, view, turn) else { return false };
+        match known.and_then(|number| self.several.get_mut(number)) {
+            Some(trail) if trail.destination == new.destination => {
+                (trail.v4, trail.v6) =
+                    (trail.v4.take().or(new.v4.take()), trail.v6.take().or(new.v6.take()));
+            }
+            _ => {
+                let number = self.several.put(key, new);
+                self.pauses[number] = Growing::default();
+            }
+        }
+        true
     }
 
-    /// Whether none takes its place that packets with a family inside leave: it says itself, in this version of the view, which of
-    /// them follow, and is of use or pauses.
-    pub(super) fn keeps_place(&self, family: Family, is_of_use: bool, version: u64) -> bool {
-        let knows = match family {
-            Family::V4 => self.v4.is_some(),
-            Family::V6 => self.v6.is_some(),
-        };
-        knows && self.hours.are_of(version) && (is_of_use || self.hours.are_paused(version))
-    }
-
-    /// Whether it is of packets of the same SA as another.
-    pub(super) fn is_beside(&self, other: &Trail) -> bool {
-        self.hours.are_of(other.hours.version)
-            && (self.spi, self.destination) == (other.spi, other.destination)
-            && self.entry.ingress == other.entry.ingress
-    }
-
-    /// With what another that is [beside](Trail::is_beside) says of the family of which it says nothing itself.
-    pub(super) fn with(self, other: Trail) -> Trail {
-        Trail { v4: self.v4.or(other.v4), v6: self.v6.or(other.v6), ..self }
-    }
-
-    /// The SA of its packets.
-    fn sa<'v>(&self, view: &'v View) -> Option<&'v Sa> {
-        view.sad.get(self.spi, self.destination).filter(|sa| is_plain(sa)).map(|sa| &**sa)
-    }
-
-    /// Opens those of the first packets that follow: how many, and how many behind them are to be parked.
+    /// Opens those of the first packets that follow, up to one of another trail than the first: how many, and how many behind them
+    /// are to be parked.
     pub(super) fn follow<'v>(
         &mut self,
         slots: &mut [Slot<'v>],
-        version: u64,
         view: &'v View,
         turn: &Turn<'_>,
     ) -> (usize, usize) {
-        let leads = |slot: &Slot<'_>| self.names(slot, view).is_some();
-        let leads = self.hours.are_of(version) && slots.first().is_some_and(leads);
-        if !leads || !self.hours.open(version) {
+        let Some(first) = slots.first() else { return (0, 0) };
+        let number = find(&self.several, first, parse::mac_bits(first, view), view);
+        let Some(number) = number else { return (0, 0) };
+        let trail = self.several.get(number).filter(|_| self.pauses[number].is_over());
+        let Some((trail, opener)) =
+            trail.and_then(|trail| Some((trail, trail.opener(view, turn)?)))
+        else {
             return (0, 0);
-        }
-        let Some(sa) = self.sa(view) else { return (0, 0) };
-        let v4 = self.v4.as_ref().and_then(|inner| Some((inner, inner.counting(sa, view, turn)?)));
-        let v6 = self.v6.as_ref().and_then(|inner| Some((inner, inner.counting(sa, view, turn)?)));
-        if v4.is_none() && v6.is_none() || sa.free_access(turn) != Some(true) {
-            return (0, 0);
-        }
-        let decrypted = self.decrypt(slots, sa, view);
-        let slots = &mut slots[..decrypted];
-        let mut looked = 0;
-        loop {
-            let before = looked;
-            if let Some((inner, counting)) = v4 {
-                looked += inner.let_in(&mut slots[looked..], sa, counting, view, turn);
-            }
-            if let Some((inner, counting)) = v6 {
-                looked += inner.let_in(&mut slots[looked..], sa, counting, view, turn);
-            }
-            if looked == before || looked == slots.len() {
-                break;
-            }
-        }
-        let others = &mut slots[looked..];
-        others.iter_mut().for_each(|slot| park(slot, sa));
-        if looked < others.len() {
-            self.hours.pause();
-        }
-        (looked, others.len())
-    }
-
-    /// An ESP packet of the SA.
-    #[inline(always)]
-    fn names(&self, slot: &Slot<'_>, view: &View) -> Option<PlainEsp> {
-        if slot.ingress != self.entry.ingress {
-            return None;
-        }
-        let (frame, mac) = (&slot.frame, self.entry.mac);
-        let (is_ours, esp) = match self.destination {
-            IpAddr::V4(ours) => {
-                let (destination, esp) = match self.in_udp {
-                    false => parse::plain_esp(frame, mac)?,
-                    true => parse::plain_esp_in_udp(frame, mac, &view.encapsulation_ports)?,
-                };
-                (destination == ours, esp)
-            }
-            IpAddr::V6(ours) => {
-                let (destination, esp) = parse::plain_esp_v6(frame, mac)?;
-                (destination == ours, esp)
-            }
         };
-        (is_ours && esp.spi == self.spi).then_some(esp)
-    }
-
-    /// Decrypts the first packets that are their SA's, up to one of which its window may not want to hear; how many.
-    #[inline(never)]
-    fn decrypt(&self, slots: &mut [Slot<'_>], sa: &Sa, view: &View) -> usize {
-        let mut packets = 0;
-        for at in 0..slots.len() {
-            if let Some(later) = slots.get(at + AHEAD) {
-                later.frame.fetch(0);
-                later.frame.fetch(LINE);
-            }
-            let slot = &mut slots[at];
-            let Some(esp) = self.names(slot, view) else { break };
-            if !ecn::leaves_alone(esp.tos, &sa.hot().traits.flags())
-                || self.in_udp && has_moved(slot, sa)
-            {
-                break;
-            }
-            let Ok(sequence) = sa.replay().check(esp.sequence) else { break };
-            if take_up(slot, esp.at, esp.len(), sequence).is_none() {
-                break;
-            }
-            let payload = slot.frame.bytes_mut().get_mut(esp.at + ESP_HEADER_LEN..);
-            let decrypted = payload.and_then(|payload| {
-                decrypt_data(sa.hot(), esp.spi, sequence, payload, esp.ciphertext_len)
-            });
-            pass_or_refuse(slot, sa, decrypted);
-            packets += 1;
+        let (looked, others) = trail.follow(&opener, slots, view, turn);
+        if looked < others {
+            self.pauses[number].begin();
         }
-        packets
-    }
-}
-
-impl<P: PlainHeader> Inner<P> {
-    /// What packets have in common with one that came through an SA; `None` if none may follow it.
-    fn of(slot: &Slot<'_>, sa: &Sa, view: &View, turn: &mut Turn<'_>) -> Option<Inner<P>> {
-        let (out, forward) = (view.spd.side(Direction::Out), view.spd.side(Direction::Forward));
-        let (code, block) = view.fib.block_in(MAIN, slot.flow.dst);
-        let Some(Route::Via(hop)) = view.fib.route_of(code) else { return None };
-        // Without a router between, each destination has a link address of its own.
-        let bits = if hop.gateway.is_some() { block } else { u32::MAX };
-        let mut mask = P::seen(&out).with(P::seen(&forward)).with(&Fields::of_destination(bits));
-        let by = match sa.hot().if_id {
-            0 => match view.spd.lookup_numbered(Direction::Forward, &slot.flow) {
-                (Lookup::Policy(_), number) => By::Policy(number?),
-                _ => return None,
-            },
-            _ if do_routes_decide_alone(view) => {
-                let (code, block) = view.fib.block_in(MAIN, slot.flow.src);
-                if !Back::by(&[code], view).leads_into(0, sa, view) {
-                    return None;
-                }
-                mask = mask.with(&Fields::of_source(block));
-                By::Route
-            }
-            _ => By::Standing,
-        };
-        let like = Like::of(slot, mask, way_of(slot, view, turn)?)?;
-        let inner = Inner { like, by };
-        inner.counting(sa, view, turn).is_some().then_some(inner)
+        (looked, others)
     }
 
-    /// Who counts what comes in, if what comes through the SA is still welcome in this turn.
-    #[inline]
-    fn counting<'v>(&self, sa: &Sa, view: &'v View, turn: &Turn<'_>) -> Option<Counting<'v>> {
-        match self.by {
-            By::Policy(number) => match view.spd.numbered(number, Direction::Forward) {
-                Lookup::Policy(policy) => {
-                    let lets_in = policy.kind() == Kind::Protect && is_welcome(policy, sa);
-                    lets_in.then_some(Some(policy))
-                }
-                _ => None,
-            },
-            By::Standing => Standing::of(view, turn).lets_in(sa, P::FAMILY).then_some(None),
-            // Of this version of the view that was found out.
-            By::Route => Some(None),
-        }
-    }
-
-    /// Looks at what was inside of packets and lets those go on that follow, unless they are replays, up to the first that is another,
-    /// of which nothing is changed; how many there were before it.
+    /// Opens those that follow any trail from among others, but for such as come behind another between the same hosts: how many, and
+    /// how many behind them are to be parked.
     #[inline(never)]
-    fn let_in(
-        &self,
-        slots: &mut [Slot<'_>],
-        sa: &Sa,
-        counting: Counting<'_>,
-        view: &View,
+    pub(super) fn gather<'v>(
+        &mut self,
+        slots: &mut [Slot<'v>],
+        view: &'v View,
         turn: &Turn<'_>,
-    ) -> usize {
-        let (mut looked, mut known) = (0, Known::of_none());
-        let mut numbers = Run::new(sa.replay());
-        // Their bytes as the SA counts them, and as the policy does.
-        let (mut packets, mut contents, mut bytes) = (0, 0, 0);
-        for slot in slots {
-            if slot.verdict.is_none() {
-                let content = content::plain_behind(usize::from(slot.esp_at), slot);
-                let Some(content) = content else { break };
-                if !self.like.admits(&content.header, &mut known, view) {
-                    break;
-                }
-                match numbers.commit(slot.sequence) {
-                    Ok(()) => {
-                        packets += 1;
-                        contents += u64::from(content.len);
-                        bytes += u64::from(content.header.total_len());
-                        let sent_off = self.send_off(slot, &content);
-                        slot.decide(sent_off.err().unwrap_or(Verdict::Opened));
-                    }
-                    Err(refused) => slot.refuse(Some(sa), refusal(refused)),
-                }
+        trial: &mut Trial,
+    ) -> (usize, usize) {
+        let Trails { several, pauses, .. } = self;
+        let several = &*several;
+        let mut shares = Shares::none();
+        let mut mac = LastMac::new();
+        let gathered = gather(slots, view, |_, slot| {
+            let number = find(several, slot, mac.bits(slot, view), view)?;
+            let share = shares.of(number, |_| {
+                let trail = several.get(number).filter(|_| pauses[number].is_over())?;
+                Some(Share::of(trail, trail.opener(view, turn)?))
+            });
+            share.map(|(share, _)| share)
+        });
+        let decrypted = decrypt_all(&mut slots[..gathered.len()], &gathered, &shares.all, view);
+        let mut looked = 0;
+        for (slot, share) in slots[..decrypted].iter_mut().zip(&gathered) {
+            let share = &mut shares.all[usize::from(*share)];
+            if slot.verdict.is_none() && !share.let_one_in(slot, view) {
+                break;
             }
             looked += 1;
         }
-        drop(numbers);
-        if packets != 0 {
-            sa.count(packets, contents, turn.now_ns, true);
-            if let Some(policy) = counting {
-                policy.count(turn.seat, packets, bytes, turn.now_ns);
+        if looked < decrypted {
+            if let Some(trail) = shares.trail(gathered[looked]) {
+                pauses[trail].begin();
+            }
+            for (slot, share) in slots[looked..decrypted].iter_mut().zip(&gathered[looked..]) {
+                park(slot, shares.all[usize::from(*share)].opener.sa);
             }
         }
-        looked
+        trial.note(slots.len(), worth(looked, shares.all.len(), slots.len() - looked));
+        shares.all.into_iter().for_each(|share| share.end(turn));
+        (looked, decrypted - looked)
+    }
+}
+
+/// The number of the trail that an ESP packet may follow.
+#[inline(always)]
+fn find(several: &Several<Trail>, slot: &Slot<'_>, mac: u64, view: &View) -> Option<usize> {
+    let Some((destination, esp)) = parse::plain_esp(&slot.frame, mac) else {
+        return find_other(several, slot, mac, view);
+    };
+    let number = several.find(key(esp.spi, slot.ingress))?;
+    let trail = several.get(number)?;
+    (trail.destination == destination && !trail.in_udp).then_some(number)
+}
+
+/// The same of one in UDP, or over IPv6. Out of line, so that nothing of it takes registers from what most are.
+#[inline(never)]
+fn find_other(several: &Several<Trail>, slot: &Slot<'_>, mac: u64, view: &View) -> Option<usize> {
+    let frame = &slot.frame;
+    let in_udp = parse::plain_esp_in_udp(frame, mac, &view.encapsulation_ports);
+    let in_udp = in_udp.map(|(ours, esp)| (IpAddr::from(ours), esp));
+    let is_in_udp = in_udp.is_some();
+    let over_v6 = || parse::plain_esp_v6(frame, mac).map(|(ours, esp)| (ours.into(), esp));
+    let (destination, esp) = in_udp.or_else(over_v6)?;
+    let number = several.find(key(esp.spi, slot.ingress))?;
+    let trail = several.get(number)?;
+    (trail.destination == destination && trail.in_udp == is_in_udp).then_some(number)
+}
+
+/// The key of the trail of an SA whose packets come by a port.
+#[inline(always)]
+fn key(spi: u32, ingress: u16) -> u64 {
+    u64::from(ingress) << u32::BITS | u64::from(spi)
+}
+
+impl<'t, 'v> Share<'t, 'v> {
+    fn of(trail: &'t Trail, opener: Opener<'t, 'v>) -> Share<'t, 'v> {
+        let numbers = Run::new(opener.sa.replay());
+        let (known, known_v6) = (Known::of_none(), Known::of_none());
+        let (tally, tally_v6) = (Tally::default(), Tally::default());
+        Share { trail, opener, numbers, known, tally, known_v6, tally_v6 }
     }
 
-    /// Takes a packet's content out, and a hop from it, and sends it off.
+    /// Looks at what was inside of a packet and lets it go on if it follows, unless it is a replay; whether it does.
     #[inline(always)]
-    fn send_off(&self, slot: &mut Slot<'_>, content: &content::Plain<P>) -> Result<(), Verdict> {
-        let len = usize::from(content.header.total_len());
-        slot.frame.narrow(content.at, len).ok_or(Verdict::InnerMalformed)?;
-        content.header.take_hop_of(slot.frame.bytes_mut()).ok_or(Verdict::TtlExpired)?;
-        self.like.way.send_off(slot)
+    fn let_one_in(&mut self, slot: &mut Slot<'_>, view: &View) -> bool {
+        let Share { opener, numbers, known, tally, .. } = self;
+        let is_v4 = opener.v4.is_some_and(|(inner, _)| {
+            inner.let_one_in(slot, opener.sa, numbers, known, tally, view)
+        });
+        is_v4 || self.let_v6_in(slot, view)
     }
+
+    /// The same of IPv6. Out of line, so that nothing of it takes registers from what most are.
+    #[inline(never)]
+    fn let_v6_in(&mut self, slot: &mut Slot<'_>, view: &View) -> bool {
+        let Share { opener, numbers, known_v6, tally_v6, .. } = self;
+        opener.v6.is_some_and(|(inner, _)| {
+            inner.let_one_in(slot, opener.sa, numbers, known_v6, tally_v6, view)
+        })
+    }
+
+    /// After a batch.
+    fn end(self, turn: &Turn<'_>) {
+        let Share { opener: Opener { sa, v4, v6 }, numbers, tally, tally_v6, .. } = self;
+        drop(numbers);
+        tally.count(sa, v4.and_then(|(_, counting)| counting), turn);
+        tally_v6.count(sa, v6.and_then(|(_, counting)| counting), turn);
+    }
+}
+
+/// Decrypts the packets of shares, in their order; how many.
+#[inline(never)]
+fn decrypt_all(
+    slots: &mut [Slot<'_>],
+    gathered: &[u8],
+    shares: &[Share<'_, '_>],
+    view: &View,
+) -> usize {
+    decrypt_each(slots, view, |at| {
+        let Share { trail, opener, .. } = &shares[usize::from(gathered[at])];
+        (trail, opener.sa)
+    })
 }
 
 /// Leaves a packet as `open` would have: of so many bytes behind its link header, ESP among them from there on, with that

@@ -1,28 +1,39 @@
-//! Packets that are sealed just as those before them were.
+//! Packets that are sealed just as others before them were.
+//!
+//! Most often those of one tunnel come one after the other; then all that can be is done once for all of them. Where several tunnels
+//! are as busy, packets are sealed in the order in which they came, each by its tunnel's trail.
 
 use wire::ipv4;
 
 use super::aside::gather;
-use super::like::{Entry, Known, Like};
+use super::hours::Trial;
+use super::like::{Entry, Known, Like, Mask};
+use super::several::{Several, Shares, worth};
 use super::{accepts_all, seal};
-use crate::batch::{Slot, Turn, is_same};
+use crate::batch::{BATCH_PACKETS, Slot, Turn, is_same};
 use crate::envelope;
 use crate::fib::Fib;
-use crate::parse;
+use crate::parse::{self, LastMac};
 use crate::plain::PlainHeader;
 use crate::policy::{Direction, Fields, Kind, Policy};
-use crate::prefix::Family;
 use crate::route::way_of;
-use crate::sa::Sa;
+use crate::sa::{Numbers, Sa};
 use crate::spd::{DefaultAction, Lookup};
 use crate::verdict::Verdict;
 use crate::view::View;
 use crate::vrfs::MAIN;
 
 /// What became of the packets of a family before.
-pub(super) struct Trail<P: PlainHeader> {
+pub(super) struct Trails<P: PlainHeader> {
     /// The version of the view that says so.
-    version: u64,
+    version: Option<u64>,
+    /// What tells apart of which trail packets are.
+    mask: Mask<P>,
+    several: Several<Trail<P>>,
+}
+
+/// What became of those of one kind.
+struct Trail<P: PlainHeader> {
     entry: Entry,
     /// What those have in common with them that are to follow.
     like: Like<P>,
@@ -43,17 +54,169 @@ struct Sealer<'v> {
     policy: Option<&'v Policy>,
 }
 
-impl<P: PlainHeader> Trail<P> {
-    /// The trail of two packets, one after the other, the last of them of the family; `None` if none may follow them.
-    pub(super) fn of(
-        [before, last]: [&Slot<'_>; 2],
+/// What a trail has to seal of a batch.
+struct Share<'t, 'v, P: PlainHeader> {
+    trail: &'t Trail<P>,
+    sealer: Sealer<'v>,
+    /// Which share has the numbers of the SA: several may be of one.
+    lender: usize,
+    numbers: Numbers,
+    known: Known<P::Bits>,
+    packets: u64,
+    bytes: u64,
+}
+
+impl<P: PlainHeader> Default for Trails<P> {
+    fn default() -> Trails<P> {
+        Trails { version: None, mask: Mask::of(Fields::none()), several: Several::none() }
+    }
+}
+
+impl<P: PlainHeader> Trails<P> {
+    /// Whether there are some of a version of the view.
+    pub(super) fn are_of(&self, version: u64) -> bool {
+        self.version == Some(version) && !self.several.is_empty()
+    }
+
+    /// Leaves a trail of two packets of one SA, the last of them of the family, if others may follow them; whether it was not there.
+    pub(super) fn leave(
+        &mut self,
+        pair: [&Slot<'_>; 2],
         version: u64,
         view: &View,
         turn: &mut Turn<'_>,
-    ) -> Option<Trail<P>> {
-        if Family::of(last.flow.src) != P::FAMILY {
+    ) -> bool {
+        let [_, last] = pair;
+        if self.version != Some(version) {
+            *self = Trails { version: Some(version), ..Trails::default() };
+        }
+        // As nearly always where several tunnels are busy.
+        let is_known = self.several.find(self.mask.key_of(last.flow, last.ingress)).is_some();
+        if is_known || !self.several.has_room() {
+            return false;
+        }
+        let Some(trail) = Trail::of(pair, &self.mask.fields, view, turn) else { return false };
+        if trail.like.mask().fields != self.mask.fields {
+            (self.mask, self.several) = (*trail.like.mask(), Several::none());
+        }
+        self.several.put(trail.like.key(trail.entry.ingress), trail);
+        true
+    }
+
+    /// Seals those of the first packets that follow, up to one of another trail than the first; how many.
+    #[inline]
+    pub(super) fn follow<'v>(
+        &self,
+        slots: &mut [Slot<'v>],
+        version: u64,
+        view: &'v View,
+        turn: &Turn<'_>,
+    ) -> usize {
+        let Some(first) = slots.first().filter(|_| self.are_of(version)) else { return 0 };
+        let number = self.number(first, parse::mac_bits(first, view));
+        let trail = number.and_then(|(number, _)| self.several.get(number));
+        trail.map_or(0, |trail| trail.follow(slots, view, turn))
+    }
+
+    /// Seals those that follow any trail from among others, but for such as come behind another between the same hosts; how many.
+    #[inline(never)]
+    pub(super) fn gather<'v>(
+        &self,
+        slots: &mut [Slot<'v>],
+        version: u64,
+        view: &'v View,
+        turn: &Turn<'_>,
+        trial: &mut Trial,
+    ) -> usize {
+        if !self.are_of(version) {
+            return 0;
+        }
+        let mut shares = Shares::none();
+        let mut mac = LastMac::new();
+        let numbers = gather(slots, view, |_, slot| {
+            let (number, header) = self.number(slot, mac.bits(slot, view))?;
+            let trail = self.several.get(number)?;
+            let share = shares.of(number, |others| Share::of(trail, others, view, turn));
+            let (share_number, share) = share?;
+            let follows = slot.ingress == trail.entry.ingress
+                && trail.admits(&header, &mut share.known, view);
+            if !follows || envelope::ready(&mut slot.frame, &header).is_none() {
+                return None;
+            }
+            slot.counted = header.total_len();
+            share.packets += 1;
+            share.bytes += u64::from(slot.counted);
+            Some(share_number)
+        });
+        let shares = &mut shares.all;
+        lend(shares);
+        for (slot, number) in slots.iter_mut().zip(&numbers) {
+            let lender = shares[usize::from(*number)].lender;
+            let numbers = shares[lender].numbers.next();
+            let Share { trail, sealer, .. } = &shares[usize::from(*number)];
+            let sealed = numbers.and_then(|numbers| {
+                let (hot, way) = (sealer.sa.hot(), &trail.like.way);
+                seal::<P, true>(slot, hot, sealer.usual_outer, numbers, way)
+            });
+            if sealed.is_none() {
+                slot.refuse(Some(sealer.sa), Verdict::NoRoom);
+            }
+        }
+        for Share { trail, sealer, packets, bytes, .. } in shares.iter() {
+            if *packets != 0 {
+                sealer.count(trail.is_own, *packets, *bytes, turn);
+            }
+        }
+        let others = slots.len() - numbers.len();
+        trial.note(slots.len(), worth(numbers.len(), shares.len(), others));
+        numbers.len()
+    }
+
+    /// The number of the trail that a packet may follow, and its header.
+    #[inline(always)]
+    fn number(&self, slot: &Slot<'_>, mac: u64) -> Option<(usize, P)> {
+        let header: P = parse::plain_header(&slot.frame, mac)?;
+        Some((self.several.find(self.mask.key(&header, slot.ingress))?, header))
+    }
+}
+
+impl<'t, 'v, P: PlainHeader> Share<'t, 'v, P> {
+    /// That of a trail beside others, if it can seal in this turn.
+    fn of(trail: &'t Trail<P>, others: &[Self], view: &'v View, turn: &Turn<'_>) -> Option<Self> {
+        let sealer = trail.sealer(view, turn)?;
+        let lender = others.iter().position(|other| is_same(Some(other.sealer.sa), sealer.sa));
+        // However many of the batch are of the SA, there are numbers for them.
+        let is_enough = |numbers: &mut Numbers| numbers.len() >= BATCH_PACKETS;
+        if lender.is_none() && sealer.sa.take_alone(is_enough) != Ok(true) {
             return None;
         }
+        let lender = lender.unwrap_or(others.len());
+        let (numbers, known) = (Numbers::NONE, Known::of_none());
+        Some(Share { trail, sealer, lender, numbers, known, packets: 0, bytes: 0 })
+    }
+}
+
+/// Takes the numbers for all packets of shares.
+fn lend<P: PlainHeader>(shares: &mut [Share<'_, '_, P>]) {
+    for lender in 0..shares.len() {
+        let of_it = shares.iter().filter(|share| share.lender == lender);
+        let packets: u64 = of_it.map(|share| share.packets).sum();
+        if packets != 0 {
+            let taken =
+                shares[lender].sealer.sa.take_alone(|numbers| numbers.take(packets as usize));
+            shares[lender].numbers = taken.unwrap_or(Numbers::NONE);
+        }
+    }
+}
+
+impl<P: PlainHeader> Trail<P> {
+    /// The trail of two packets, of which at least what a mask looks at tells others apart; `None` if none may follow them.
+    fn of(
+        [before, last]: [&Slot<'_>; 2],
+        mask: &Fields<P::Bits>,
+        view: &View,
+        turn: &mut Turn<'_>,
+    ) -> Option<Trail<P>> {
         // Where each packet has an SA of its own, the next one's is another. This says, too, that it came in
         // clear, and not from the host.
         let sa = last.outbound.filter(|sa| is_same(before.outbound, sa))?;
@@ -67,7 +230,7 @@ impl<P: PlainHeader> Trail<P> {
             return None;
         }
         let out = view.spd.side(Direction::Out);
-        let seen = P::seen(&out).with(P::seen(&forward));
+        let seen = P::seen(&out).with(P::seen(&forward)).with(mask);
         let found = view.spd.lookup_numbered(Direction::Out, &last.flow);
         let (policy, slot, mask) = match found {
             (Lookup::Policy(policy), number) => {
@@ -88,34 +251,21 @@ impl<P: PlainHeader> Trail<P> {
             return None;
         }
         let (entry, like) =
-            (Entry::of(last, view), Like::of(last, mask, way_of(last, view, turn)?)?);
-        let trail = Trail { version, entry, like, policy, slot, is_own, front_len };
+            (Entry::of(last, view), Like::of([before, last], mask, way_of(last, view, turn)?)?);
+        let trail = Trail { entry, like, policy, slot, is_own, front_len };
         trail.sealer(view, turn).is_some_and(|sealer| is_same(Some(sealer.sa), sa)).then_some(trail)
     }
 
-    /// Whether it is that of a version of the view.
-    pub(super) fn is_of(&self, version: u64) -> bool {
-        self.version == version
-    }
-
     /// Seals those of the first packets that follow; how many.
-    pub(super) fn follow<'v>(
-        &self,
-        slots: &mut [Slot<'v>],
-        version: u64,
-        view: &'v View,
-        turn: &Turn<'_>,
-    ) -> usize {
+    fn follow<'v>(&self, slots: &mut [Slot<'v>], view: &'v View, turn: &Turn<'_>) -> usize {
         let mut known = Known::of_none();
         let leads = |slot: &Slot<'_>| self.admit(slot, &mut known, view).is_some();
-        if self.version != version || !slots.first().is_some_and(leads) {
+        if !slots.first().is_some_and(leads) {
             return 0;
         }
-        let Some(Sealer { sa, usual_outer, policy }) = self.sealer(view, turn) else { return 0 };
+        let Some(sealer) = self.sealer(view, turn) else { return 0 };
+        let (sa, usual_outer) = (sealer.sa, sealer.usual_outer);
         let hot = sa.hot();
-        if sa.free_access(turn) != Some(true) {
-            return 0;
-        }
         let numbers = sa.take_alone(|numbers| {
             let most = slots.len().min(numbers.len());
             numbers.take(self.followers(&mut slots[..most], &mut known, view))
@@ -130,36 +280,11 @@ impl<P: PlainHeader> Trail<P> {
             sealed += 1;
             bytes += u64::from(slot.counted);
         }
-        sa.count(sealed, bytes, turn.now_ns, true);
-        if let Some(policy) = policy {
-            policy.count(turn.seat, sealed, bytes, turn.now_ns);
-        }
-        if self.is_own {
-            turn.counters.count_own_sa(sealed);
-        }
+        sealer.count(self.is_own, sealed, bytes, turn);
         sealed as usize
     }
 
-    /// Seals those that follow from among others, but for such as come behind another between the same hosts; how many.
-    #[inline(never)]
-    pub(super) fn gather<'v>(
-        &self,
-        slots: &mut [Slot<'v>],
-        version: u64,
-        view: &'v View,
-        turn: &Turn<'_>,
-    ) -> usize {
-        let sealer =
-            || self.sealer(view, turn).filter(|sealer| sealer.sa.free_access(turn) == Some(true));
-        if !self.is_of(version) || sealer().is_none() {
-            return 0;
-        }
-        let mut known = Known::of_none();
-        let gathered = gather(slots, |_, slot| self.admit(slot, &mut known, view).map(drop)).len();
-        self.follow(&mut slots[..gathered], version, view, turn)
-    }
-
-    /// Who seals in this turn, found by numbers: a trail refers to nothing in the view.
+    /// Who seals in this turn, found by numbers: a trail refers to nothing in the view. `None` if its SA is not free, or not there.
     #[inline]
     fn sealer<'v>(&self, view: &'v View, turn: &Turn<'_>) -> Option<Sealer<'v>> {
         let sa = match self.is_own {
@@ -173,7 +298,8 @@ impl<P: PlainHeader> Trail<P> {
             },
             None => None,
         };
-        Some(Sealer { sa, usual_outer: sa.hot().usual_outer(), policy })
+        let sealer = Sealer { sa, usual_outer: sa.hot().usual_outer(), policy };
+        (sa.free_access(turn) == Some(true)).then_some(sealer)
     }
 
     /// How many of the first packets follow, which are made ready.
@@ -200,8 +326,27 @@ impl<P: PlainHeader> Trail<P> {
             return None;
         }
         let header: P = parse::plain_header(&slot.frame, self.entry.mac)?;
+        self.admits(&header, known, view).then_some(header)
+    }
+
+    /// Whether a packet with this header follows that came by that port.
+    #[inline(always)]
+    fn admits(&self, header: &P, known: &mut Known<P::Bits>, view: &View) -> bool {
         let len = envelope::len_behind(self.front_len, usize::from(header.total_len()));
-        let follows = len <= self.like.way.mtu() && self.like.admits(&header, known, view);
-        follows.then_some(header)
+        len <= self.like.way.mtu() && self.like.admits(header, known, view)
+    }
+}
+
+impl Sealer<'_> {
+    /// Counts what was sealed, by an SA of the worker's own or not.
+    #[inline(always)]
+    fn count(&self, is_own: bool, packets: u64, bytes: u64, turn: &Turn<'_>) {
+        self.sa.count(packets, bytes, turn.now_ns, true);
+        if let Some(policy) = self.policy {
+            policy.count(turn.seat, packets, bytes, turn.now_ns);
+        }
+        if is_own {
+            turn.counters.count_own_sa(packets);
+        }
     }
 }

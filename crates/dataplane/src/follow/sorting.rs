@@ -2,8 +2,8 @@
 //!
 //! Where a gateway has one port both come by it, one by one, and among either what is for the host itself, fragments, packets at
 //! their last hop: each ends a lane, which would be no shorter a way than the stages for a few packets. So the rest of a batch
-//! is sorted before the lanes see it once more. Packets between the same two hosts stay in the order in which they came: those behind
-//! one for the stages take them as well. ESP for this host and what is only forwarded are never between the same.
+//! is sorted before the lanes see it once more. Packets between the same two hosts, and ESP of one SA, stay in the order in which they
+//! came: those behind one for the stages take them as well. ESP for this host and what is only forwarded are never between the same.
 
 use wire::{ipv4, ipv6};
 
@@ -28,7 +28,7 @@ fn esp_first(slots: &mut [Slot<'_>], view: &View) -> bool {
     let mut kinds = Kinds::of(view);
     let mut is_esp = |slot: &Slot<'_>| matches!(kinds.kind(slot), Kind::Esp);
     let begins = slots.first().is_some_and(&mut is_esp);
-    !gather(slots, |_, slot| is_esp(slot).then_some(())).is_empty() && !begins
+    !gather(slots, view, |_, slot| is_esp(slot).then_some(())).is_empty() && !begins
 }
 
 /// Packets in clear, ESP, others.
@@ -36,18 +36,15 @@ fn esp_first(slots: &mut [Slot<'_>], view: &View) -> bool {
 fn apart(slots: &mut [Slot<'_>], view: &View) -> bool {
     let slots_len = slots.len().min(BATCH_PACKETS);
     let slots = &mut slots[..slots_len];
-    let (mut kinds, mut seen) = (Kinds::of(view), Hosts::none());
+    let (mut kinds, mut seen) = (Kinds::of(view), Hosts::none(view));
     let (mut esp, mut others) = (Packets::new(), Packets::new());
     let (mut in_clear, mut is_moved) = (0, false);
     for at in 0..slots.len() {
-        let kind = match kinds.kind(&slots[at]) {
-            Kind::Other => {
-                seen.note(&slots[at].frame);
-                Kind::Other
-            }
-            _ if seen.has(&slots[at].frame) => Kind::Other,
-            kind => kind,
-        };
+        let mut kind = kinds.kind(&slots[at]);
+        if matches!(kind, Kind::Other) || seen.has(&slots[at].frame) {
+            seen.note(&slots[at].frame);
+            kind = Kind::Other;
+        }
         let packet = Packet::take(&mut slots[at]);
         match kind {
             Kind::InClear => {

@@ -14,19 +14,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use case::{BLOCKED_PORT, Case, Last, SIMPLE, case, case_in_clear, of_port};
+use case::{BLOCKED_PORT, Case, Last, SIMPLE, case, case_in_clear, host_of, of_port};
 use clear::Third;
 use dataplane::bundles::Whose;
 use dataplane::event::Event;
 use dataplane::nonce::NonceSpace;
-use dataplane::policy::{Action, Direction, Policy};
+use dataplane::policy::{Action, Direction, Policy, PolicyConfig};
 use dataplane::sa::{Sa, SaConfig};
+use dataplane::selector::Selector;
 use dataplane::verdict::Verdict;
 use families::Inside;
 use fixture::*;
 use flows::by_hosts;
 use proptest::prelude::*;
-use steps::{Arrivals, Odd, Step, step, udp};
+use steps::{Arrivals, Esp, Odd, Step, step, udp};
 
 /// A port that packets go to from behind the far end that a route leads to, as do each fourth one further on.
 const FROM_FAR_END: u16 = 5000;
@@ -580,4 +581,42 @@ fn most_packets_out_of_many_tunnels_need_no_stages() {
         let dropped = [Verdict::TtlExpired, Verdict::ClearOfProtected];
         assert_eq!(dropped.iter().map(|verdict| snapshot.of(*verdict)).sum::<u64>(), 3);
     }
+}
+
+/// Packets that policies tell apart may go by one SA: its numbers rise all the same, and each policy counts its own.
+#[test]
+fn packets_of_several_policies_share_the_numbers_of_an_sa() {
+    let mut side = Side::new(Site::West, &SIMPLE);
+    let policy = SIMPLE.tunnel.policy(Direction::Out, Site::East);
+    side.gateway.change(|view| {
+        view.spd.remove(&policy).unwrap();
+        for n in 1..=3 {
+            let selector = Selector::between(Site::West.inner(false), host_of(n)).unwrap();
+            let policy = PolicyConfig { index: 100 + n, selector, ..policy.clone() };
+            view.spd.insert(Arc::new(Policy::new(policy)));
+        }
+    });
+    for _ in 0..4 {
+        let there = |n: u8| (RED, udp(n % 3, 5000, 100).frame(RED));
+        let frames: Vec<_> = (0..60).map(there).collect();
+        side.forward(&frames);
+    }
+    assert_eq!(side.gateway.snapshot().followed, 180);
+    // That the numbers rise is looked at there.
+    let flows = by_hosts(&side.left[usize::from(BLACK)], &SIMPLE);
+    assert_eq!(flows.values().map(Vec::len).collect::<Vec<_>>(), [80; 3]);
+    let policies = side.gateway.view.spd.iter().filter(|policy| policy.config().index > 100);
+    let packets: Vec<_> = policies.map(|policy| policy.usage().packets).collect();
+    assert_eq!(packets, [80; 3]);
+}
+
+/// What comes of one SA stays in order, wherever it comes from and whatever of it needs the stages, as its window may be short.
+#[test]
+fn esp_of_a_peer_that_moves_stays_in_order() {
+    let clear = |count| vec![Step::Plain { v6: false, host: 0, port: 5000, len: 0 }; count];
+    let esp = |esp| Step::Esp(false, 0, esp);
+    let back = vec![esp(Esp::Short), Step::Back(false), esp(Esp::FarAhead)];
+    let moved = vec![esp(Esp::Moved)];
+    let steps = [clear(9), vec![Step::Turn], clear(2), back, clear(1), moved, clear(1)];
+    run(Site::West, SIMPLE, steps.concat()).unwrap();
 }

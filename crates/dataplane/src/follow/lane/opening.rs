@@ -22,12 +22,13 @@ use wire::{Overlay, esp, ethernet, ipv4, ipv6, udp};
 use xsk::Frame;
 
 use super::inquiry::is_quick;
-use crate::batch::{BATCH_PACKETS, Slot, Turn, is_same};
+use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::claim::Access;
 use crate::classify::is_local;
 use crate::decrypt::decrypt_or_refuse;
 use crate::ecn;
 use crate::envelope::PREFIX_LEN;
+use crate::follow::busy::Busy;
 use crate::follow::hours::Hours;
 use crate::follow::opening::{has_moved, is_plain, park, take_up};
 use crate::keys::{self, Supply};
@@ -49,6 +50,8 @@ pub(in crate::follow) const WORTH: usize = 2;
 /// That ESP may come here.
 pub(in crate::follow) struct Lane {
     pub(in crate::follow) hours: Hours,
+    /// Of packets that came, those that others may follow.
+    pub(in crate::follow) busy: Busy,
 }
 
 /// What a packet's SA is called, and was asked for by.
@@ -95,7 +98,7 @@ impl Lane {
         let forward = view.spd.side(Direction::Forward);
         let is_let_in = sa.hot().if_id != 0 || is_quick(&forward);
         let is_it = is_plain(sa) && is_let_in && (out.is_silent() || is_quick(&out));
-        is_it.then(|| Lane { hours: Hours::of(version) })
+        is_it.then(|| Lane { hours: Hours::of(version), busy: Busy::default() })
     }
 
     /// Opens those of the first packets that may come here: how many, and how many behind them are to be parked.
@@ -118,13 +121,8 @@ impl Lane {
         rest.iter_mut().for_each(|slot| slot.inbound = None);
         let opened = open(slots, view, turn);
         self.hours.note(if checked == 0 { named_len } else { checked }, opened);
-        // Two of one SA may be the first of many that follow: what they are is only to be seen now.
-        if let [.., before, last] = &mut slots[..opened]
-            && last.inbound.is_some_and(|sa| is_same(before.inbound, sa))
-            && let Some(flow) = parse::flow_again(&last.frame, ethernet::HEADER_LEN)
-        {
-            last.flow = flow;
-        }
+        // What they are is only to be seen now.
+        self.busy.look(&mut slots[..opened], |slot| slot.inbound);
         (opened, checked - opened)
     }
 }

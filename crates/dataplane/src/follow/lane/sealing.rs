@@ -18,10 +18,11 @@ use wire::{ethernet, ipv4, ipv6};
 
 use super::forwarding::send_off;
 use super::inquiry::is_quick;
-use crate::batch::{Slot, Turn, is_same};
+use crate::batch::{Slot, Turn};
 use crate::bundles::Sole;
 use crate::encrypt::TAIL_LEN_MAX;
 use crate::envelope;
+use crate::follow::busy::Busy;
 use crate::follow::hours::Hours;
 use crate::follow::seal;
 use crate::keys::{self, Supply};
@@ -48,6 +49,8 @@ pub(in crate::follow) const WORTH: usize = 8;
 pub(in crate::follow) struct Lane {
     pub(in crate::follow) hours: Hours,
     by: By,
+    /// Of packets that came, those that others may follow.
+    pub(in crate::follow) busy: Busy,
 }
 
 impl Lane {
@@ -63,7 +66,7 @@ impl Lane {
             false if is_quick(&out) => By::Policies,
             _ => return None,
         };
-        Some(Lane { hours: Hours::of(version), by })
+        Some(Lane { hours: Hours::of(version), by, busy: Busy::default() })
     }
 
     /// Seals those of the first packets that may come here, and forwards those among them that leave in clear; how many they
@@ -91,10 +94,10 @@ impl Lane {
             found.part(slots, &mut mixed, view);
             packets = set_all_sas(slots, &found, &mixed);
         }
-        let slots = &mut slots[..packets];
+        let (slots, busy) = (&mut slots[..packets], &mut self.busy);
         let packets = match found.is_mixed() {
-            false => seal_all::<false>(slots, &found, &mixed, view, turn),
-            true => seal_mixed(slots, &found, &mixed, view, turn),
+            false => seal_all::<false>(slots, (&found, &mixed), busy, view, turn),
+            true => seal_mixed(slots, (&found, &mixed), busy, view, turn),
         };
         self.hours.note(came, packets);
         packets
@@ -111,8 +114,8 @@ fn is_plain(sa: &Sa) -> bool {
 #[inline(never)]
 fn seal_mixed<'v>(
     slots: &mut [Slot<'v>],
-    found: &Found<'v>,
-    mixed: &Mixed<'v>,
+    (found, mixed): (&Found<'v>, &Mixed<'v>),
+    busy: &mut Busy,
     view: &'v View,
     turn: &mut Turn<'_>,
 ) -> usize {
@@ -120,15 +123,15 @@ fn seal_mixed<'v>(
     if !is_sealed && !found.has_policies(mixed) {
         return 0;
     }
-    seal_all::<true>(slots, found, mixed, view, turn)
+    seal_all::<true>(slots, (found, mixed), busy, view, turn)
 }
 
 /// Seals packets that have their SAs, up to the first that has to take the stages; how many.
 #[inline(always)]
 fn seal_all<'v, const MIXED: bool>(
     slots: &mut [Slot<'v>],
-    found: &Found<'v>,
-    mixed: &Mixed<'v>,
+    (found, mixed): (&Found<'v>, &Mixed<'v>),
+    busy: &mut Busy,
     view: &'v View,
     turn: &mut Turn<'_>,
 ) -> usize {
@@ -151,14 +154,8 @@ fn seal_all<'v, const MIXED: bool>(
         numbered += 1;
     }
     let (numbered, rest) = slots.split_at_mut(numbered);
-    // Two of one SA may be the first of many that follow: what they are is only to be seen now.
-    let mut sealed = numbered.iter_mut().filter(|slot| slot.outbound.is_some());
-    if let (Some(last), Some(before)) = (sealed.next_back(), sealed.next_back())
-        && last.outbound.is_some_and(|sa| is_same(before.outbound, sa))
-        && let Some(flow) = parse::flow_again(&last.frame, ethernet::HEADER_LEN)
-    {
-        last.flow = flow;
-    }
+    // What they are is only to be seen now.
+    busy.look(numbered, |slot| slot.outbound);
     encrypt::<MIXED>(numbered, mixed.codes(), view, turn);
     // What `choose` is to find out is not there yet.
     rest.iter_mut().for_each(|slot| slot.outbound = None);

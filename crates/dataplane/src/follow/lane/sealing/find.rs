@@ -85,16 +85,15 @@ impl<'v> Found<'v> {
     pub(super) fn part(&mut self, slots: &mut [Slot<'_>], mixed: &mut Mixed<'v>, view: &View) {
         let mut codes = std::mem::take(&mut mixed.codes).into_iter();
         let mut away = Away::none();
-        let leaving = gather(&mut slots[..self.groups.len()], |at, _| {
-            let group = self.groups[at];
-            match self.exit::<true>(group, mixed)?.sole {
-                Some(sole) => sole.sa().map(|_| (group, None)),
-                None => {
-                    let code = codes.next().filter(|code| away.is(*code, view))?;
-                    Some((group, Some(code)))
-                }
+        let leaves = self.groups.iter().map(|group| match self.exit::<true>(*group, mixed)?.sole {
+            Some(sole) => sole.sa().map(|_| (*group, None)),
+            None => {
+                let code = codes.next().filter(|code| away.is(*code, view))?;
+                Some((*group, Some(code)))
             }
         });
+        let leaves: ArrayVec<_, BATCH_PACKETS> = leaves.collect();
+        let leaving = gather(&mut slots[..leaves.len()], view, |at, _| leaves[at]);
         self.groups = leaving.iter().map(|(group, _)| *group).collect();
         mixed.codes = leaving.iter().filter_map(|(_, code)| *code).collect();
         mixed.away = mixed.codes.len();

@@ -1,0 +1,181 @@
+//! What is inside of packets that are opened, and by whose word it comes in.
+
+use crate::batch::{Slot, Turn};
+use crate::content;
+use crate::fib::Route;
+use crate::follow::like::{Known, Like};
+use crate::inspect::{Back, Standing, do_routes_decide_alone, is_welcome};
+use crate::open::refusal;
+use crate::plain::PlainHeader;
+use crate::policy::{Direction, Fields, Kind, Policy};
+use crate::replay::run::Run;
+use crate::route::way_of;
+use crate::sa::Sa;
+use crate::spd::Lookup;
+use crate::verdict::Verdict;
+use crate::view::View;
+use crate::vrfs::MAIN;
+
+/// What was inside, of one family.
+pub(super) struct Inner<P: PlainHeader> {
+    like: Like<P>,
+    by: By,
+}
+
+/// By whose word they come in.
+#[derive(Clone, Copy)]
+enum By {
+    /// That of a policy, which has this number.
+    Policy(u32),
+    /// Everything is welcome that comes through the SA.
+    Standing,
+    /// The route to where they come from leads into the SA's tunnel.
+    Route,
+}
+
+/// Who counts what comes in, if a policy does.
+pub(super) type Counting<'v> = Option<&'v Policy>;
+
+/// Packets that were let in, their bytes as the SA counts them, and as the policy does.
+#[derive(Default)]
+pub(super) struct Tally {
+    packets: u64,
+    contents: u64,
+    bytes: u64,
+}
+
+impl<P: PlainHeader> Inner<P> {
+    /// What packets have in common with two that came through an SA; `None` if none may follow them.
+    pub(super) fn of(
+        pair: [&Slot<'_>; 2],
+        sa: &Sa,
+        view: &View,
+        turn: &mut Turn<'_>,
+    ) -> Option<Inner<P>> {
+        let [_, slot] = pair;
+        let (out, forward) = (view.spd.side(Direction::Out), view.spd.side(Direction::Forward));
+        let (code, block) = view.fib.block_in(MAIN, slot.flow.dst);
+        let Some(Route::Via(hop)) = view.fib.route_of(code) else { return None };
+        // Without a router between, each destination has a link address of its own.
+        let bits = if hop.gateway.is_some() { block } else { u32::MAX };
+        let mut mask = P::seen(&out).with(P::seen(&forward)).with(&Fields::of_destination(bits));
+        let by = match sa.hot().if_id {
+            0 => match view.spd.lookup_numbered(Direction::Forward, &slot.flow) {
+                (Lookup::Policy(_), number) => By::Policy(number?),
+                _ => return None,
+            },
+            _ if do_routes_decide_alone(view) => {
+                let (code, block) = view.fib.block_in(MAIN, slot.flow.src);
+                if !Back::by(&[code], view).leads_into(0, sa, view) {
+                    return None;
+                }
+                mask = mask.with(&Fields::of_source(block));
+                By::Route
+            }
+            _ => By::Standing,
+        };
+        let like = Like::of(pair, mask, way_of(slot, view, turn)?)?;
+        let inner = Inner { like, by };
+        inner.counting(sa, view, turn).is_some().then_some(inner)
+    }
+
+    /// Who counts what comes in, if what comes through the SA is still welcome in this turn.
+    #[inline]
+    pub(super) fn counting<'v>(
+        &self,
+        sa: &Sa,
+        view: &'v View,
+        turn: &Turn<'_>,
+    ) -> Option<Counting<'v>> {
+        match self.by {
+            By::Policy(number) => match view.spd.numbered(number, Direction::Forward) {
+                Lookup::Policy(policy) => {
+                    let lets_in = policy.kind() == Kind::Protect && is_welcome(policy, sa);
+                    lets_in.then_some(Some(policy))
+                }
+                _ => None,
+            },
+            By::Standing => Standing::of(view, turn).lets_in(sa, P::FAMILY).then_some(None),
+            // Of this version of the view that was found out.
+            By::Route => Some(None),
+        }
+    }
+
+    /// Looks at what was inside of packets and lets those go on that follow, unless they are replays, up to the first that is another,
+    /// of which nothing is changed; how many there were before it.
+    #[inline(never)]
+    pub(super) fn let_in(
+        &self,
+        slots: &mut [Slot<'_>],
+        sa: &Sa,
+        counting: Counting<'_>,
+        view: &View,
+        turn: &Turn<'_>,
+    ) -> usize {
+        let (mut looked, mut known, mut tally) = (0, Known::of_none(), Tally::default());
+        let mut numbers = Run::new(sa.replay());
+        for slot in slots {
+            let is_let_in = slot.verdict.is_some()
+                || self.let_one_in(slot, sa, &mut numbers, &mut known, &mut tally, view);
+            if !is_let_in {
+                break;
+            }
+            looked += 1;
+        }
+        drop(numbers);
+        tally.count(sa, counting, turn);
+        looked
+    }
+
+    /// The same of one packet; whether it follows.
+    #[inline(always)]
+    pub(super) fn let_one_in(
+        &self,
+        slot: &mut Slot<'_>,
+        sa: &Sa,
+        numbers: &mut Run<'_>,
+        known: &mut Known<P::Bits>,
+        tally: &mut Tally,
+        view: &View,
+    ) -> bool {
+        let content = content::plain_behind(usize::from(slot.esp_at), slot);
+        let Some(content) = content else { return false };
+        if !self.like.admits(&content.header, known, view) {
+            return false;
+        }
+        match numbers.commit(slot.sequence) {
+            Ok(()) => {
+                tally.packets += 1;
+                tally.contents += u64::from(content.len);
+                tally.bytes += u64::from(content.header.total_len());
+                let sent_off = self.send_off(slot, &content);
+                slot.decide(sent_off.err().unwrap_or(Verdict::Opened));
+            }
+            Err(refused) => slot.refuse(Some(sa), refusal(refused)),
+        }
+        true
+    }
+
+    /// Takes a packet's content out, and a hop from it, and sends it off.
+    #[inline(always)]
+    fn send_off(&self, slot: &mut Slot<'_>, content: &content::Plain<P>) -> Result<(), Verdict> {
+        let len = usize::from(content.header.total_len());
+        slot.frame.narrow(content.at, len).ok_or(Verdict::InnerMalformed)?;
+        content.header.take_hop_of(slot.frame.bytes_mut()).ok_or(Verdict::TtlExpired)?;
+        self.like.way.send_off(slot)
+    }
+}
+
+impl Tally {
+    /// Counts them.
+    #[inline(always)]
+    pub(super) fn count(self, sa: &Sa, counting: Counting<'_>, turn: &Turn<'_>) {
+        if self.packets == 0 {
+            return;
+        }
+        sa.count(self.packets, self.contents, turn.now_ns, true);
+        if let Some(policy) = counting {
+            policy.count(turn.seat, self.packets, self.bytes, turn.now_ns);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The packets of one SA that are opened just as those before them were.
+
+use std::net::IpAddr;
+
+use wire::esp::ESP_HEADER_LEN;
+use wire::{ipv4, ipv6};
+
+use super::inside::{Counting, Inner};
+use super::{has_moved, is_plain, park, take_up};
+use crate::batch::{Slot, Turn, is_same};
+use crate::cpu::LINE;
+use crate::decrypt::{decrypt_data, pass_or_refuse};
+use crate::ecn;
+use crate::follow::accepts_all;
+use crate::follow::like::Entry;
+use crate::parse::{self, PlainEsp};
+use crate::policy::Direction;
+use crate::prefix::Family;
+use crate::sa::Sa;
+use crate::verdict::Verdict;
+use crate::view::View;
+
+/// What became of those of one SA.
+pub(super) struct Trail {
+    entry: Entry,
+    /// What their SA is called, and whether they come in UDP.
+    spi: u32,
+    pub(super) destination: IpAddr,
+    pub(super) in_udp: bool,
+    /// What those of a family have in common with them that are to follow, once they are opened.
+    pub(super) v4: Option<Inner<ipv4::Plain>>,
+    pub(super) v6: Option<Inner<ipv6::Plain>>,
+}
+
+/// Who opens the packets of a trail in this turn.
+pub(super) struct Opener<'t, 'v> {
+    pub(super) sa: &'v Sa,
+    pub(super) v4: Option<(&'t Inner<ipv4::Plain>, Counting<'v>)>,
+    pub(super) v6: Option<(&'t Inner<ipv6::Plain>, Counting<'v>)>,
+}
+
+/// Packets from the one whose first two lines are fetched into the cache of level 1 to the one that is decrypted: where packets are long
+/// none has stayed there, and what the cipher begins with is in their headers.
+const AHEAD: usize = 2;
+
+impl Trail {
+    /// The trail of packets like two that came through an SA; `None` if none may follow them.
+    pub(super) fn of(
+        sa: &Sa,
+        pair: [&Slot<'_>; 2],
+        view: &View,
+        turn: &mut Turn<'_>,
+    ) -> Option<Trail> {
+        let [_, slot] = pair;
+        let out = view.spd.side(Direction::Out);
+        let is_simple = slot.verdict == Some(Verdict::Opened) && is_plain(sa);
+        if !is_simple || !accepts_all(&out, &slot.flow) {
+            return None;
+        }
+        let (v4, v6) = match Family::of(slot.flow.src) {
+            Family::V4 => (Some(Inner::of(pair, sa, view, turn)?), None),
+            Family::V6 => (None, Some(Inner::of(pair, sa, view, turn)?)),
+        };
+        let (spi, destination) = (sa.hot().spi, sa.destination());
+        let in_udp = sa.hot().traits.is_encapsulated();
+        let trail = Trail { entry: Entry::of(slot, view), spi, destination, in_udp, v4, v6 };
+        is_same(trail.sa(view), sa).then_some(trail)
+    }
+
+    /// Whether it says which packets follow that have a family inside.
+    pub(super) fn knows(&self, family: Family) -> bool {
+        match family {
+            Family::V4 => self.v4.is_some(),
+            Family::V6 => self.v6.is_some(),
+        }
+    }
+
+    /// The SA of its packets.
+    fn sa<'v>(&self, view: &'v View) -> Option<&'v Sa> {
+        view.sad.get(self.spi, self.destination).filter(|sa| is_plain(sa)).map(|sa| &**sa)
+    }
+
+    /// Who opens in this turn, found by names: a trail refers to nothing in the view.
+    pub(super) fn opener<'v>(&self, view: &'v View, turn: &Turn<'_>) -> Option<Opener<'_, 'v>> {
+        let sa = self.sa(view)?;
+        let v4 = self.v4.as_ref().and_then(|inner| Some((inner, inner.counting(sa, view, turn)?)));
+        let v6 = self.v6.as_ref().and_then(|inner| Some((inner, inner.counting(sa, view, turn)?)));
+        let is_known = v4.is_some() || v6.is_some();
+        (is_known && sa.free_access(turn) == Some(true)).then_some(Opener { sa, v4, v6 })
+    }
+
+    /// Opens those of the first packets that follow: how many, and how many behind them are to be parked.
+    pub(super) fn follow<'v>(
+        &self,
+        opener: &Opener<'_, 'v>,
+        slots: &mut [Slot<'v>],
+        view: &'v View,
+        turn: &Turn<'_>,
+    ) -> (usize, usize) {
+        let Opener { sa, v4, v6 } = *opener;
+        let decrypted = self.decrypt(slots, sa, view);
+        let slots = &mut slots[..decrypted];
+        let mut looked = 0;
+        loop {
+            let before = looked;
+            if let Some((inner, counting)) = v4 {
+                looked += inner.let_in(&mut slots[looked..], sa, counting, view, turn);
+            }
+            if let Some((inner, counting)) = v6 {
+                looked += inner.let_in(&mut slots[looked..], sa, counting, view, turn);
+            }
+            if looked == before || looked == slots.len() {
+                break;
+            }
+        }
+        let others = &mut slots[looked..];
+        others.iter_mut().for_each(|slot| park(slot, sa));
+        (looked, others.len())
+    }
+
+    /// An ESP packet of the SA.
+    #[inline(always)]
+    fn names(&self, slot: &Slot<'_>, view: &View) -> Option<PlainEsp> {
+        if slot.ingress != self.entry.ingress {
+            return None;
+        }
+        let (frame, mac) = (&slot.frame, self.entry.mac);
+        let (is_ours, esp) = match self.destination {
+            IpAddr::V4(ours) => {
+                let (destination, esp) = match self.in_udp {
+                    false => parse::plain_esp(frame, mac)?,
+                    true => parse::plain_esp_in_udp(frame, mac, &view.encapsulation_ports)?,
+                };
+                (destination == ours, esp)
+            }
+            IpAddr::V6(ours) => {
+                let (destination, esp) = parse::plain_esp_v6(frame, mac)?;
+                (destination == ours, esp)
+            }
+        };
+        (is_ours && esp.spi == self.spi).then_some(esp)
+    }
+
+    /// Decrypts the first packets that are their SA's, up to one of which its window may not want to hear; how many.
+    #[inline(never)]
+    fn decrypt(&self, slots: &mut [Slot<'_>], sa: &Sa, view: &View) -> usize {
+        decrypt_each(slots, view, |_| (self, sa))
+    }
+}
+
+/// Decrypts packets of the trails and SAs that `of` names, up to one that is another's, or of which a window may not want to hear; how
+/// many.
+#[inline(always)]
+pub(super) fn decrypt_each<'t>(
+    slots: &mut [Slot<'_>],
+    view: &View,
+    of: impl Fn(usize) -> (&'t Trail, &'t Sa),
+) -> usize {
+    let mut packets = 0;
+    for at in 0..slots.len() {
+        if let Some(later) = slots.get(at + AHEAD) {
+            later.frame.fetch(0);
+            later.frame.fetch(LINE);
+        }
+        let (slot, (trail, sa)) = (&mut slots[at], of(at));
+        let Some(esp) = trail.names(slot, view) else { break };
+        if !ecn::leaves_alone(esp.tos, &sa.hot().traits.flags())
+            || trail.in_udp && has_moved(slot, sa)
+        {
+            break;
+        }
+        let Ok(sequence) = sa.replay().check(esp.sequence) else { break };
+        if take_up(slot, esp.at, esp.len(), sequence).is_none() {
+            break;
+        }
+        let decrypted = match slot.frame.bytes_mut().get_mut(esp.at + ESP_HEADER_LEN..) {
+            Some(payload) => decrypt_data(sa.hot(), esp.spi, sequence, payload, esp.ciphertext_len),
+            None => None,
+        };
+        pass_or_refuse(slot, sa, decrypted);
+        packets += 1;
+    }
+    packets
+}
