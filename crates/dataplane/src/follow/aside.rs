@@ -8,7 +8,6 @@ use xsk::Frame;
 use super::several::MIXER;
 use crate::batch::{BATCH_PACKETS, Slot};
 use crate::encapsulation::PortSet;
-use crate::view::View;
 
 /// All that there is to know of a packet that no stage knows yet, and may be read by a lane: the port by which it came, and the
 /// bytes that its SA is to count.
@@ -36,14 +35,15 @@ impl Packet {
 }
 
 /// Puts packets first of which `find` finds something, but for those that come behind another between the same hosts; what it found
-/// of each that is first. It is asked of none that stays behind. They, and the others, stay in their order.
+/// of each that is first. It is asked of none that stays behind. They, and the others, stay in their order. ESP of one SA does, too, where
+/// there are `ports` in whose datagrams it may come.
 #[inline(always)]
 pub(super) fn gather<T>(
     slots: &mut [Slot<'_>],
-    view: &View,
+    ports: Option<&PortSet>,
     mut find: impl FnMut(usize, &mut Slot<'_>) -> Option<T>,
 ) -> ArrayVec<T, BATCH_PACKETS> {
-    let (mut hosts, mut others) = (Hosts::none(view), Packets::new());
+    let (mut hosts, mut others) = (Hosts::none(ports), Packets::new());
     let mut gathered = ArrayVec::new();
     for at in 0..slots.len().min(BATCH_PACKETS) {
         let slot = &mut slots[at];
@@ -70,7 +70,8 @@ pub(super) struct Hosts<'v> {
     /// Whether note was taken of any packet, and of any that is ESP.
     any: bool,
     any_esp: bool,
-    ports: &'v PortSet,
+    /// In whose datagrams ESP comes; `None` where no ESP is set aside or put first.
+    ports: Option<&'v PortSet>,
 }
 
 /// A bit for each of some, or for several of them.
@@ -80,19 +81,24 @@ struct Bits([u64; WORDS]);
 const WORDS: usize = 8;
 
 impl Hosts<'_> {
-    pub(super) fn none(view: &View) -> Hosts<'_> {
+    pub(super) fn none(ports: Option<&PortSet>) -> Hosts<'_> {
         let [pairs, sas] = [Bits([0; WORDS]), Bits([0; WORDS])];
-        Hosts { pairs, sas, any: false, any_esp: false, ports: &view.encapsulation_ports }
+        Hosts { pairs, sas, any: false, any_esp: false, ports }
     }
 
     /// Takes note of a packet.
     pub(super) fn note(&mut self, frame: &Frame) {
         self.pairs.set(pair(frame));
         self.any = true;
-        if let Some(sa) = sa(frame, self.ports) {
+        if let Some(sa) = self.sa(frame) {
             self.sas.set(sa);
             self.any_esp = true;
         }
+    }
+
+    #[inline(always)]
+    fn sa(&self, frame: &Frame) -> Option<u64> {
+        sa(frame, self.ports?)
     }
 
     /// Whether one of which note was taken may be between the same hosts as a packet, or of the same SA.
@@ -100,7 +106,7 @@ impl Hosts<'_> {
     pub(super) fn has(&self, frame: &Frame) -> bool {
         self.any
             && (self.pairs.has(pair(frame))
-                || self.any_esp && sa(frame, self.ports).is_some_and(|sa| self.sas.has(sa)))
+                || self.any_esp && self.sa(frame).is_some_and(|sa| self.sas.has(sa)))
     }
 }
 

@@ -9,7 +9,6 @@ use crate::inspect::may_be_martians;
 use crate::parse;
 use crate::plain::PlainHeader;
 use crate::policy::{Address, Fields};
-use crate::prefix::Family;
 use crate::route::Way;
 use crate::view::View;
 
@@ -80,25 +79,21 @@ fn key(ends: &impl AsRef<[u64]>, ingress: u16) -> u64 {
 }
 
 impl<P: PlainHeader> Like<P> {
-    /// What two packets have in common, the last of them of the family; `None` if they have not, or are of a kind that none follows.
-    pub(super) fn of(
-        [before, last]: [&Slot<'_>; 2],
-        mask: Fields<P::Bits>,
-        way: Way,
-    ) -> Option<Like<P>> {
-        let mask = Mask::of(mask);
-        let under_mask = |slot: &Slot<'_>| Fields::of(&slot.flow, 0).under(&mask.fields);
-        let flow = under_mask(last);
-        // The SA that one goes by, those of the other family may go by, too.
-        let is_other = Family::of(before.flow.src) != P::FAMILY;
-        let is_it =
-            last.flow.fragment == Fragment::Whole && (is_other || under_mask(before) == flow);
-        if !is_it {
+    /// What a packet of the family has in common with others; `None` if it is of a kind that none follows.
+    pub(super) fn of(slot: &Slot<'_>, mask: Fields<P::Bits>, way: Way) -> Option<Like<P>> {
+        if slot.flow.fragment != Fragment::Whole {
             return None;
         }
+        let mask = Mask::of(mask);
+        let flow = Fields::of(&slot.flow, 0).under(&mask.fields);
         let ends = P::ends_of(&flow);
-        let knows_beginnings = mask.fields.has_beginnings() && !may_be_martians(&last.flow);
+        let knows_beginnings = mask.fields.has_beginnings() && !may_be_martians(&slot.flow);
         Some(Like { mask, flow, ends, knows_beginnings, way })
+    }
+
+    /// Whether a packet of the family has that in common, too.
+    pub(super) fn is_of(&self, slot: &Slot<'_>) -> bool {
+        Fields::of(&slot.flow, 0).under(&self.mask.fields) == self.flow
     }
 
     pub(super) fn mask(&self) -> &Mask<P> {

@@ -146,7 +146,7 @@ impl Trails {
         let several = &*several;
         let mut shares = Shares::none();
         let mut mac = LastMac::new();
-        let gathered = gather(slots, view, |_, slot| {
+        let gathered = gather(slots, Some(&view.encapsulation_ports), |_, slot| {
             let number = find(several, slot, mac.bits(slot, view), view)?;
             let share = shares.of(number, |_| {
                 let trail = several.get(number).filter(|_| pauses[number].is_over())?;

@@ -133,7 +133,7 @@ impl<P: PlainHeader> Trails<P> {
         }
         let mut shares = Shares::none();
         let mut mac = LastMac::new();
-        let numbers = gather(slots, view, |_, slot| {
+        let numbers = gather(slots, None, |_, slot| {
             let (number, header) = self.number(slot, mac.bits(slot, view))?;
             let trail = self.several.get(number)?;
             let share = shares.of(number, |others| Share::of(trail, others, view, turn));
@@ -251,7 +251,7 @@ impl<P: PlainHeader> Trail<P> {
             return None;
         }
         let (entry, like) =
-            (Entry::of(last, view), Like::of([before, last], mask, way_of(last, view, turn)?)?);
+            (Entry::of(last, view), Like::of(last, mask, way_of(last, view, turn)?)?);
         let trail = Trail { entry, like, policy, slot, is_own, front_len };
         trail.sealer(view, turn).is_some_and(|sealer| is_same(Some(sealer.sa), sa)).then_some(trail)
     }

@@ -28,7 +28,8 @@ fn esp_first(slots: &mut [Slot<'_>], view: &View) -> bool {
     let mut kinds = Kinds::of(view);
     let mut is_esp = |slot: &Slot<'_>| matches!(kinds.kind(slot), Kind::Esp);
     let begins = slots.first().is_some_and(&mut is_esp);
-    !gather(slots, view, |_, slot| is_esp(slot).then_some(())).is_empty() && !begins
+    !gather(slots, Some(&view.encapsulation_ports), |_, slot| is_esp(slot).then_some(())).is_empty()
+        && !begins
 }
 
 /// Packets in clear, ESP, others.
@@ -36,7 +37,7 @@ fn esp_first(slots: &mut [Slot<'_>], view: &View) -> bool {
 fn apart(slots: &mut [Slot<'_>], view: &View) -> bool {
     let slots_len = slots.len().min(BATCH_PACKETS);
     let slots = &mut slots[..slots_len];
-    let (mut kinds, mut seen) = (Kinds::of(view), Hosts::none(view));
+    let (mut kinds, mut seen) = (Kinds::of(view), Hosts::none(Some(&view.encapsulation_ports)));
     let (mut esp, mut others) = (Packets::new(), Packets::new());
     let (mut in_clear, mut is_moved) = (0, false);
     for at in 0..slots.len() {

@@ -596,18 +596,44 @@ fn packets_of_several_policies_share_the_numbers_of_an_sa() {
             view.spd.insert(Arc::new(Policy::new(policy)));
         }
     });
-    for _ in 0..4 {
+    // The last packet of each is for another host than that of the one before.
+    for first in (0..64).map(|batch| batch % 3) {
         let there = |n: u8| (RED, udp(n % 3, 5000, 100).frame(RED));
-        let frames: Vec<_> = (0..60).map(there).collect();
+        let frames: Vec<_> = (first..60 + first).map(there).collect();
         side.forward(&frames);
     }
-    assert_eq!(side.gateway.snapshot().followed, 180);
+    assert_eq!(side.gateway.snapshot().followed, 63 * 60);
     // That the numbers rise is looked at there.
     let flows = by_hosts(&side.left[usize::from(BLACK)], &SIMPLE);
-    assert_eq!(flows.values().map(Vec::len).collect::<Vec<_>>(), [80; 3]);
+    assert_eq!(flows.values().map(Vec::len).collect::<Vec<_>>(), [64 * 20; 3]);
     let policies = side.gateway.view.spd.iter().filter(|policy| policy.config().index > 100);
     let packets: Vec<_> = policies.map(|policy| policy.usage().packets).collect();
-    assert_eq!(packets, [80; 3]);
+    assert_eq!(packets, [64 * 20; 3]);
+}
+
+/// An SA that has few numbers left gives them all, and to nobody else's loss.
+#[test]
+fn the_last_numbers_of_an_sa_among_others_are_used() {
+    let case = Case { own: Some(Last::Exhausted), ..SIMPLE };
+    let mut side = Side::new(Site::West, &case);
+    for _ in 0..6 {
+        let frames: Vec<_> = (0..60).map(|n| (RED, udp(n % 3, 5000, 100).frame(RED))).collect();
+        side.forward(&frames);
+    }
+    let snapshot = side.gateway.snapshot();
+    let counts = [Verdict::Sealed, Verdict::SequenceExhausted].map(|verdict| snapshot.of(verdict));
+    assert_eq!(counts, [6 * 40 + 60, 60]);
+}
+
+/// Behind a packet that stays behind, those between the same hosts do, though it be an SA for which it stays.
+#[test]
+fn who_stays_behind_for_an_sa_keeps_its_hosts_behind() {
+    let case = Case { clear: Some(Third::Behind), forward: false, ..SIMPLE };
+    let clear = |host, len| Step::Plain { v6: false, host, port: 5000, len };
+    let odd = |odd| Step::Odd(false, odd);
+    let mixed = [odd(Odd::MartianEsp), odd(Odd::TransitEsp), clear(1, 4)];
+    let steps = [&[clear(0, 0), clear(0, 0), Step::Turn][..], &mixed];
+    run(Site::West, case, steps.concat()).unwrap();
 }
 
 /// What comes of one SA stays in order, wherever it comes from and whatever of it needs the stages, as its window may be short.

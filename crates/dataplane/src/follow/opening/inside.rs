@@ -8,6 +8,7 @@ use crate::inspect::{Back, Standing, do_routes_decide_alone, is_welcome};
 use crate::open::refusal;
 use crate::plain::PlainHeader;
 use crate::policy::{Direction, Fields, Kind, Policy};
+use crate::prefix::Family;
 use crate::replay::run::Run;
 use crate::route::way_of;
 use crate::sa::Sa;
@@ -52,7 +53,7 @@ impl<P: PlainHeader> Inner<P> {
         view: &View,
         turn: &mut Turn<'_>,
     ) -> Option<Inner<P>> {
-        let [_, slot] = pair;
+        let [before, slot] = pair;
         let (out, forward) = (view.spd.side(Direction::Out), view.spd.side(Direction::Forward));
         let (code, block) = view.fib.block_in(MAIN, slot.flow.dst);
         let Some(Route::Via(hop)) = view.fib.route_of(code) else { return None };
@@ -74,7 +75,11 @@ impl<P: PlainHeader> Inner<P> {
             }
             _ => By::Standing,
         };
-        let like = Like::of(pair, mask, way_of(slot, view, turn)?)?;
+        let like = Like::<P>::of(slot, mask, way_of(slot, view, turn)?)?;
+        // What else comes through the SA would be decrypted to be parked. Of the other family it may be.
+        if Family::of(before.flow.src) == P::FAMILY && !like.is_of(before) {
+            return None;
+        }
         let inner = Inner { like, by };
         inner.counting(sa, view, turn).is_some().then_some(inner)
     }

@@ -93,7 +93,7 @@ impl<'v> Found<'v> {
             }
         });
         let leaves: ArrayVec<_, BATCH_PACKETS> = leaves.collect();
-        let leaving = gather(&mut slots[..leaves.len()], view, |at, _| leaves[at]);
+        let leaving = gather(&mut slots[..leaves.len()], None, |at, _| leaves[at]);
         self.groups = leaving.iter().map(|(group, _)| *group).collect();
         mixed.codes = leaving.iter().filter_map(|(_, code)| *code).collect();
         mixed.away = mixed.codes.len();
