@@ -23,7 +23,7 @@ use super::aside::gather;
 use super::hours::{Growing, Trial};
 use super::like::Known;
 use super::several::{Several, Shares, TRAILS, worth};
-use crate::batch::{Slot, Turn};
+use crate::batch::{Slot, Turn, is_same};
 use crate::content;
 use crate::parse::{self, LastMac};
 use crate::plain::PlainHeader;
@@ -148,9 +148,9 @@ impl Trails {
         let mut mac = LastMac::new();
         let gathered = gather(slots, Some(&view.encapsulation_ports), |_, slot| {
             let number = find(several, slot, mac.bits(slot, view), view)?;
-            let share = shares.of(number, |_| {
+            let share = shares.of(number, |others| {
                 let trail = several.get(number).filter(|_| pauses[number].is_over())?;
-                Some(Share::of(trail, trail.opener(view, turn)?))
+                Share::of(trail, others, view, turn)
             });
             share.map(|(share, _)| share)
         });
@@ -209,11 +209,22 @@ fn key(spi: u32, ingress: u16) -> u64 {
 }
 
 impl<'t, 'v> Share<'t, 'v> {
-    fn of(trail: &'t Trail, opener: Opener<'t, 'v>) -> Share<'t, 'v> {
+    /// That of a trail beside others, if it can open in this turn. Of several trails of one SA, whose packets come by several ports, only
+    /// the first has one: beside a run of numbers nobody may write to the window.
+    fn of(
+        trail: &'t Trail,
+        others: &[Share<'_, '_>],
+        view: &'v View,
+        turn: &Turn<'_>,
+    ) -> Option<Share<'t, 'v>> {
+        let opener = trail.opener(view, turn)?;
+        if others.iter().any(|other| is_same(Some(other.opener.sa), opener.sa)) {
+            return None;
+        }
         let numbers = Run::new(opener.sa.replay());
         let (known, known_v6) = (Known::of_none(), Known::of_none());
         let (tally, tally_v6) = (Tally::default(), Tally::default());
-        Share { trail, opener, numbers, known, tally, known_v6, tally_v6 }
+        Some(Share { trail, opener, numbers, known, tally, known_v6, tally_v6 })
     }
 
     /// Looks at what was inside of a packet and lets it go on if it follows, unless it is a replay; whether it does.

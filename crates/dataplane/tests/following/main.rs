@@ -611,6 +611,32 @@ fn packets_of_several_policies_share_the_numbers_of_an_sa() {
     assert_eq!(packets, [64 * 20; 3]);
 }
 
+/// What comes of one SA by two ports is opened once, though each port's packets follow each other.
+#[test]
+fn esp_that_comes_by_two_ports_is_opened_once() {
+    let mut side = Side::new(Site::East, &SIMPLE);
+    let mut arrivals = Arrivals::new(Site::East, SIMPLE);
+    let by = |port: u16, frame: &[u8]| (port, [&port_mac(port).0, &frame[6..]].concat());
+    let step = Step::Plain { v6: false, host: 0, port: FROM_FAR_END, len: 100 };
+    let mut fresh = || -> Vec<_> { (0..30).map(|_| arrivals.frame(step).1).collect() };
+    for batch in 0..64 {
+        // The last of each batch has come by another port than that of the one before.
+        let ports = if batch % 2 == 0 { [RED, BLACK] } else { [BLACK, RED] };
+        let frames = ports.iter().flat_map(|port| fresh().into_iter().map(|one| by(*port, &one)));
+        side.forward(&frames.collect::<Vec<_>>());
+    }
+    let before = side.gateway.snapshot();
+    assert_eq!(before.of(Verdict::Opened), 64 * 60);
+    // Something else is the first, so that none follows before all are looked at.
+    let odd = Packet { ttl: 1, ..udp(1, 5000, 40) }.frame(RED);
+    let frames = fresh();
+    let twice = [RED, BLACK].iter().flat_map(|port| frames.iter().map(|one| by(*port, one)));
+    side.forward(&[(RED, odd)].into_iter().chain(twice).collect::<Vec<_>>());
+    let after = side.gateway.snapshot();
+    assert_eq!(after.of(Verdict::Opened) - before.of(Verdict::Opened), 30);
+    assert_eq!(after.of(Verdict::Replayed), 30);
+}
+
 /// An SA that has few numbers left gives them all, and to nobody else's loss.
 #[test]
 fn the_last_numbers_of_an_sa_among_others_are_used() {
