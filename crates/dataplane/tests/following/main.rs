@@ -637,6 +637,27 @@ fn esp_that_comes_by_two_ports_is_opened_once() {
     assert_eq!(after.of(Verdict::Replayed), 30);
 }
 
+/// Who sends what was sent before keeps nobody from the short ways: of one tunnel, of several, and of all in a lane.
+#[test]
+fn replays_need_no_stages() {
+    let many = Case { own: Some(Last::Nothing), ..SIMPLE };
+    for (case, hosts) in [(SIMPLE, 1), (many, 3)] {
+        let mut side = Side::new(Site::East, &case);
+        let mut arrivals = Arrivals::new(Site::East, case);
+        let step = |n: u8| Step::Plain { v6: false, host: n % hosts, port: FROM_FAR_END, len: 100 };
+        let mut before: Vec<(u16, Vec<u8>)> = Vec::new();
+        for batch in 0u64..40 {
+            let fresh: Vec<_> = (0..30).map(|n| arrivals.frame(step(n))).collect();
+            side.forward(&before.iter().chain(&fresh).cloned().collect::<Vec<_>>());
+            let snapshot = side.gateway.snapshot();
+            assert_eq!(snapshot.of(Verdict::Opened), 30 * (batch + 1));
+            assert_eq!(snapshot.of(Verdict::Replayed), 30 * batch);
+            assert_eq!(snapshot.followed, 60 * batch, "{case:?}");
+            before = fresh;
+        }
+    }
+}
+
 /// An SA that has few numbers left gives them all, and to nobody else's loss.
 #[test]
 fn the_last_numbers_of_an_sa_among_others_are_used() {

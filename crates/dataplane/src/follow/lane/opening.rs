@@ -196,8 +196,8 @@ fn find_v6<'v>(hash: u64, slot: &Slot<'_>, view: &'v View) -> Option<&'v Arc<Sa>
     view.sad.get_hashed(hash, &Key::new(esp.spi(), outer.destination().into()))
 }
 
-/// Finds the SAs of packets, up to the first that has to take the stages, and asks their windows: how many packets may be
-/// decrypted.
+/// Finds the SAs of packets, up to the first that has to take the stages, and asks their windows, which refuse some: how many packets
+/// there are.
 #[inline(always)]
 fn check_all<'v>(
     slots: &mut [Slot<'v>],
@@ -232,18 +232,39 @@ fn check_all<'v>(
     let slots = &mut slots[..plain];
     keys::ask_first(slots, need);
     let mut checked = 0;
-    for (slot, named) in slots.iter_mut().zip(named) {
-        let Some(sa) = slot.inbound.filter(|sa| sa.free_access(turn).is_some()) else { break };
-        if named.is_in_udp() && has_moved(slot, sa) {
-            break;
+    loop {
+        for (slot, named) in slots.iter_mut().zip(named).skip(checked) {
+            let Some(sa) = slot.inbound.filter(|sa| sa.free_access(turn).is_some()) else { break };
+            if named.is_in_udp() && has_moved(slot, sa) {
+                break;
+            }
+            let Ok(sequence) = sa.replay().check(named.received) else { break };
+            if take_up(slot, named.esp_at.into(), named.len.into(), sequence).is_none() {
+                break;
+            }
+            checked += 1;
         }
-        let Ok(sequence) = sa.replay().check(named.received) else { break };
-        if take_up(slot, named.esp_at.into(), named.len.into(), sequence).is_none() {
+        let Some((slot, named)) = slots.get_mut(checked).zip(named.get(checked)) else { break };
+        if !refuses(slot, named, turn) {
             break;
         }
         checked += 1;
     }
     checked
+}
+
+/// Refuses a packet if its SA's window does, which then has nothing more to do with the packet; whether it did.
+#[cold]
+#[inline(never)]
+fn refuses(slot: &mut Slot<'_>, named: &Named<'_>, turn: &Turn<'_>) -> bool {
+    let Some(sa) = slot.inbound.filter(|sa| sa.free_access(turn).is_some()) else { return false };
+    if named.is_in_udp() && has_moved(slot, sa) {
+        return false;
+    }
+    let Err(refused) = sa.replay().check(named.received) else { return false };
+    slot.refuse(Some(sa), refusal(refused));
+    slot.inbound = None;
+    true
 }
 
 /// What it takes to decrypt a packet.

@@ -13,6 +13,7 @@ use crate::decrypt::{decrypt_data, pass_or_refuse};
 use crate::ecn;
 use crate::follow::accepts_all;
 use crate::follow::like::Entry;
+use crate::open::refusal;
 use crate::parse::{self, PlainEsp};
 use crate::policy::Direction;
 use crate::prefix::Family;
@@ -141,17 +142,56 @@ impl Trail {
         (is_ours && esp.spi == self.spi).then_some(esp)
     }
 
-    /// Decrypts the first packets that are their SA's, up to one of which its window may not want to hear; how many.
+    /// The same of which nothing is carried inwards, from where the SA has its peer.
+    #[inline(always)]
+    fn plain(&self, slot: &Slot<'_>, sa: &Sa, view: &View) -> Option<PlainEsp> {
+        let esp = self.names(slot, view)?;
+        let is_plain = ecn::leaves_alone(esp.tos, &sa.hot().traits.flags())
+            && !(self.in_udp && has_moved(slot, sa));
+        is_plain.then_some(esp)
+    }
+
+    /// Refuses such a packet if its SA's window does; whether it did.
+    #[cold]
+    #[inline(never)]
+    fn refuses(&self, slot: &mut Slot<'_>, sa: &Sa, view: &View) -> bool {
+        let checked = self.plain(slot, sa, view).map(|esp| sa.replay().check(esp.sequence));
+        if let Some(Err(refused)) = checked {
+            slot.refuse(Some(sa), refusal(refused));
+        }
+        matches!(checked, Some(Err(_)))
+    }
+
+    /// Decrypts the first packets that are their SA's; how many.
     #[inline(never)]
     fn decrypt(&self, slots: &mut [Slot<'_>], sa: &Sa, view: &View) -> usize {
         decrypt_each(slots, view, |_| (self, sa))
     }
 }
 
-/// Decrypts packets of the trails and SAs that `of` names, up to one that is another's, or of which a window may not want to hear; how
-/// many.
+/// Decrypts packets of the trails and SAs that `of` names, but for those of which a window does not want to hear, up to one that is
+/// another's; how many.
 #[inline(always)]
 pub(super) fn decrypt_each<'t>(
+    slots: &mut [Slot<'_>],
+    view: &View,
+    of: impl Fn(usize) -> (&'t Trail, &'t Sa),
+) -> usize {
+    let mut looked = 0;
+    loop {
+        looked += decrypt_welcome(&mut slots[looked..], view, |at| of(looked + at));
+        let Some(slot) = slots.get_mut(looked) else { return looked };
+        let (trail, sa) = of(looked);
+        if !trail.refuses(slot, sa, view) {
+            return looked;
+        }
+        looked += 1;
+    }
+}
+
+/// The same up to one of which a window does not want to hear: a loop that goes on behind such would keep less in registers.
+#[inline(always)]
+fn decrypt_welcome<'t>(
     slots: &mut [Slot<'_>],
     view: &View,
     of: impl Fn(usize) -> (&'t Trail, &'t Sa),
@@ -163,12 +203,7 @@ pub(super) fn decrypt_each<'t>(
             later.frame.fetch(LINE);
         }
         let (slot, (trail, sa)) = (&mut slots[at], of(at));
-        let Some(esp) = trail.names(slot, view) else { break };
-        if !ecn::leaves_alone(esp.tos, &sa.hot().traits.flags())
-            || trail.in_udp && has_moved(slot, sa)
-        {
-            break;
-        }
+        let Some(esp) = trail.plain(slot, sa, view) else { break };
         let Ok(sequence) = sa.replay().check(esp.sequence) else { break };
         if take_up(slot, esp.at, esp.len(), sequence).is_none() {
             break;
