@@ -32,7 +32,7 @@ mod sorting;
 use wire::flow::Flow;
 use wire::{ethernet, ipv4, ipv6};
 
-use crate::batch::{Batch, Slot, Turn, is_same};
+use crate::batch::{Batch, Slot, Turn};
 use crate::encrypt::encrypt_data;
 use crate::envelope::{self, FRONT_V4_LEN, FRONT_V4_UDP_LEN, FRONT_V6_LEN};
 use crate::parse;
@@ -54,7 +54,7 @@ const GATHERED: usize = 4;
 pub(crate) struct Trails {
     sealed: sealing::Trails<ipv4::Plain>,
     sealed_v6: sealing::Trails<ipv6::Plain>,
-    opened: Option<opening::Trails>,
+    opened: opening::Trails,
     /// What may be sealed that follows nobody, what may be opened, and what may be forwarded in clear.
     sealing: Option<lane::sealing::Lane>,
     opening: Option<lane::opening::Lane>,
@@ -73,10 +73,8 @@ pub(crate) struct Followed {
     opened: usize,
     /// In clear.
     forwarded: usize,
-    /// Where in the batch those packets belong that were decrypted and then turned out to be others, until they are there again.
+    /// Where in the batch those packets belong that were decrypted and then turned out to be others.
     parked: Option<usize>,
-    /// Where the first of them is.
-    other: Option<usize>,
 }
 
 impl Followed {
@@ -93,8 +91,8 @@ impl Followed {
 
     /// After `decrypt`, which they had here: the packets that turned out to be others take their places again.
     #[inline]
-    pub(crate) fn unpark(&mut self, batch: &mut Batch<'_>) {
-        if let Some(at) = self.parked.take() {
+    pub(crate) fn unpark(&self, batch: &mut Batch<'_>) {
+        if let Some(at) = self.parked {
             let at = at.min(batch.slots.len());
             batch.returned += batch.parked.len();
             batch.slots.splice(at..at, batch.parked.drain(..));
@@ -130,7 +128,7 @@ impl Trails {
             followed.opened += opened;
             if parked != 0 {
                 let at = followed.packets();
-                (followed.parked, followed.other) = (Some(at), Some(at));
+                followed.parked = Some(at);
                 batch.parked.extend(batch.slots.drain(at..at + parked));
                 break;
             }
@@ -197,19 +195,19 @@ impl Trails {
         let pauses = [&mut self.gathering, &mut self.gathering_esp];
         let pauses = pauses.map(|trial| trial.end_batch(GATHERED));
         if let Some(lane) = &mut self.sealing {
-            lane.hours.end_batch(lane::sealing::WORTH);
+            lane.hours.trial.end_batch(lane::sealing::WORTH);
             if pauses[0] {
-                lane.hours.resume();
+                lane.hours.trial = Trial::default();
             }
         }
         if let Some(lane) = &mut self.opening {
-            lane.hours.end_batch(lane::opening::WORTH);
+            lane.hours.trial.end_batch(lane::opening::WORTH);
             if pauses[1] {
-                lane.hours.resume();
+                lane.hours.trial = Trial::default();
             }
         }
         if let Some(lane) = &mut self.forwarding {
-            lane.hours.end_batch(lane::forwarding::WORTH);
+            lane.hours.trial.end_batch(lane::forwarding::WORTH);
         }
     }
 
@@ -275,13 +273,7 @@ impl Trails {
         view: &View,
         turn: &mut Turn<'_>,
     ) -> bool {
-        let [before, last] = pair;
-        let Some(sa) = last.inbound.filter(|sa| is_same(before.inbound, sa)) else { return false };
-        let trails = self.opened.get_or_insert_with(|| opening::Trails::of(version));
-        if !trails.are_of(version) {
-            *trails = opening::Trails::of(version);
-        }
-        trails.leave(sa, pair, view, turn)
+        self.opened.leave(pair, version, view, turn)
     }
 
     /// Opens those of the first packets that follow, and those behind them that the lane takes: how many, and how many behind
@@ -294,14 +286,13 @@ impl Trails {
         view: &'v View,
         turn: &mut Turn<'_>,
     ) -> (usize, usize) {
-        let trails = self.opened.as_mut().filter(|trails| trails.are_of(version));
         let (mut opened, mut parked) = (0, 0);
-        if let Some(trails) = trails {
-            (opened, parked) = trails.follow(slots, view, turn);
+        if self.opened.are_of(version) {
+            (opened, parked) = self.opened.follow(slots, view, turn);
             let rest = &mut slots[opened..];
             if parked == 0 && rest.len() >= lane::WORTH && self.gathering_esp.is_on() {
                 let trial = &mut self.gathering_esp;
-                let (gathered, others) = trails.gather(rest, view, turn, trial);
+                let (gathered, others) = self.opened.gather(rest, view, turn, trial);
                 (opened, parked) = (opened + gathered, others);
             }
         }
@@ -353,7 +344,7 @@ impl Trails {
         }
         self.open_lanes(slots, version, view);
         // It may be the first of another family inside.
-        if let Some(other) = followed.other.and_then(|at| slots.get(at)) {
+        if let Some(other) = followed.parked.and_then(|at| slots.get(at)) {
             self.leave_opened([other, other], version, view, turn);
         }
         // Packets of one port lie together: those of the first port and of the last.

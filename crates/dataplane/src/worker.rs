@@ -257,7 +257,7 @@ impl Worker {
         // After receiving: what was sent when a policy was already in force meets that policy.
         let (view, version) = self.reader.enter_numbered();
         let is_aside = crew.as_ref().is_none_or(Member::is_aside);
-        let mut followed = match is_aside {
+        let followed = match is_aside {
             true => self.trails.follow(batch, version, view, turn),
             false => Followed::default(),
         };

@@ -91,7 +91,7 @@ impl Trial {
 pub(super) struct Hours {
     /// The version of the view that says so.
     version: u64,
-    trial: Trial,
+    pub(super) trial: Trial,
 }
 
 impl Hours {
@@ -108,22 +108,5 @@ impl Hours {
     #[inline]
     pub(super) fn are_open(&self, version: u64) -> bool {
         self.are_of(version) && self.trial.is_on()
-    }
-
-    /// As of a [`Trial`].
-    #[inline]
-    pub(super) fn note(&mut self, came: usize, taken: usize) {
-        self.trial.note(came, taken);
-    }
-
-    /// The same.
-    #[inline]
-    pub(super) fn end_batch(&mut self, part: usize) {
-        self.trial.end_batch(part);
-    }
-
-    /// Ends a pause, as other packets come from here on.
-    pub(super) fn resume(&mut self) {
-        self.trial = Trial::default();
     }
 }

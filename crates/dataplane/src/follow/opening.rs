@@ -34,9 +34,10 @@ use crate::view::View;
 use inside::Tally;
 use trail::{Opener, Trail, decrypt_each};
 
-/// What became of the packets before, in a version of the view.
+/// What became of the packets before.
 pub(super) struct Trails {
-    version: u64,
+    /// The version of the view that says so.
+    version: Option<u64>,
     several: Several<Trail>,
     /// Of each trail, in following it.
     pauses: [Growing; TRAILS],
@@ -66,26 +67,33 @@ pub(super) fn is_plain(sa: &Sa) -> bool {
     sa.hot().traits.is_simple() && !sa.is_selective()
 }
 
-impl Trails {
-    pub(super) fn of(version: u64) -> Trails {
+impl Default for Trails {
+    fn default() -> Trails {
         let pauses = array::from_fn(|_| Growing::default());
-        Trails { version, several: Several::none(), pauses }
+        Trails { version: None, several: Several::none(), pauses }
     }
+}
 
+impl Trails {
+    /// Whether they are those of a version of the view.
     pub(super) fn are_of(&self, version: u64) -> bool {
-        self.version == version
+        self.version == Some(version)
     }
 
-    /// Leaves the trail of an SA, of whose packets these are two, if others may follow it. One that is there has its place, but
-    /// learns of the other family inside; whether anything was learnt.
+    /// Leaves a trail of two packets of one SA, if others may follow them. One that is there has its place, but learns of the other
+    /// family inside; whether anything was learnt.
     pub(super) fn leave(
         &mut self,
-        sa: &Sa,
         pair: [&Slot<'_>; 2],
+        version: u64,
         view: &View,
         turn: &mut Turn<'_>,
     ) -> bool {
-        let [_, last] = pair;
+        let [before, last] = pair;
+        let Some(sa) = last.inbound.filter(|sa| is_same(before.inbound, sa)) else { return false };
+        if !self.are_of(version) {
+            *self = Trails { version: Some(version), ..Trails::default() };
+        }
         let key = key(sa.hot().spi, last.ingress);
         let known = self.several.find(key);
         let trail = known.and_then(|number| self.several.get(number));

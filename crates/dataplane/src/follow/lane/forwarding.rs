@@ -83,7 +83,7 @@ impl Lane {
             codes_v6: if v6.is_empty() { &[] } else { v6.codes(view, &mut codes_v6) },
         };
         let packets = led.packets(&groups[..left_alone], view);
-        self.hours.note(groups.len(), packets);
+        self.hours.trial.note(groups.len(), packets);
         led.send_off(&mut slots[..packets], &groups, view, turn);
         packets
     }

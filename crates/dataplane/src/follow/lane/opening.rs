@@ -36,6 +36,7 @@ use crate::open::refusal;
 use crate::parse::{self, IN_UDP_AT, LastMac, PlainEsp};
 use crate::plain::PlainHeader;
 use crate::policy::{Direction, Policy};
+use crate::replay::Refusal;
 use crate::route::Router;
 use crate::sa::Sa;
 use crate::sad::{AskedV4, Key};
@@ -120,7 +121,7 @@ impl Lane {
         // What `classify` is to find out is not there yet.
         rest.iter_mut().for_each(|slot| slot.inbound = None);
         let opened = open(slots, view, turn);
-        self.hours.note(if checked == 0 { named_len } else { checked }, opened);
+        self.hours.trial.note(if checked == 0 { named_len } else { checked }, opened);
         // What they are is only to be seen now.
         self.busy.look(&mut slots[..opened], |slot| slot.inbound);
         (opened, checked - opened)
@@ -234,11 +235,7 @@ fn check_all<'v>(
     let mut checked = 0;
     loop {
         for (slot, named) in slots.iter_mut().zip(named).skip(checked) {
-            let Some(sa) = slot.inbound.filter(|sa| sa.free_access(turn).is_some()) else { break };
-            if named.is_in_udp() && has_moved(slot, sa) {
-                break;
-            }
-            let Ok(sequence) = sa.replay().check(named.received) else { break };
+            let Some(Ok(sequence)) = check(slot, named, turn) else { break };
             if take_up(slot, named.esp_at.into(), named.len.into(), sequence).is_none() {
                 break;
             }
@@ -253,16 +250,20 @@ fn check_all<'v>(
     checked
 }
 
+/// What the window of a packet's SA says of its number; `None` if it has to take the stages.
+#[inline(always)]
+fn check(slot: &Slot<'_>, named: &Named<'_>, turn: &Turn<'_>) -> Option<Result<u64, Refusal>> {
+    let sa = slot.inbound.filter(|sa| sa.free_access(turn).is_some())?;
+    let stays = !(named.is_in_udp() && has_moved(slot, sa));
+    stays.then(|| sa.replay().check(named.received))
+}
+
 /// Refuses a packet if its SA's window does, which then has nothing more to do with the packet; whether it did.
 #[cold]
 #[inline(never)]
 fn refuses(slot: &mut Slot<'_>, named: &Named<'_>, turn: &Turn<'_>) -> bool {
-    let Some(sa) = slot.inbound.filter(|sa| sa.free_access(turn).is_some()) else { return false };
-    if named.is_in_udp() && has_moved(slot, sa) {
-        return false;
-    }
-    let Err(refused) = sa.replay().check(named.received) else { return false };
-    slot.refuse(Some(sa), refusal(refused));
+    let Some(Err(refused)) = check(slot, named, turn) else { return false };
+    slot.refuse(slot.inbound, refusal(refused));
     slot.inbound = None;
     true
 }

@@ -99,7 +99,7 @@ impl Lane {
             false => seal_all::<false>(slots, (&found, &mixed), busy, view, turn),
             true => seal_mixed(slots, (&found, &mixed), busy, view, turn),
         };
-        self.hours.note(came, packets);
+        self.hours.trial.note(came, packets);
         packets
     }
 }
