@@ -133,7 +133,7 @@ fn inner_verdict(reason: Malformed) -> Verdict {
 
 /// Changes the type of service byte of a packet whose headers were read before.
 #[cold]
-fn set_tos(packet: &mut [u8], is_v6: bool, tos: u8) {
+pub(crate) fn set_tos(packet: &mut [u8], is_v6: bool, tos: u8) {
     if is_v6 {
         if let Ok((header, _)) = ipv6::Header::over_mut(packet) {
             header.set_traffic_class(tos);

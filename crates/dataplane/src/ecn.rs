@@ -75,6 +75,21 @@ mod tests {
     }
 
     #[test]
+    fn decapsulating_once_more_changes_nothing() {
+        let flags = |bits: u8| SaFlags {
+            decap_dscp: bits & 1 != 0,
+            no_ecn: bits & 2 != 0,
+            ..SaFlags::default()
+        };
+        for (flags, outer, inner) in (0..4).map(flags).flat_map(|flags| {
+            (0..=0xff).flat_map(move |outer| (0..=0xff).map(move |inner| (flags, outer, inner)))
+        }) {
+            let once = decapsulate(inner, outer, &flags);
+            assert_eq!(once.and_then(|once| decapsulate(once, outer, &flags)), once);
+        }
+    }
+
+    #[test]
     fn what_is_left_alone_is_what_decapsulation_leaves() {
         let flags = |bits: u8| SaFlags {
             decap_dscp: bits & 1 != 0,

@@ -17,7 +17,7 @@
 //! A trail, and the lane, end with their version of the view: of what the view says, no answer is ever out of date. What packets
 //! themselves say, each is asked; whose the SA's words are, every turn. Whatever is out of the ordinary
 //! (limits that are near, VRFs, extension headers, packets that wait or are out with other workers) is left to the other
-//! stages, and so is each packet that is to be dropped, but for what is not authentic or a replay.
+//! stages, and so is each packet that is to be dropped, but for ESP that is not authentic, a replay, or for no SA.
 
 mod aside;
 mod busy;

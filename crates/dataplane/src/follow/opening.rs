@@ -4,7 +4,7 @@
 //! are as busy, packets are opened in the order in which they came, each by its tunnel's trail.
 //!
 //! 1. Is it their SA's? What the window says of its number.
-//! 2. Decrypt it.
+//! 2. Decrypt it. If its outer header is marked, carry that inwards.
 //! 3. Has what was inside in common with those before what it has to? Then its number is accepted, and it leaves.
 //!
 //! Each is a loop over the batch, that it may have the registers for itself. Whether a packet follows is only known once it is
@@ -12,6 +12,7 @@
 //! numbers not accepted yet, and take their places again where that stage ends.
 
 mod inside;
+mod marks;
 mod trail;
 
 use std::array;
@@ -24,14 +25,17 @@ use super::hours::{Growing, Trial};
 use super::like::Known;
 use super::several::{Several, Shares, TRAILS, worth};
 use crate::batch::{Slot, Turn, is_same};
+use crate::classify::is_local;
 use crate::content;
-use crate::parse::{self, LastMac};
+use crate::parse::{self, LastMac, PlainEsp};
 use crate::plain::PlainHeader;
 use crate::prefix::Family;
 use crate::replay::run::Run;
 use crate::sa::Sa;
+use crate::verdict::Verdict;
 use crate::view::View;
 use inside::Tally;
+pub(super) use marks::Marks;
 use trail::{Opener, Trail, decrypt_each};
 
 /// What became of the packets before.
@@ -124,20 +128,28 @@ impl Trails {
         view: &'v View,
         turn: &Turn<'_>,
     ) -> (usize, usize) {
-        let Some(first) = slots.first() else { return (0, 0) };
-        let number = find(&self.several, first, parse::mac_bits(first, view), view);
-        let Some(number) = number else { return (0, 0) };
+        let mut strays = 0;
+        let number = loop {
+            let Some(first) = slots.get_mut(strays) else { return (strays, 0) };
+            match find(&self.several, first, parse::mac_bits(first, view), view) {
+                Some(number) => break number,
+                None if is_stray(first, view) => first.decide(Verdict::NoState),
+                None => return (strays, 0),
+            }
+            strays += 1;
+        };
+        let slots = &mut slots[strays..];
         let trail = self.several.get(number).filter(|_| self.pauses[number].is_over());
         let Some((trail, opener)) =
             trail.and_then(|trail| Some((trail, trail.opener(view, turn)?)))
         else {
-            return (0, 0);
+            return (strays, 0);
         };
         let (looked, others) = trail.follow(&opener, slots, view, turn);
         if looked < others {
             self.pauses[number].begin();
         }
-        (looked, others)
+        (strays + looked, others)
     }
 
     /// Opens those that follow any trail from among others, but for such as come behind another between the same hosts: how many, and
@@ -155,28 +167,36 @@ impl Trails {
         let mut shares = Shares::none();
         let mut mac = LastMac::new();
         let gathered = gather(slots, Some(&view.encapsulation_ports), |_, slot| {
-            let number = find(several, slot, mac.bits(slot, view), view)?;
+            let Some(number) = find(several, slot, mac.bits(slot, view), view) else {
+                return is_stray(slot, view).then_some(STRAY);
+            };
             let share = shares.of(number, |others| {
                 let trail = several.get(number).filter(|_| pauses[number].is_over())?;
                 Share::of(trail, others, view, turn)
             });
             share.map(|(share, _)| share)
         });
-        let decrypted = decrypt_all(&mut slots[..gathered.len()], &gathered, &shares.all, view);
+        let (decrypted, odd) =
+            decrypt_all(&mut slots[..gathered.len()], &gathered, &shares.all, view);
         let mut looked = 0;
         for (slot, share) in slots[..decrypted].iter_mut().zip(&gathered) {
-            let share = &mut shares.all[usize::from(*share)];
-            if slot.verdict.is_none() && !share.let_one_in(slot, view) {
+            let share = shares.all.get_mut(usize::from(*share));
+            let is_let_in =
+                slot.verdict.is_some() || share.is_some_and(|share| share.let_one_in(slot, view));
+            if !is_let_in {
                 break;
             }
             looked += 1;
         }
+        let decrypted = decrypted + odd;
         if looked < decrypted {
             if let Some(trail) = shares.trail(gathered[looked]) {
                 pauses[trail].begin();
             }
             for (slot, share) in slots[looked..decrypted].iter_mut().zip(&gathered[looked..]) {
-                park(slot, shares.all[usize::from(*share)].opener.sa);
+                if let Some(share) = shares.all.get(usize::from(*share)) {
+                    park(slot, share.opener.sa);
+                }
             }
         }
         trial.note(slots.len(), worth(looked, shares.all.len(), slots.len() - looked));
@@ -184,6 +204,9 @@ impl Trails {
         (looked, decrypted - looked)
     }
 }
+
+/// In the place of a share's number, for packets that no SA is for.
+const STRAY: u8 = TRAILS as u8;
 
 /// The number of the trail that an ESP packet may follow.
 #[inline(always)]
@@ -199,15 +222,31 @@ fn find(several: &Several<Trail>, slot: &Slot<'_>, mac: u64, view: &View) -> Opt
 /// The same of one in UDP, or over IPv6. Out of line, so that nothing of it takes registers from what most are.
 #[inline(never)]
 fn find_other(several: &Several<Trail>, slot: &Slot<'_>, mac: u64, view: &View) -> Option<usize> {
-    let frame = &slot.frame;
-    let in_udp = parse::plain_esp_in_udp(frame, mac, &view.encapsulation_ports);
-    let in_udp = in_udp.map(|(ours, esp)| (IpAddr::from(ours), esp));
-    let is_in_udp = in_udp.is_some();
-    let over_v6 = || parse::plain_esp_v6(frame, mac).map(|(ours, esp)| (ours.into(), esp));
-    let (destination, esp) = in_udp.or_else(over_v6)?;
+    let (destination, esp, in_udp) = other_esp(slot, mac, view)?;
     let number = several.find(key(esp.spi, slot.ingress))?;
     let trail = several.get(number)?;
-    (trail.destination == destination && trail.in_udp == is_in_udp).then_some(number)
+    (trail.destination == destination && trail.in_udp == in_udp).then_some(number)
+}
+
+/// What ESP in UDP or over IPv6 is for and shows, and whether it is in UDP.
+fn other_esp(slot: &Slot<'_>, mac: u64, view: &View) -> Option<(IpAddr, PlainEsp, bool)> {
+    let frame = &slot.frame;
+    let in_udp = parse::plain_esp_in_udp(frame, mac, &view.encapsulation_ports);
+    let in_udp = in_udp.map(|(ours, esp)| (ours.into(), esp, true));
+    let over_v6 = || parse::plain_esp_v6(frame, mac).map(|(ours, esp)| (ours.into(), esp, false));
+    in_udp.or_else(over_v6)
+}
+
+/// Whether a packet is ESP for this host that no SA is for.
+#[cold]
+#[inline(never)]
+fn is_stray(slot: &Slot<'_>, view: &View) -> bool {
+    let mac = parse::mac_bits(slot, view);
+    let v4 = parse::plain_esp(&slot.frame, mac).map(|(ours, esp)| (ours.into(), esp, false));
+    let esp = v4.or_else(|| other_esp(slot, mac, view));
+    esp.is_some_and(|(destination, esp, _)| {
+        view.sad.get(esp.spi, destination).is_none() && is_local(&destination, view)
+    })
 }
 
 /// The key of the trail of an SA whose packets come by a port.
@@ -263,22 +302,22 @@ impl<'t, 'v> Share<'t, 'v> {
     }
 }
 
-/// Decrypts the packets of shares, in their order; how many.
+/// Decrypts the packets of shares, in their order: how many, and how many more are decrypted to be parked.
 #[inline(never)]
-fn decrypt_all(
-    slots: &mut [Slot<'_>],
+fn decrypt_all<'v>(
+    slots: &mut [Slot<'v>],
     gathered: &[u8],
-    shares: &[Share<'_, '_>],
+    shares: &[Share<'_, 'v>],
     view: &View,
-) -> usize {
+) -> (usize, usize) {
     decrypt_each(slots, view, |at| {
-        let Share { trail, opener, .. } = &shares[usize::from(gathered[at])];
-        (trail, opener.sa)
+        let Share { trail, opener, .. } = shares.get(usize::from(gathered[at]))?;
+        Some((*trail, opener.sa))
     })
 }
 
 /// Leaves a packet as `open` would have: of so many bytes behind its link header, ESP among them from there on, with that
-/// number. `None`, and no change, if there are fewer. Its type of service is left out, as nothing of it is carried inwards.
+/// number. `None`, and no change, if there are fewer. Its type of service is left out, as mostly nothing of it is carried inwards.
 #[inline(always)]
 pub(super) fn take_up(slot: &mut Slot<'_>, esp_at: usize, len: usize, sequence: u64) -> Option<()> {
     slot.frame.narrow(ethernet::HEADER_LEN, len)?;
@@ -290,10 +329,10 @@ pub(super) fn take_up(slot: &mut Slot<'_>, esp_at: usize, len: usize, sequence: 
 #[cold]
 #[inline(never)]
 pub(super) fn park<'v>(slot: &mut Slot<'v>, sa: &'v Sa) {
-    slot.inbound = Some(sa);
     if slot.verdict.is_some() {
         return;
     }
+    slot.inbound = Some(sa);
     if !sa.hot().traits.is_encapsulated() {
         slot.flaw = content::take(slot, sa).err();
     } else if let Some(outer) = parse::reread::<ipv4::Plain>(&slot.frame, 0) {

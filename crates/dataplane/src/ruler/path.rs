@@ -24,6 +24,7 @@ mod cipher;
 mod contest;
 pub(crate) mod gateways;
 pub(crate) mod headers;
+mod selection;
 
 use crypto::Engine;
 use wire::esp;
@@ -42,6 +43,7 @@ use crate::view::{Publisher, View};
 use crate::worker::Worker;
 
 pub use cipher::CipherBench;
+pub use selection::Selection;
 
 /// The smallest inner packet: IPv4 and UDP headers.
 pub const SIZE_MIN: usize = 28;
@@ -56,6 +58,9 @@ pub const SIZE_MAX: usize = 1700;
 pub(crate) const HEADERS_LEN: usize = HEADER_LEN + SIZE_MIN;
 /// The same of IPv6.
 pub(crate) const HEADERS_V6_LEN: usize = HEADER_LEN + SIZE_MIN_V6;
+
+/// Of so many packets one is changed on its way, where some are.
+const SELDOM: usize = 16;
 
 /// Frames of each worker's pool: a batch in each of three rings, and one in hand.
 const POOL_FRAMES: usize = 4 * BATCH_PACKETS;
@@ -77,112 +82,6 @@ pub enum Measured {
     Open,
     /// Both, one after the other, on each packet.
     Both,
-}
-
-/// How a packet to be sealed finds its tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Selection {
-    /// There is none: a route for each destination, and packets leave in clear. The ceiling of what
-    /// the path can be; only the sealing side can be measured, which seals nothing then.
-    Plain,
-    /// By policies, one for each tunnel and direction.
-    Policy,
-    /// By policies of two shapes, behind one that lets a port pass in clear and before one that drops the rest: four tables.
-    PolicyShapes,
-    /// By policies of several shapes, every packet of a tunnel of a flow that was not there before, so
-    /// that each is a look-up in the database of policies.
-    PolicyUncached,
-    /// By policies, behind others of so many shapes that what was found is remembered for each flow.
-    PolicyCached,
-    /// The same, while a policy that is about none of the packets is added or removed in every
-    /// millisecond of the measured time.
-    PolicyChanging,
-    /// By policies, with SAs that have limits in packets and bytes, too far away for any packet, as libreswan's have.
-    PolicyLimited,
-    /// By policies, with ESP in UDP, as through NATs.
-    PolicyInUdp,
-    /// By policies, through tunnels over IPv6.
-    PolicyOverV6,
-    /// By policies, of IPv6 inside.
-    PolicyV6,
-    /// By policies of both families, each second packet of IPv6.
-    PolicyDual,
-    /// By policies that say nothing of each second packet, which is of no tunnel and goes on in clear.
-    PolicySplit,
-    /// By routes into tunnels, each with an `if_id` of its own (point-to-point).
-    P2p,
-    /// The same, and each second packet is led into no tunnel.
-    P2pSplit,
-    /// By routes into tunnels of one `if_id`, each with ends of its own (point-to-multipoint).
-    P2mp,
-}
-
-impl Selection {
-    /// Every way.
-    pub const ALL: [Selection; 15] = [
-        Selection::Plain,
-        Selection::Policy,
-        Selection::PolicyShapes,
-        Selection::PolicyUncached,
-        Selection::PolicyCached,
-        Selection::PolicyChanging,
-        Selection::PolicyLimited,
-        Selection::PolicyInUdp,
-        Selection::PolicyOverV6,
-        Selection::PolicyV6,
-        Selection::PolicyDual,
-        Selection::PolicySplit,
-        Selection::P2p,
-        Selection::P2pSplit,
-        Selection::P2mp,
-    ];
-
-    /// Whether packets of IPv4, and of IPv6, find their tunnel so.
-    pub(crate) fn families(self) -> [bool; 2] {
-        match self {
-            Selection::PolicyV6 => [false, true],
-            Selection::PolicyDual => [true, true],
-            _ => [true, false],
-        }
-    }
-
-    /// Whether routes lead into the tunnels.
-    fn is_by_routes(self) -> bool {
-        matches!(self, Selection::P2p | Selection::P2pSplit | Selection::P2mp)
-    }
-
-    /// Whether each second packet is of no tunnel.
-    fn is_split(self) -> bool {
-        matches!(self, Selection::PolicySplit | Selection::P2pSplit)
-    }
-
-    /// Bytes of the smallest inner packet: IP and UDP headers.
-    fn size_min(self) -> usize {
-        let [_, v6] = self.families();
-        if v6 { SIZE_MIN_V6 } else { SIZE_MIN }
-    }
-
-    /// The name used on the command line and in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Selection::Plain => "plain",
-            Selection::Policy => "policy",
-            Selection::PolicyShapes => "policy-shapes",
-            Selection::PolicyUncached => "policy-uncached",
-            Selection::PolicyCached => "policy-cached",
-            Selection::PolicyChanging => "policy-changing",
-            Selection::PolicyLimited => "policy-limited",
-            Selection::PolicyInUdp => "policy-udp",
-            Selection::PolicyOverV6 => "policy-over-v6",
-            Selection::PolicyV6 => "policy-v6",
-            Selection::PolicyDual => "policy-dual",
-            Selection::PolicySplit => "policy-split",
-            Selection::P2p => "p2p",
-            Selection::P2pSplit => "p2p-split",
-            Selection::P2mp => "p2mp",
-        }
-    }
 }
 
 /// Which tunnel the next packet uses.
@@ -347,8 +246,7 @@ impl PathBench {
             if self.measured != Measured::Seal {
                 self.hand_over();
                 let open = timed_turn(&mut self.east.worker);
-                self.east.red.collect(&mut self.frames, BATCH_PACKETS);
-                self.check(&self.east, Verdict::Opened)?;
+                self.collect_opened()?;
                 cycles = if self.measured == Measured::Open { open } else { seal + open };
             }
             sample.cycles += cycles;
@@ -373,8 +271,7 @@ impl PathBench {
             if self.measured != Measured::Seal {
                 self.hand_over();
                 self.east.worker.turn_timed(&mut opening);
-                self.east.red.collect(&mut self.frames, BATCH_PACKETS);
-                self.check(&self.east, Verdict::Opened)?;
+                self.collect_opened()?;
             }
         }
         let packets = (rounds * BATCH_PACKETS).max(1) as f64;
@@ -407,10 +304,26 @@ impl PathBench {
 
     /// What the west sent, to the east.
     fn hand_over(&mut self) {
-        if self.selection == Selection::P2mp {
-            self.frames.iter_mut().for_each(|frame| headers::lead_to_hub(frame.bytes_mut()));
-        }
+        let (change, every): (fn(&mut [u8]), _) = match self.selection {
+            Selection::P2mp => (headers::lead_to_hub, 1),
+            Selection::PolicyMarked => (headers::mark, SELDOM),
+            Selection::PolicyStray => (headers::lead_astray, SELDOM),
+            _ => (|_| (), BATCH_PACKETS),
+        };
+        self.frames.iter_mut().step_by(every).for_each(|frame| change(frame.bytes_mut()));
         self.east.black.inject_all(&mut self.frames);
+    }
+
+    /// What the east has opened.
+    fn collect_opened(&mut self) -> Result<(), RulerError> {
+        let astray =
+            if self.selection == Selection::PolicyStray { BATCH_PACKETS / SELDOM } else { 0 };
+        self.east.red.collect(&mut self.frames, BATCH_PACKETS);
+        if astray != 0 && self.frames.len() == BATCH_PACKETS - astray {
+            // Those that were dropped are in its pool.
+            self.frames.extend((0..astray).filter_map(|_| self.east.worker.pool_mut().take()));
+        }
+        self.check(&self.east, Verdict::Opened)
     }
 
     /// Writes the headers of the next batch; its bytes without link headers.
@@ -525,7 +438,8 @@ mod tests {
             let ends = bench.east.worker.counters().snapshot();
             let ends = [Verdict::Opened, Verdict::Forwarded].map(|verdict| ends.of(verdict));
             let in_clear = if selection.is_split() { 3 * 32 } else { 0 };
-            assert_eq!(ends, [3 * 64 - in_clear, in_clear], "{selection:?}");
+            let astray = if selection == Selection::PolicyStray { 3 * 4 } else { 0 };
+            assert_eq!(ends, [3 * 64 - in_clear - astray, in_clear], "{selection:?}");
         }
         let mut plain = bench(Selection::Plain, Measured::Seal).unwrap();
         plain.run(3).unwrap();

@@ -658,6 +658,41 @@ fn replays_need_no_stages() {
     }
 }
 
+/// Nor does who sends for an SA that is not there, or in another form than the SA says, or whose packets were marked on their way.
+#[test]
+fn marks_and_esp_for_nobody_need_no_stages() {
+    let many = Case { own: Some(Last::InUdp), ..SIMPLE };
+    for (case, hosts) in [(SIMPLE, 1), (many, 3)] {
+        let mut side = Side::new(Site::East, &case);
+        let mut arrivals = Arrivals::new(Site::East, case);
+        let plain = |host| Step::Plain { v6: false, host, port: FROM_FAR_END, len: 100 };
+        for batch in 1..=40 {
+            let frames = (0..48).map(|n: u8| {
+                // What is inside of the marked ones is for host 1.
+                let host = if hosts > 1 { n % hosts } else { 1 };
+                arrivals.frame(match n % 8 {
+                    1 => Step::Esp(false, host, Esp::OfNobody),
+                    3 if hosts > 1 => Step::Esp(false, host, Esp::Mistaken),
+                    4 => Step::Esp(false, 1, Esp::Marked),
+                    5 => Step::Esp(false, 1, Esp::MarkedOtherwise),
+                    _ => plain(host),
+                })
+            });
+            side.forward(&frames.collect::<Vec<_>>());
+            let snapshot = side.gateway.snapshot();
+            let verdicts = [Verdict::Opened, Verdict::NoState, Verdict::EncapsulationMismatch];
+            let counts = verdicts.map(|verdict| snapshot.of(verdict));
+            let mistaken = if hosts > 1 { 6 } else { 0 };
+            let expected = [42 - mistaken, 6, mistaken];
+            assert_eq!(counts, expected.map(|count| count * batch), "{case:?}");
+            assert_eq!(snapshot.followed, 48 * (batch - 1), "{case:?}");
+            let left = &side.left[usize::from(RED)];
+            let marked = |ecn| left.iter().filter(|frame| frame[15] & 3 == ecn).count() as u64;
+            assert_eq!([1, 2, 3].map(marked), [6 * batch, 0, 6 * batch]);
+        }
+    }
+}
+
 /// An SA that has few numbers left gives them all, and to nobody else's loss.
 #[test]
 fn the_last_numbers_of_an_sa_among_others_are_used() {

@@ -4,8 +4,8 @@
 //! 2. Its SA; ask for the memory of that.
 //! 3. Are its packets what most are? Ask for the memory of the SA's words.
 //! 4. What the window says of its number.
-//! 5. Decrypt it. Is what is inside as nearly all is? What the policies are asked about it; ask for the memory of
-//!    their answer.
+//! 5. Decrypt it. If its outer header is marked, carry that inwards. Is what is inside as nearly all is? What the policies are
+//!    asked about it; ask for the memory of their answer.
 //! 6. Do they let it in, and go on?
 //! 7. Its number is accepted. Where does it leave?
 //!
@@ -26,11 +26,10 @@ use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::claim::Access;
 use crate::classify::is_local;
 use crate::decrypt::decrypt_or_refuse;
-use crate::ecn;
 use crate::envelope::PREFIX_LEN;
 use crate::follow::busy::Busy;
 use crate::follow::hours::Hours;
-use crate::follow::opening::{has_moved, is_plain, park, take_up};
+use crate::follow::opening::{Marks, has_moved, is_plain, park, take_up};
 use crate::keys::{self, Supply};
 use crate::open::refusal;
 use crate::parse::{self, IN_UDP_AT, LastMac, PlainEsp};
@@ -89,6 +88,15 @@ impl<'v> Named<'v> {
     fn is_in_udp(&self) -> bool {
         usize::from(self.esp_at) == IN_UDP_AT
     }
+
+    /// The SA that was asked for.
+    #[inline(always)]
+    fn find(&self, slot: &Slot<'_>, view: &'v View) -> Option<&'v Arc<Sa>> {
+        match self.asked {
+            Asked::V4(asked) => view.sad.find_v4(asked),
+            Asked::V6(hash) => find_v6(hash, slot, view),
+        }
+    }
 }
 
 impl Lane {
@@ -116,11 +124,11 @@ impl Lane {
         let named = name(slots, view);
         let named_len = named.len();
         let slots = &mut slots[..named_len];
-        let checked = check_all(slots, &named, view, turn);
+        let (checked, marks) = check_all(slots, &named, view, turn);
         let (slots, rest) = slots.split_at_mut(checked);
         // What `classify` is to find out is not there yet.
         rest.iter_mut().for_each(|slot| slot.inbound = None);
-        let opened = open(slots, view, turn);
+        let opened = open(slots, marks, view, turn);
         self.hours.trial.note(if checked == 0 { named_len } else { checked }, opened);
         // What they are is only to be seen now.
         self.busy.look(&mut slots[..opened], |slot| slot.inbound);
@@ -197,37 +205,28 @@ fn find_v6<'v>(hash: u64, slot: &Slot<'_>, view: &'v View) -> Option<&'v Arc<Sa>
     view.sad.get_hashed(hash, &Key::new(esp.spi(), outer.destination().into()))
 }
 
-/// Finds the SAs of packets, up to the first that has to take the stages, and asks their windows, which refuse some: how many packets
-/// there are.
+/// Finds the SAs of packets, up to the first that has to take the stages, and asks their windows. Some are refused, by those or as
+/// there is no such SA. How many packets there are, and of which something may be carried inwards.
 #[inline(always)]
 fn check_all<'v>(
     slots: &mut [Slot<'v>],
     named: &[Named<'v>],
     view: &'v View,
     turn: &Turn<'_>,
-) -> usize {
-    let mut found = 0;
+) -> (usize, Marks) {
     for (slot, named) in slots.iter_mut().zip(named) {
-        let sa = match named.asked {
-            Asked::V4(asked) => view.sad.find_v4(asked),
-            Asked::V6(hash) => find_v6(hash, slot, view),
-        };
-        let Some(sa) = sa else { break };
-        sa.prefetch();
-        slot.inbound = Some(sa);
-        found += 1;
+        if let Some(sa) = named.find(slot, view) {
+            sa.prefetch();
+            slot.inbound = Some(sa);
+        }
     }
-    let mut plain = 0;
-    for (slot, named) in slots[..found].iter().zip(named) {
-        let Some(sa) = slot.inbound.filter(|sa| is_plain(sa)) else { break };
-        let (hot, in_udp) = (sa.hot(), named.is_in_udp());
-        if hot.traits.is_encapsulated() != in_udp
-            || !ecn::leaves_alone(named.tos, &hot.traits.flags())
-        {
+    let (mut plain, mut marks) = (0, Marks::default());
+    loop {
+        (plain, marks) = ask_windows(slots, named, plain, marks);
+        let Some((slot, named)) = slots.get_mut(plain).zip(named.get(plain)) else { break };
+        if !pass_over(slot, named) {
             break;
         }
-        sa.prefetch_to_open();
-        sa.replay().prefetch(named.received);
         plain += 1;
     }
     let slots = &mut slots[..plain];
@@ -242,12 +241,45 @@ fn check_all<'v>(
             checked += 1;
         }
         let Some((slot, named)) = slots.get_mut(checked).zip(named.get(checked)) else { break };
-        if !refuses(slot, named, turn) {
+        if !refuses(slot, named, view, turn) {
             break;
         }
         checked += 1;
     }
-    checked
+    (checked, marks)
+}
+
+/// Asks for what tells whether windows want to hear of packets, from one on up to the first that [`pass_over`] is to look at: where
+/// that is, and of which before it something may be carried inwards.
+#[inline(always)]
+fn ask_windows(
+    slots: &[Slot<'_>],
+    named: &[Named<'_>],
+    first: usize,
+    mut marks: Marks,
+) -> (usize, Marks) {
+    let mut plain = first;
+    for (slot, named) in slots[first..].iter().zip(&named[first..]) {
+        let Some(sa) = slot.inbound.filter(|sa| is_plain(sa)) else { break };
+        if sa.hot().traits.is_encapsulated() != named.is_in_udp() {
+            break;
+        }
+        marks.note(plain, named.tos, sa);
+        sa.prefetch_to_open();
+        sa.replay().prefetch(named.received);
+        plain += 1;
+    }
+    (plain, marks)
+}
+
+/// Passes over what there is no SA for, or not in that form; whether it did. It is without an SA now, and refused later: who has a
+/// verdict must not be sorted.
+#[cold]
+#[inline(never)]
+fn pass_over(slot: &mut Slot<'_>, named: &Named<'_>) -> bool {
+    let is_its = |sa: &&Sa| sa.hot().traits.is_encapsulated() == named.is_in_udp();
+    slot.inbound = slot.inbound.filter(|sa| is_its(sa) || !is_plain(sa));
+    slot.inbound.is_none()
 }
 
 /// What the window of a packet's SA says of its number; `None` if it has to take the stages.
@@ -258,10 +290,16 @@ fn check(slot: &Slot<'_>, named: &Named<'_>, turn: &Turn<'_>) -> Option<Result<u
     stays.then(|| sa.replay().check(named.received))
 }
 
-/// Refuses a packet if its SA's window does, which then has nothing more to do with the packet; whether it did.
+/// Refuses a packet if its SA's window does, which then has nothing more to do with the packet, or if none is for it; whether it did.
 #[cold]
 #[inline(never)]
-fn refuses(slot: &mut Slot<'_>, named: &Named<'_>, turn: &Turn<'_>) -> bool {
+fn refuses(slot: &mut Slot<'_>, named: &Named<'_>, view: &View, turn: &Turn<'_>) -> bool {
+    if slot.inbound.is_none() {
+        // See `pass_over`.
+        let sa = named.find(slot, view).map(|sa| &**sa);
+        slot.refuse(sa, sa.map_or(Verdict::NoState, |_| Verdict::EncapsulationMismatch));
+        return true;
+    }
     let Some(Err(refused)) = check(slot, named, turn) else { return false };
     slot.refuse(slot.inbound, refusal(refused));
     slot.inbound = None;
@@ -276,10 +314,11 @@ fn need<'v>(slot: &Slot<'v>) -> Option<(&'v Sa, usize)> {
 
 /// Opens packets that the windows let pass; how many, up to the first that has to be parked.
 #[inline(never)]
-fn open<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) -> usize {
+fn open<'v>(slots: &mut [Slot<'v>], marks: Marks, view: &'v View, turn: &mut Turn<'_>) -> usize {
     decrypt(slots);
+    let carried = marks.carry_inwards(slots, |_, slot| slot.inbound);
     let mut inside = Inside::of(view, turn);
-    let looked = inside.look_at_all(slots);
+    let looked = inside.look_at_all(&mut slots[..carried]);
     let accepted = match inside.has_v6() {
         false => accept_all::<false>(&mut slots[..looked], &inside, view, turn),
         true => accept_mixed(&mut slots[..looked], &inside, view, turn),

@@ -6,11 +6,11 @@ use wire::esp::ESP_HEADER_LEN;
 use wire::{ipv4, ipv6};
 
 use super::inside::{Counting, Inner};
-use super::{has_moved, is_plain, park, take_up};
-use crate::batch::{Slot, Turn, is_same};
+use super::marks::Marks;
+use super::{has_moved, is_plain, is_stray, park, take_up};
+use crate::batch::{BATCH_PACKETS, Slot, Turn, is_same};
 use crate::cpu::LINE;
 use crate::decrypt::{decrypt_data, pass_or_refuse};
-use crate::ecn;
 use crate::follow::accepts_all;
 use crate::follow::like::Entry;
 use crate::open::refusal;
@@ -99,22 +99,22 @@ impl Trail {
         turn: &Turn<'_>,
     ) -> (usize, usize) {
         let Opener { sa, v4, v6 } = *opener;
-        let decrypted = self.decrypt(slots, sa, view);
-        let slots = &mut slots[..decrypted];
+        let (decrypted, odd) = self.decrypt(slots, sa, view);
+        let welcome = &mut slots[..decrypted];
         let mut looked = 0;
         loop {
             let before = looked;
             if let Some((inner, counting)) = v4 {
-                looked += inner.let_in(&mut slots[looked..], sa, counting, view, turn);
+                looked += inner.let_in(&mut welcome[looked..], sa, counting, view, turn);
             }
             if let Some((inner, counting)) = v6 {
-                looked += inner.let_in(&mut slots[looked..], sa, counting, view, turn);
+                looked += inner.let_in(&mut welcome[looked..], sa, counting, view, turn);
             }
-            if looked == before || looked == slots.len() {
+            if looked == before || looked == welcome.len() {
                 break;
             }
         }
-        let others = &mut slots[looked..];
+        let others = &mut slots[looked..decrypted + odd];
         others.iter_mut().for_each(|slot| park(slot, sa));
         (looked, others.len())
     }
@@ -142,78 +142,99 @@ impl Trail {
         (is_ours && esp.spi == self.spi).then_some(esp)
     }
 
-    /// The same of which nothing is carried inwards, from where the SA has its peer.
+    /// The same from where the SA has its peer.
     #[inline(always)]
-    fn plain(&self, slot: &Slot<'_>, sa: &Sa, view: &View) -> Option<PlainEsp> {
+    fn takes(&self, slot: &Slot<'_>, sa: &Sa, view: &View) -> Option<PlainEsp> {
         let esp = self.names(slot, view)?;
-        let is_plain = ecn::leaves_alone(esp.tos, &sa.hot().traits.flags())
-            && !(self.in_udp && has_moved(slot, sa));
-        is_plain.then_some(esp)
+        (!(self.in_udp && has_moved(slot, sa))).then_some(esp)
     }
 
     /// Refuses such a packet if its SA's window does; whether it did.
-    #[cold]
-    #[inline(never)]
     fn refuses(&self, slot: &mut Slot<'_>, sa: &Sa, view: &View) -> bool {
-        let checked = self.plain(slot, sa, view).map(|esp| sa.replay().check(esp.sequence));
+        let checked = self.takes(slot, sa, view).map(|esp| sa.replay().check(esp.sequence));
         if let Some(Err(refused)) = checked {
             slot.refuse(Some(sa), refusal(refused));
         }
         matches!(checked, Some(Err(_)))
     }
 
-    /// Decrypts the first packets that are their SA's; how many.
+    /// Decrypts the first packets that are their SA's: how many, and how many more are decrypted to be parked.
     #[inline(never)]
-    fn decrypt(&self, slots: &mut [Slot<'_>], sa: &Sa, view: &View) -> usize {
-        decrypt_each(slots, view, |_| (self, sa))
+    fn decrypt<'v>(&self, slots: &mut [Slot<'v>], sa: &'v Sa, view: &View) -> (usize, usize) {
+        decrypt_each(slots, view, |_| Some((self, sa)))
     }
 }
 
-/// Decrypts packets of the trails and SAs that `of` names, but for those of which a window does not want to hear, up to one that is
-/// another's; how many.
+/// Whose a packet is, if it is of a trail's SA.
+type Whose<'t, 'v> = Option<(&'t Trail, &'v Sa)>;
+
+/// Decrypts packets of the trails and SAs that `of` names, but for those of which a window does not want to hear, or that no SA is
+/// for, up to one that is another's: how many, and how many more are decrypted to be parked.
 #[inline(always)]
-pub(super) fn decrypt_each<'t>(
-    slots: &mut [Slot<'_>],
+pub(super) fn decrypt_each<'t, 'v>(
+    slots: &mut [Slot<'v>],
     view: &View,
-    of: impl Fn(usize) -> (&'t Trail, &'t Sa),
-) -> usize {
-    let mut looked = 0;
+    of: impl Fn(usize) -> Whose<'t, 'v>,
+) -> (usize, usize) {
+    let slots_len = slots.len().min(BATCH_PACKETS);
+    let slots = &mut slots[..slots_len];
+    let (mut looked, mut marks) = (0, Marks::default());
     loop {
-        looked += decrypt_welcome(&mut slots[looked..], view, |at| of(looked + at));
-        let Some(slot) = slots.get_mut(looked) else { return looked };
-        let (trail, sa) = of(looked);
-        if !trail.refuses(slot, sa, view) {
-            return looked;
+        (looked, marks) = decrypt_welcome(slots, looked, marks, view, &of);
+        let Some(slot) = slots.get_mut(looked) else { break };
+        if !refuses(slot, of(looked), view) {
+            break;
         }
         looked += 1;
     }
+    let carried = marks.carry_inwards(&mut slots[..looked], |at, _| of(at).map(|(_, sa)| sa));
+    (carried, looked - carried)
 }
 
-/// The same up to one of which a window does not want to hear: a loop that goes on behind such would keep less in registers.
+/// Refuses a packet if the window of its trail's SA does, or if no SA is for it; whether it did.
+#[cold]
+#[inline(never)]
+fn refuses(slot: &mut Slot<'_>, whose: Whose<'_, '_>, view: &View) -> bool {
+    if whose.is_some_and(|(trail, sa)| trail.refuses(slot, sa, view)) {
+        return true;
+    }
+    let is_stray = is_stray(slot, view);
+    if is_stray {
+        slot.decide(Verdict::NoState);
+    }
+    is_stray
+}
+
+/// The same from one on, up to one that is to be refused, if any: a loop that goes on behind such would keep less in registers. Where that
+/// is, and of which before it something may be carried inwards.
 #[inline(always)]
-fn decrypt_welcome<'t>(
-    slots: &mut [Slot<'_>],
+fn decrypt_welcome<'t, 'v>(
+    slots: &mut [Slot<'v>],
+    first: usize,
+    mut marks: Marks,
     view: &View,
-    of: impl Fn(usize) -> (&'t Trail, &'t Sa),
-) -> usize {
-    let mut packets = 0;
-    for at in 0..slots.len() {
+    of: &impl Fn(usize) -> Whose<'t, 'v>,
+) -> (usize, Marks) {
+    let mut looked = first;
+    for at in first..slots.len() {
         if let Some(later) = slots.get(at + AHEAD) {
             later.frame.fetch(0);
             later.frame.fetch(LINE);
         }
-        let (slot, (trail, sa)) = (&mut slots[at], of(at));
-        let Some(esp) = trail.plain(slot, sa, view) else { break };
+        let slot = &mut slots[at];
+        let Some((trail, sa)) = of(at) else { break };
+        let Some(esp) = trail.takes(slot, sa, view) else { break };
         let Ok(sequence) = sa.replay().check(esp.sequence) else { break };
         if take_up(slot, esp.at, esp.len(), sequence).is_none() {
             break;
         }
+        marks.note(at, esp.tos, sa);
         let decrypted = match slot.frame.bytes_mut().get_mut(esp.at + ESP_HEADER_LEN..) {
             Some(payload) => decrypt_data(sa.hot(), esp.spi, sequence, payload, esp.ciphertext_len),
             None => None,
         };
         pass_or_refuse(slot, sa, decrypted);
-        packets += 1;
+        looked += 1;
     }
-    packets
+    (looked, marks)
 }

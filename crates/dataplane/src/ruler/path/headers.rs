@@ -11,6 +11,9 @@ use super::gateways::{
 };
 use super::{HEADERS_LEN, HEADERS_V6_LEN, Selection};
 
+/// What senders say that know of ECN as RFC 9331 has it.
+const ECT_1: u8 = 0b01;
+
 /// The headers of a packet of `size` bytes into a tunnel, as they reach the sealing gateway.
 pub(crate) fn into_tunnel(tunnel: usize, size: usize) -> [u8; HEADERS_LEN] {
     headers_of(tunnel, size, HOST, PORT)
@@ -35,14 +38,15 @@ pub(super) fn write(
         // A tunnel's next packet is of another flow, for as long as any cache remembers.
         Selection::PolicyUncached => headers_of(tunnel, size, HOST, number as u16),
         Selection::P2mp => headers_of(tunnel, size, source(tunnel), PORT),
-        _ if selection.is_split() && is_second => headers_to(in_clear(tunnel), size, HOST, PORT),
+        _ if selection.is_split() && is_second => headers_to(in_clear(tunnel), size, HOST, PORT, 0),
+        Selection::PolicyMarked => headers_to(destination(tunnel), size, HOST, PORT, ECT_1),
         _ => into_tunnel(tunnel, size),
     };
     packet[..HEADERS_LEN].copy_from_slice(&headers);
 }
 
 fn headers_of(tunnel: usize, size: usize, source: Ipv4Addr, port: u16) -> [u8; HEADERS_LEN] {
-    headers_to(destination(tunnel), size, source, port)
+    headers_to(destination(tunnel), size, source, port, 0)
 }
 
 fn headers_to(
@@ -50,10 +54,11 @@ fn headers_to(
     size: usize,
     source: Ipv4Addr,
     port: u16,
+    tos: u8,
 ) -> [u8; HEADERS_LEN] {
     let mut bytes = [0; HEADERS_LEN];
     let ip = ipv4::Template::new(source, destination, protocol::UDP, 64);
-    let ip = ip.stamp(size as u16, 0, 0, false);
+    let ip = ip.stamp(size as u16, 0, tos, false);
     let (link, rest) = bytes.split_at_mut(HEADER_LEN);
     // Both slices are longer than what is written, so neither can fail.
     let _ = Header::new(RED_MAC, BLACK_MAC, EtherType::IPV4).emit(link);
@@ -88,13 +93,29 @@ fn write_udp(udp: &mut [u8], port: u16, len: usize) {
 /// Gives a packet of a group's tunnel the address of the gateway that opens for its destination, as a hub
 /// has one address and not one for each far end.
 pub(super) fn lead_to_hub(frame: &mut [u8]) {
-    const CHECKSUM: Range<usize> = HEADER_LEN + 10..HEADER_LEN + 12;
-    const DESTINATION: Range<usize> = HEADER_LEN + 16..HEADER_LEN + 20;
+    change_v4(frame, |header| header[16..20].copy_from_slice(&EAST.octets()));
+}
+
+/// Marks a packet as one that met congestion (RFC 3168).
+pub(super) fn mark(frame: &mut [u8]) {
+    change_v4(frame, |header| header[1] |= 0b11);
+}
+
+/// Gives an ESP packet an SPI that no SA has.
+pub(super) fn lead_astray(frame: &mut [u8]) {
+    if let Some(spi) = frame.get_mut(HEADER_LEN + ipv4::HEADER_LEN..) {
+        spi[0] = 0x7f;
+    }
+}
+
+/// Changes a packet's header, and its checksum with it.
+fn change_v4(frame: &mut [u8], change: impl FnOnce(&mut [u8])) {
+    const CHECKSUM: Range<usize> = 10..12;
     // The worker's packets are longer.
-    if frame.len() >= HEADER_LEN + ipv4::HEADER_LEN {
-        frame[DESTINATION].copy_from_slice(&EAST.octets());
-        frame[CHECKSUM].fill(0);
-        let sum = checksum::of(&frame[HEADER_LEN..HEADER_LEN + ipv4::HEADER_LEN]);
-        frame[CHECKSUM].copy_from_slice(&sum.to_be_bytes());
+    if let Some(header) = frame.get_mut(HEADER_LEN..HEADER_LEN + ipv4::HEADER_LEN) {
+        change(header);
+        header[CHECKSUM].fill(0);
+        let sum = checksum::of(header);
+        header[CHECKSUM].copy_from_slice(&sum.to_be_bytes());
     }
 }
