@@ -310,6 +310,7 @@ impl Process {
                 thread::sleep(Duration::from_millis(5));
             }
             if self.is_running() {
+                self.log_late_end();
                 self.kill();
             }
         }
@@ -317,8 +318,51 @@ impl Process {
     }
 }
 
+impl Process {
+    /// Leaves in the log of a process that does not end what its threads do, for whoever has to find out why.
+    fn log_late_end(&self) {
+        let file = fs::OpenOptions::new().append(true).open(&self.log);
+        let threads = threads(self.pid()).join(", ");
+        let _ = file.and_then(|mut file| {
+            writeln!(file, "{}: not ended {STOP_PATIENCE:?} after SIGTERM; {threads}", self.name)
+        });
+    }
+}
+
+/// A process's threads: the name of each, its state as `ps` has it, and where in the kernel it waits.
+fn threads(pid: u32) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
+    let thread = |task: fs::DirEntry| {
+        let stat = read(task.path().join("stat"));
+        let state = stat.rsplit(") ").next().and_then(|rest| rest.get(..1)).unwrap_or("?");
+        let name = read(task.path().join("comm"));
+        format!("{} {state} {}", name.trim_end(), read(task.path().join("wchan")))
+    };
+    tasks.map(thread).collect()
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_end_is_ended_and_its_log_says_where_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' TERM; echo deaf; while :; do sleep 1; done"]);
+        let mut process = Process::start("late", command, directory.path().join("log")).unwrap();
+        process
+            .wait_until(Duration::from_secs(20), |process| process.log().contains("deaf"))
+            .unwrap();
+        assert_eq!(process.stop(), None);
+        let log = process.log();
+        assert!(log.contains("late: not ended 5s after SIGTERM; sh S "), "{log}");
     }
 }
