@@ -59,7 +59,7 @@ pub(crate) const HEADERS_LEN: usize = HEADER_LEN + SIZE_MIN;
 /// The same of IPv6.
 pub(crate) const HEADERS_V6_LEN: usize = HEADER_LEN + SIZE_MIN_V6;
 
-/// Of so many packets one is changed on its way, where some are.
+/// Of so many packets one is another, or is changed on its way, where some are.
 const SELDOM: usize = 16;
 
 /// Frames of each worker's pool: a batch in each of three rings, and one in hand.
@@ -337,11 +337,12 @@ impl PathBench {
             // Each tunnel's next one is of the other kind, and each one that comes behind another, but at the end of a pass.
             let turn = self.next + if self.order.len().is_multiple_of(2) { number } else { 0 };
             let is_second = !turn.is_multiple_of(2);
+            let is_seldom = self.next % SELDOM == SELDOM / 2;
             self.next += 1;
             frame.clear();
             // Whatever the chunk holds is payload enough; `check_sizes` saw that it fits.
             if let Some(room) = frame.push_back(HEADER_LEN + size) {
-                headers::write(room, self.selection, tunnel, size, number, is_second);
+                headers::write(room, self.selection, tunnel, size, number, is_second, is_seldom);
             }
             bytes += size as u64;
         }

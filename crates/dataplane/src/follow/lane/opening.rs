@@ -402,8 +402,8 @@ fn accept_all<'v, const MIXED: bool>(
         if slot.verdict.is_some() {
             continue;
         }
-        let Some(sa) = slot.inbound else { return at };
-        let Some(policy) = answers.let_pass(at, sa) else { return at };
+        let passed = slot.inbound.and_then(|sa| Some((sa, answers.let_pass(at, sa)?)));
+        let Some((sa, policy)) = passed else { return answers.end_at(at) };
         let accepted = accept::<MIXED>(slot, sa, later, policy, &mut router, view, turn);
         slot.decide(accepted.err().unwrap_or(Verdict::Opened));
     }

@@ -197,6 +197,8 @@ fn policy_v6(selection: Selection, tunnel: usize, direction: Direction) -> Arc<P
 fn policy(selection: Selection, tunnel: usize, direction: Direction) -> Arc<Policy> {
     let less = match selection {
         Selection::PolicyShapes => tunnel % 2,
+        // Another host beside the usual one.
+        Selection::PolicyFragments => 1,
         Selection::PolicyUncached => tunnel % 8,
         _ => 0,
     };

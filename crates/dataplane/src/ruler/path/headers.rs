@@ -19,8 +19,14 @@ pub(crate) fn into_tunnel(tunnel: usize, size: usize) -> [u8; HEADERS_LEN] {
     headers_of(tunnel, size, HOST, PORT)
 }
 
+/// A host beside the usual one.
+const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
+
+/// That a packet is a fragment behind which others come.
+const MORE_FRAGMENTS: u8 = 0x20;
+
 /// Writes the same over the beginning of a packet, by how packets find their tunnel; `number` counts those of a tunnel, of which
-/// one may be of a second kind.
+/// one may be of a second kind, or of one that is seldom.
 pub(super) fn write(
     packet: &mut [u8],
     selection: Selection,
@@ -28,6 +34,7 @@ pub(super) fn write(
     size: usize,
     number: usize,
     is_second: bool,
+    is_seldom: bool,
 ) {
     let [v4, v6] = selection.families();
     if v6 && (is_second || !v4) {
@@ -40,9 +47,13 @@ pub(super) fn write(
         Selection::P2mp => headers_of(tunnel, size, source(tunnel), PORT),
         _ if selection.is_split() && is_second => headers_to(in_clear(tunnel), size, HOST, PORT, 0),
         Selection::PolicyMarked => headers_to(destination(tunnel), size, HOST, PORT, ECT_1),
+        Selection::PolicyFragments if is_seldom => headers_of(tunnel, size, NEIGHBOUR, PORT),
         _ => into_tunnel(tunnel, size),
     };
     packet[..HEADERS_LEN].copy_from_slice(&headers);
+    if selection == Selection::PolicyFragments && is_seldom {
+        change_v4(packet, |header| header[6] |= MORE_FRAGMENTS);
+    }
 }
 
 fn headers_of(tunnel: usize, size: usize, source: Ipv4Addr, port: u16) -> [u8; HEADERS_LEN] {

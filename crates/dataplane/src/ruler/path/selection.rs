@@ -36,6 +36,8 @@ pub enum Selection {
     PolicyMarked,
     /// By policies, and some packets come for an SA that is not there.
     PolicyStray,
+    /// By policies, and some packets are fragments from another host.
+    PolicyFragments,
     /// By routes into tunnels, each with an `if_id` of its own (point-to-point).
     P2p,
     /// The same, and each second packet is led into no tunnel.
@@ -46,7 +48,7 @@ pub enum Selection {
 
 impl Selection {
     /// Every way.
-    pub const ALL: [Selection; 17] = [
+    pub const ALL: [Selection; 18] = [
         Selection::Plain,
         Selection::Policy,
         Selection::PolicyShapes,
@@ -61,6 +63,7 @@ impl Selection {
         Selection::PolicySplit,
         Selection::PolicyMarked,
         Selection::PolicyStray,
+        Selection::PolicyFragments,
         Selection::P2p,
         Selection::P2pSplit,
         Selection::P2mp,
@@ -109,6 +112,7 @@ impl Selection {
             Selection::PolicySplit => "policy-split",
             Selection::PolicyMarked => "policy-marked",
             Selection::PolicyStray => "policy-stray",
+            Selection::PolicyFragments => "policy-fragments",
             Selection::P2p => "p2p",
             Selection::P2pSplit => "p2p-split",
             Selection::P2mp => "p2mp",
