@@ -321,9 +321,7 @@ impl Process {
         }
         self.child.wait().ok().and_then(|status| status.code())
     }
-}
 
-impl Process {
     /// Leaves in the log of a process that does not end what its threads do, for whoever has to find out why.
     fn log_late_end(&self, patience: Duration) {
         let file = fs::OpenOptions::new().append(true).open(&self.log);

@@ -14,16 +14,16 @@ use super::{HEADERS_LEN, HEADERS_V6_LEN, Selection};
 /// What senders say that know of ECN as RFC 9331 has it.
 const ECT_1: u8 = 0b01;
 
-/// The headers of a packet of `size` bytes into a tunnel, as they reach the sealing gateway.
-pub(crate) fn into_tunnel(tunnel: usize, size: usize) -> [u8; HEADERS_LEN] {
-    headers_of(tunnel, size, HOST, PORT)
-}
-
 /// A host beside the usual one.
 const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 
 /// That a packet is a fragment behind which others come.
 const MORE_FRAGMENTS: u8 = 0x20;
+
+/// The headers of a packet of `size` bytes into a tunnel, as they reach the sealing gateway.
+pub(crate) fn into_tunnel(tunnel: usize, size: usize) -> [u8; HEADERS_LEN] {
+    headers_of(tunnel, size, HOST, PORT)
+}
 
 /// Writes the same over the beginning of a packet, by how packets find their tunnel; `number` counts those of a tunnel, of which
 /// one may be of a second kind, or of one that is seldom.
