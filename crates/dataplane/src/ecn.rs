@@ -53,6 +53,15 @@ mod tests {
 
     const ECT_0: u8 = 0b10;
 
+    /// All that an SA may say of decapsulation.
+    fn decapsulating() -> impl Iterator<Item = SaFlags> {
+        (0..4).map(|bits: u8| SaFlags {
+            decap_dscp: bits & 1 != 0,
+            no_ecn: bits & 2 != 0,
+            ..SaFlags::default()
+        })
+    }
+
     #[test]
     fn decapsulation_is_the_table_of_rfc_6040() {
         // Rows: inner; columns: outer Not-ECT, ECT(0), ECT(1), CE.
@@ -76,12 +85,7 @@ mod tests {
 
     #[test]
     fn decapsulating_once_more_changes_nothing() {
-        let flags = |bits: u8| SaFlags {
-            decap_dscp: bits & 1 != 0,
-            no_ecn: bits & 2 != 0,
-            ..SaFlags::default()
-        };
-        for (flags, outer, inner) in (0..4).map(flags).flat_map(|flags| {
+        for (flags, outer, inner) in decapsulating().flat_map(|flags| {
             (0..=0xff).flat_map(move |outer| (0..=0xff).map(move |inner| (flags, outer, inner)))
         }) {
             let once = decapsulate(inner, outer, &flags);
@@ -91,13 +95,8 @@ mod tests {
 
     #[test]
     fn what_is_left_alone_is_what_decapsulation_leaves() {
-        let flags = |bits: u8| SaFlags {
-            decap_dscp: bits & 1 != 0,
-            no_ecn: bits & 2 != 0,
-            ..SaFlags::default()
-        };
         for (flags, outer) in
-            (0..4).map(flags).flat_map(|flags| (0..=0xff).map(move |outer| (flags, outer)))
+            decapsulating().flat_map(|flags| (0..=0xff).map(move |outer| (flags, outer)))
         {
             let leaves = |inner| decapsulate(inner, outer, &flags) == Ok(inner);
             if leaves_alone(outer, &flags) {

@@ -133,10 +133,9 @@ impl Trails {
             let Some(first) = slots.get_mut(strays) else { return (strays, 0) };
             match find(&self.several, first, parse::mac_bits(first, view), view) {
                 Some(number) => break number,
-                None if is_stray(first, view) => first.decide(Verdict::NoState),
+                None if refuses_stray(first, view) => strays += 1,
                 None => return (strays, 0),
             }
-            strays += 1;
         };
         let slots = &mut slots[strays..];
         let trail = self.several.get(number).filter(|_| self.pauses[number].is_over());
@@ -235,6 +234,17 @@ fn other_esp(slot: &Slot<'_>, mac: u64, view: &View) -> Option<(IpAddr, PlainEsp
     let in_udp = in_udp.map(|(ours, esp)| (ours.into(), esp, true));
     let over_v6 = || parse::plain_esp_v6(frame, mac).map(|(ours, esp)| (ours.into(), esp, false));
     in_udp.or_else(over_v6)
+}
+
+/// Refuses a packet that no SA is for; whether it is such.
+#[cold]
+#[inline(never)]
+fn refuses_stray(slot: &mut Slot<'_>, view: &View) -> bool {
+    let is_stray = is_stray(slot, view);
+    if is_stray {
+        slot.decide(Verdict::NoState);
+    }
+    is_stray
 }
 
 /// Whether a packet is ESP for this host that no SA is for.

@@ -4,11 +4,12 @@
 //! Whoever opens packets takes note of those that have any, and goes over them when all are decrypted: a look at what only just
 //! was would keep the processor waiting.
 
-use wire::{Overlay, ipv4, ipv6};
+use wire::{ipv4, ipv6};
 
 use crate::batch::{BATCH_PACKETS, Slot};
-use crate::content::{self, Plain};
+use crate::content;
 use crate::ecn;
+use crate::parse;
 use crate::plain::PlainHeader;
 use crate::sa::Sa;
 
@@ -63,30 +64,30 @@ impl Marks {
 /// does not understand the mark. Whoever takes it out does the same once more, and finds what is wrong or nothing to change.
 #[inline(always)]
 fn carry_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<()> {
-    let outer_tos = outer_tos(slot.frame.bytes())?;
+    let outer_tos = match parse::is_v6(&slot.frame, 0) {
+        false => outer_tos::<ipv4::Plain>(slot),
+        true => outer_tos::<ipv6::Plain>(slot),
+    }?;
     // What taking the content out looks at.
     slot.flow.tos = outer_tos;
-    let esp_at = usize::from(slot.esp_at);
-    let inside = match content::plain_behind::<ipv4::Plain>(esp_at, slot) {
-        Some(Plain { at, header, .. }) => (at, header.flow().tos, false),
-        None => {
-            let Plain { at, header, .. } = content::plain_behind::<ipv6::Plain>(esp_at, slot)?;
-            (at, header.flow().tos, true)
-        }
-    };
-    let (at, inner_tos, is_v6) = inside;
+    let (at, inner_tos) = inside::<ipv4::Plain>(slot).or_else(|| inside::<ipv6::Plain>(slot))?;
     let tos = ecn::decapsulate(inner_tos, outer_tos, &sa.hot().traits.flags()).ok()?;
     if tos != inner_tos {
+        let is_v6 = parse::is_v6(&slot.frame, at);
         content::set_tos(slot.frame.bytes_mut().get_mut(at..)?, is_v6, tos);
     }
     Some(())
 }
 
-/// The type of service of a packet's first header.
+/// The type of service of a packet's outer header, which was found to be plain.
 #[inline(always)]
-fn outer_tos(packet: &[u8]) -> Option<u8> {
-    match packet.first()? >> 4 {
-        4 => ipv4::Header::over(packet).ok().map(|(header, _)| header.tos()),
-        _ => ipv6::Header::over(packet).ok().map(|(header, _)| header.traffic_class()),
-    }
+fn outer_tos<P: PlainHeader>(slot: &Slot<'_>) -> Option<u8> {
+    parse::reread::<P>(&slot.frame, 0).map(|header| header.flow().tos)
+}
+
+/// Where a packet's content begins, if it is of the family and as nearly all is, and its type of service.
+#[inline(always)]
+fn inside<P: PlainHeader>(slot: &Slot<'_>) -> Option<(usize, u8)> {
+    let content = content::plain_behind::<P>(slot.esp_at.into(), slot)?;
+    Some((content.at, content.header.flow().tos))
 }

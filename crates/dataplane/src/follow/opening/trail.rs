@@ -7,7 +7,7 @@ use wire::{ipv4, ipv6};
 
 use super::inside::{Counting, Inner};
 use super::marks::Marks;
-use super::{has_moved, is_plain, is_stray, park, take_up};
+use super::{has_moved, is_plain, park, refuses_stray, take_up};
 use crate::batch::{BATCH_PACKETS, Slot, Turn, is_same};
 use crate::cpu::LINE;
 use crate::decrypt::{decrypt_data, pass_or_refuse};
@@ -195,14 +195,7 @@ pub(super) fn decrypt_each<'t, 'v>(
 #[cold]
 #[inline(never)]
 fn refuses(slot: &mut Slot<'_>, whose: Whose<'_, '_>, view: &View) -> bool {
-    if whose.is_some_and(|(trail, sa)| trail.refuses(slot, sa, view)) {
-        return true;
-    }
-    let is_stray = is_stray(slot, view);
-    if is_stray {
-        slot.decide(Verdict::NoState);
-    }
-    is_stray
+    whose.is_some_and(|(trail, sa)| trail.refuses(slot, sa, view)) || refuses_stray(slot, view)
 }
 
 /// The same from one on, up to one that is to be refused, if any: a loop that goes on behind such would keep less in registers. Where that

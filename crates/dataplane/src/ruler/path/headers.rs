@@ -114,8 +114,8 @@ pub(super) fn mark(frame: &mut [u8]) {
 
 /// Gives an ESP packet an SPI that no SA has.
 pub(super) fn lead_astray(frame: &mut [u8]) {
-    if let Some(spi) = frame.get_mut(HEADER_LEN + ipv4::HEADER_LEN..) {
-        spi[0] = 0x7f;
+    if let Some(first) = frame.get_mut(HEADER_LEN + ipv4::HEADER_LEN) {
+        *first = 0x7f;
     }
 }
 
