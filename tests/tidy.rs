@@ -27,6 +27,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/xsk/src/heap.rs",
     "crates/xsk/src/region.rs",
     "crates/crypto/src/ipsec_mb.rs",
+    "crates/crypto/src/cache.rs",
     "crates/crypto/src/shared.rs",
     "crates/dataplane/src/bundles.rs",
     "crates/dataplane/src/chunk.rs",

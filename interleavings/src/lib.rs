@@ -32,7 +32,9 @@ mod sync {
 /// The processor has no part in this.
 #[cfg(not(test))]
 mod cpu {
-    pub(crate) fn prefetch<T: ?Sized>(_: &T) {}
+    pub(crate) struct Cache;
+
+    pub(crate) fn prefetch<T: ?Sized>(_: &T, _: Cache) {}
 }
 
 /// The words of an SA, which in the data plane lie in a mapping.

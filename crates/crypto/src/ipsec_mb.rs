@@ -12,14 +12,13 @@
 //! What this file does not do: compare key lengths with anything negotiated, or check the length of
 //! the data; `key.rs` has done that.
 
-use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ffi::{CStr, c_char, c_void};
 use std::hint::black_box;
 use std::sync::OnceLock;
 
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::{NONCE_LEN, TAG_LEN};
+use crate::{Cache, NONCE_LEN, TAG_LEN};
 
 unsafe extern "C" {
     static peregrine_mb_key_len: usize;
@@ -201,12 +200,11 @@ impl Key {
 
     /// Asks for the cache lines that a short packet will need, of the 16 to 20 that there are.
     #[inline]
-    pub fn prefetch(&self) {
+    pub fn prefetch(&self, cache: Cache) {
         let mut lines = self.manager.lines_read;
         while lines != 0 {
             let line = &raw const self.expanded[lines.trailing_zeros() as usize];
-            // SAFETY: a hint about memory that is ours; every x86-64 has the instruction.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
+            cache.ask(line.cast());
             lines &= lines - 1;
         }
     }
@@ -286,7 +284,7 @@ mod tests {
         let lines_read = manager().expect("this machine builds the engine").lines_read;
         assert_eq!(lines_read & 0b1111, 0b1111, "{lines_read:b}");
         assert!(lines_read >> 4 != 0 && lines_read.count_ones() <= 12, "{lines_read:b}");
-        Key::new(&[0x5a; 16]).unwrap().prefetch();
+        Key::new(&[0x5a; 16]).unwrap().prefetch(Cache::First);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Stands in for `ipsec_mb.rs` where the engine could not be built: a key of it cannot exist.
 
-use crate::{NONCE_LEN, TAG_LEN};
+use crate::{Cache, NONCE_LEN, TAG_LEN};
 
 const REASON: &str =
     "this build has no ipsec-mb (it needs x86_64 Linux, and libipsec-mb-dev at build time)";
@@ -25,7 +25,7 @@ impl Key {
     }
 
     /// Unreachable by type.
-    pub fn prefetch(&self) {
+    pub fn prefetch(&self, _: Cache) {
         match *self {}
     }
 

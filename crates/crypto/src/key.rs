@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::atomic::AtomicU32;
 
+use crate::cache::Cache;
 use crate::engine::{Engine, EngineError};
 use crate::vaes::Schedule;
 use crate::{aws_lc, ipsec_mb, vaes256, vaes512};
@@ -146,16 +147,16 @@ impl Key {
     /// It reads nothing of the key, not even its engine, as that would be to wait. So it cannot know where a library
     /// keeps what it expanded: [`Key::prefetch_library`] asks for that.
     #[inline]
-    pub fn prefetch_for(&self, data_len: usize) {
-        self.schedule.prefetch(data_len);
+    pub fn prefetch_for(&self, data_len: usize, cache: Cache) {
+        self.schedule.prefetch(data_len, cache);
     }
 
     /// Asks for what libipsec-mb expanded, if it did: for later than [`Key::prefetch_for`], by when the line has come
     /// that says where it is. AWS-LC keeps its expanded keys to itself.
     #[inline]
-    pub fn prefetch_library(&self) {
+    pub fn prefetch_library(&self, cache: Cache) {
         if let Some(key) = self.ipsec_mb() {
-            key.prefetch();
+            key.prefetch(cache);
         }
     }
 

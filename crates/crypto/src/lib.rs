@@ -17,6 +17,8 @@
 #![warn(clippy::missing_errors_doc)]
 
 mod aws_lc;
+#[allow(unsafe_code)] // a hint
+mod cache;
 mod engine;
 #[cfg(ipsec_mb)]
 #[allow(unsafe_code)] // the foreign calls
@@ -46,6 +48,7 @@ mod vaes512;
 #[path = "kernel_absent.rs"]
 mod vaes512;
 
+pub use cache::Cache;
 pub use engine::{Engine, EngineError};
 pub use key::{AAD_LEN_MAX, DATA_LEN_MAX, Key, KeyError, NONCE_LEN, TAG_LEN};
 pub use shared::SharedKey;

@@ -1,5 +1,7 @@
 //! Stands in for `vaes.rs` on other architectures: there is nothing to expand, and nothing that could.
 
+use crate::Cache;
+
 /// Nothing.
 pub struct Schedule;
 
@@ -10,5 +12,5 @@ impl Schedule {
     }
 
     /// Nothing to fetch.
-    pub fn prefetch(&self, _: usize) {}
+    pub fn prefetch(&self, _: usize, _: Cache) {}
 }

@@ -9,7 +9,8 @@
 
 use std::process::ExitCode;
 
-use crypto::Engine;
+use crypto::{Cache, Engine};
+use dataplane::cpu;
 use dataplane::ruler::RulerError;
 use dataplane::ruler::path::{CipherBench, Measured, PathBench, Selection};
 
@@ -21,6 +22,8 @@ const ROUNDS: usize = 16;
 const SIZE: usize = 100;
 
 fn run(selection: Selection, tunnels: usize, measured: Measured) -> Result<u64, RulerError> {
+    // Of the two that parts of the path are compiled for, the same one everywhere.
+    cpu::fix_cache(Cache::First);
     let sizes = [SIZE];
     let engine = Engine::AwsLc;
     let path = PathBench::new(engine, selection, tunnels, measured, &sizes)?.run(ROUNDS)?;

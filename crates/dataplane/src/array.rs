@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use crate::cpu::prefetch;
+use crate::cpu::{Cache, prefetch};
 
 /// How many elements a leaf has, and how many children a branch.
 const WIDTH: usize = 16;
@@ -37,9 +37,9 @@ impl<T: Clone + Default> Array<T> {
 
     /// Asks for the memory that [`get`](Array::get) will read.
     #[inline]
-    pub fn prefetch(&self, index: u32) {
+    pub fn prefetch(&self, index: u32, cache: Cache) {
         if let Some(element) = self.get(index) {
-            prefetch(element);
+            prefetch(element, cache);
         }
     }
 

@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, LazyLock};
 
 use crate::array::Array;
-use crate::cpu::prefetch;
+use crate::cpu::{Cache, prefetch};
 use crate::pages::Pages;
 use crate::sa::Sa;
 
@@ -133,6 +133,8 @@ pub struct Bundles {
     slots: Array<Bundle>,
     /// Of each slot's bundle what most packets need, set together with it.
     addresses: Pages<Address>,
+    /// How many slots have an SA for all workers.
+    filled: usize,
 }
 
 impl Bundles {
@@ -141,11 +143,16 @@ impl Bundles {
         Bundles::default()
     }
 
+    /// Slots that have an SA for all workers.
+    pub(crate) fn len(&self) -> usize {
+        self.filled
+    }
+
     /// Where a slot says which SA takes all its packets; asks for that memory.
     #[inline]
-    pub(crate) fn sole(&self, slot: u32) -> Option<Sole<'_>> {
+    pub(crate) fn sole(&self, slot: u32, cache: Cache) -> Option<Sole<'_>> {
         let address = self.addresses.get(slot)?;
-        prefetch(address);
+        prefetch(address, cache);
         Some(Sole(address))
     }
 
@@ -179,6 +186,8 @@ impl Bundles {
         if slot >= BUNDLES_MAX {
             return false;
         }
+        self.filled -= usize::from(self.get(slot).is_some());
+        self.filled += usize::from(bundle.shared().is_some());
         let address = bundle.simple().map(|sa| NonNull::from(&**sa));
         self.addresses.set(slot, Address(address));
         self.slots.set(slot, bundle);

@@ -16,6 +16,7 @@ use wire::flow::Flow;
 
 use crate::batch::{BATCH_PACKETS, Batch, Slot, Turn};
 use crate::bundles::{Sole, Whose};
+use crate::cpu::asked_cache;
 use crate::flows::Flows;
 use crate::hold::Stay;
 use crate::inspect::check_ports_known;
@@ -58,7 +59,7 @@ pub(crate) fn choose<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn<
             let flow = &run.first(slots).flow;
             run.found = turn.flows.lookup(&side, flow, run.asked, run.presumed);
             if let Lookup::Policy(policy) = run.found {
-                policy.prefetch();
+                policy.prefetch(asked_cache());
                 if view.has_tunnels() {
                     run.of(slots).for_each(|slot| slot.policy = Some(policy));
                 }
@@ -115,7 +116,7 @@ fn ask<'v>(run: &mut Run<'v>, slots: &mut [Slot<'v>], view: &'v View, turn: &Tur
             find_tunnels(run, slots, view);
         }
         Kind::Protect => {
-            run.sole = policy.bundle().and_then(|number| view.bundles.sole(number));
+            run.sole = policy.bundle().and_then(|number| view.bundles.sole(number, asked_cache()));
         }
     }
 }
@@ -158,7 +159,7 @@ fn choose_run<'v>(run: &Run<'v>, slots: &mut [Slot<'v>], view: &'v View, turn: &
         && turn.hold.len() == 0
         && !policy.wants_own_sas()
     {
-        sa.prefetch();
+        sa.prefetch(asked_cache());
         run.count_each(policy, slots, turn, |slot| {
             slot.policy = Some(policy);
             slot.outbound = Some(sa);
@@ -169,7 +170,7 @@ fn choose_run<'v>(run: &Run<'v>, slots: &mut [Slot<'v>], view: &'v View, turn: &
     let is_plain = policy.is_none() && turn.hold.len() == 0;
     for slot in run.of(slots) {
         if is_plain && let Some(sa) = slot.tunnel.and_then(Entrance::simple) {
-            sa.prefetch();
+            sa.prefetch(asked_cache());
             slot.outbound = Some(sa);
             continue;
         }
@@ -231,7 +232,7 @@ pub(crate) fn protect<'v>(
         }
         Some((sa, whose)) => {
             note_whose(whose, policy, &slot.flow, turn);
-            sa.prefetch();
+            sa.prefetch(asked_cache());
             slot.outbound = Some(sa);
         }
         None if template.optional => {}

@@ -13,6 +13,7 @@ use wire::natt::Datagram;
 use wire::{protocol, udp};
 
 use crate::batch::{Batch, Named, Slot};
+use crate::cpu::asked_cache;
 use crate::hop::take_hop;
 use crate::inspect::check_addresses;
 use crate::punt::punt;
@@ -29,6 +30,7 @@ pub(crate) fn classify<'v>(batch: &mut Batch<'v>, view: &'v View) {
     let Batch { slots, named, .. } = batch;
     named.clear();
     let (mut known, mut spi) = (None, None);
+    let cache = asked_cache();
     let (has_host, welcomes_clear) = (view.has_host(), view.welcomes_clear());
     for (index, slot) in slots.iter_mut().enumerate() {
         if slot.verdict.is_some() || has_host && slot.is_hosts(view) {
@@ -50,14 +52,14 @@ pub(crate) fn classify<'v>(batch: &mut Batch<'v>, view: &'v View) {
         if spi != Some(other) {
             spi = Some(other);
             let key = sad::Key::new(other, slot.flow.dst);
-            named.push(Named { slot: index, hash: view.sad.prefetch(&key), key });
+            named.push(Named { slot: index, hash: view.sad.prefetch(&key, cache), key });
         }
     }
     for (at, Named { slot: first, key, hash }) in named.iter().enumerate() {
         let end = named.get(at + 1).map_or(slots.len(), |next| next.slot);
         let sa = view.sad.get_hashed(*hash, key).map(|sa| &**sa);
         if let Some(sa) = sa {
-            sa.prefetch();
+            sa.prefetch(cache);
         }
         // Between them there may be packets that are not for this host.
         let run = slots[*first..end].iter_mut();

@@ -1,38 +1,82 @@
 //! What only the processor itself can do: fetch memory ahead of its use, and count cycles.
 //!
 //! A batch visits many packets' table entries, SAs and keys, each somewhere else in memory. Asked for
-//! one pass ahead, the lines of all of them come at the same time instead of one after another. They
-//! come into the cache of level 1, each asked for once. To level 2 a core fetches more lines at once, some
-//! fifty instead of some twenty; but then each has to be asked for again, or waited for.
+//! one pass ahead, the lines of all of them come at the same time instead of one after another. Each is
+//! asked for once, and into one cache: into that of level 1, or into that of level 2, to which a core fetches
+//! more lines at once, and then reads them from there. Which of the two is quicker is the processor's.
 //! Nothing is read here, and a reference is the only proof that is taken of an address.
 
 #![allow(unsafe_code)]
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+pub use crypto::Cache;
 
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
 
 /// Asks for the line in which a value begins.
 #[inline(always)]
-pub fn prefetch<T: ?Sized>(value: &T) {
-    prefetch_at((&raw const *value).cast(), 0);
+pub fn prefetch<T: ?Sized>(value: &T, cache: Cache) {
+    cache.ask((&raw const *value).cast());
 }
 
 /// Asks for the line behind that in which a value begins, whatever is there.
 #[inline(always)]
-pub fn prefetch_next<T: ?Sized>(value: &T) {
-    prefetch_at((&raw const *value).cast(), LINE);
+pub fn prefetch_next<T: ?Sized>(value: &T, cache: Cache) {
+    cache.ask((&raw const *value).cast::<u8>().wrapping_add(LINE));
 }
 
+/// Into which cache this process asks for memory.
+static IS_SECOND: AtomicBool = AtomicBool::new(false);
+
+/// Whether somebody has said so.
+static IS_FIXED: AtomicBool = AtomicBool::new(false);
+
+/// As many SAs have their memory mostly in a core's own caches, out of which it comes soon, however few lines at once.
+pub const NEAR_SAS: usize = 2048;
+
+/// The cache into which memory is asked for. To be asked for before a loop and not in it, as that counts for two cycles of a
+/// hundred.
 #[inline(always)]
-fn prefetch_at(start: *const u8, offset: usize) {
-    let line = start.wrapping_add(offset);
+pub fn asked_cache() -> Cache {
+    Cache::second_if(IS_SECOND.load(Relaxed))
+}
+
+/// Says into which cache this process asks for memory from now on: for who compares them.
+pub fn fix_cache(cache: Cache) {
+    IS_FIXED.store(true, Relaxed);
+    IS_SECOND.store(cache == Cache::Second, Relaxed);
+}
+
+/// Asks for memory from now on into the [quicker](quicker_cache) one with so many SAs, if nobody has said another; which that is.
+#[inline]
+pub fn suit_cache(sas: usize) -> Cache {
+    let cache = quicker_cache(sas);
+    if asked_cache() != cache && !IS_FIXED.load(Relaxed) {
+        IS_SECOND.store(cache == Cache::Second, Relaxed);
+    }
+    asked_cache()
+}
+
+/// The cache that this processor is quicker with where there are so many SAs: docs/measurements.md, "Into which cache".
+#[inline]
+pub fn quicker_cache(sas: usize) -> Cache {
+    static IS_OF_AMD: LazyLock<bool> = LazyLock::new(is_of_amd);
+    Cache::second_if(sas > NEAR_SAS && *IS_OF_AMD)
+}
+
+fn is_of_amd() -> bool {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch has no effect but on the cache, whatever the address.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast());
+    {
+        let leaf = std::arch::x86_64::__cpuid(0);
+        // And its licensee.
+        let maker = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).concat();
+        maker == b"AuthenticAMD" || maker == b"HygonGenuine"
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
+    false
 }
 
 /// Does some work, and counts bits in it by the processor's own instruction where there is one: what is compiled
@@ -66,5 +110,22 @@ pub fn cycles() -> u64 {
     {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_sas_are_near_and_what_somebody_says_is_asked() {
+        assert_eq!(quicker_cache(NEAR_SAS), Cache::First);
+        assert_eq!(quicker_cache(NEAR_SAS + 1), Cache::second_if(is_of_amd()));
+        for cache in Cache::ALL {
+            fix_cache(cache);
+            for sas in [1, 50_000] {
+                assert_eq!((suit_cache(sas), asked_cache()), (cache, cache));
+            }
+        }
     }
 }

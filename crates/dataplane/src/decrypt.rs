@@ -10,6 +10,7 @@ use wire::esp::{self, ESP_HEADER_LEN, ICV_LEN};
 
 use crate::batch::Slot;
 use crate::content;
+use crate::cpu::asked_cache;
 use crate::encrypt::OVERHEAD_LEN;
 use crate::keys::Supply;
 use crate::sa::{Hot, Sa};
@@ -17,7 +18,7 @@ use crate::verdict::Verdict;
 
 /// Decrypts every packet that `open` let pass.
 pub(crate) fn decrypt(slots: &mut [Slot<'_>]) {
-    let keys = Supply::of(slots, need);
+    let keys = Supply::of(slots, need, asked_cache());
     let mut decrypted = None;
     for at in 0..slots.len() {
         keys.step(slots, at);

@@ -10,6 +10,7 @@ use wire::esp::{self, ICV_LEN};
 use wire::{Overlay, checksum, protocol, udp};
 
 use crate::batch::Slot;
+use crate::cpu::asked_cache;
 use crate::envelope::{self, Enveloped, PREFIX_LEN};
 use crate::keys::Supply;
 use crate::sa::{Hot, Mode, Sa};
@@ -23,7 +24,7 @@ pub(crate) const TAIL_LEN_MAX: usize = esp::ALIGNMENT - 1 + esp::TRAILER_LEN;
 
 /// Encrypts every packet that `seal` numbered.
 pub(crate) fn encrypt(slots: &mut [Slot<'_>]) {
-    let keys = Supply::of(slots, need);
+    let keys = Supply::of(slots, need, asked_cache());
     for at in 0..slots.len() {
         keys.step(slots, at);
         let slot = &mut slots[at];

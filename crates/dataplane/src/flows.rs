@@ -23,7 +23,7 @@ use std::net::IpAddr;
 use foldhash::quality::RandomState;
 use wire::flow::{Flow, Fragment};
 
-use crate::cpu::prefetch;
+use crate::cpu::{asked_cache, prefetch};
 use crate::policy::{Direction, Policy};
 use crate::prefix::Family;
 use crate::spd::{Lookup, Side, Spd};
@@ -129,7 +129,11 @@ impl Flows {
     /// returns what it and [`lookup`](Flows::lookup) want to know.
     #[inline(always)]
     pub(crate) fn ask(&self, side: &Side<'_>, flow: &Flow) -> u32 {
-        if is_worth_it(side, flow) { self.ask_cached(side, flow) } else { side.ask(0, flow) }
+        if is_worth_it(side, flow) {
+            self.ask_cached(side, flow)
+        } else {
+            side.ask(0, flow, asked_cache())
+        }
     }
 
     #[inline(never)]
@@ -138,12 +142,12 @@ impl Flows {
         match (flow.src, flow.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let line = self.line_v4(src.to_bits(), dst.to_bits(), rest);
-                prefetch(&self.v4[line]);
+                prefetch(&self.v4[line], asked_cache());
                 line as u32
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
                 let line = self.line_v6(src.to_bits(), dst.to_bits(), rest);
-                prefetch(&self.v6[line]);
+                prefetch(&self.v6[line], asked_cache());
                 line as u32
             }
             _ => 0,
@@ -163,7 +167,7 @@ impl Flows {
             self.recall_cached(side, flow, asked as usize % LINES);
             return None;
         }
-        side.presume(0, flow, asked)
+        side.presume(0, flow, asked, asked_cache())
     }
 
     #[inline(never)]
@@ -181,8 +185,8 @@ impl Flows {
             _ => None,
         };
         match policy {
-            Some(policy) => side.spd().prefetch_numbered(policy),
-            None => side.ask_everywhere(flow),
+            Some(policy) => side.spd().prefetch_numbered(policy, asked_cache()),
+            None => side.ask_everywhere(flow, asked_cache()),
         }
     }
 

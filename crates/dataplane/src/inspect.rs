@@ -20,6 +20,7 @@ use wire::flow::{Flow, Fragment};
 
 use crate::batch::{BATCH_PACKETS, Batch, Slot, Turn, is_same};
 use crate::classify::is_local;
+use crate::cpu::asked_cache;
 use crate::flows::Flows;
 use crate::policy::{Action, Direction, Kind, Policy};
 use crate::punt::to_host;
@@ -71,7 +72,7 @@ pub(crate) fn inspect<'v>(batch: &mut Batch<'v>, view: &'v View, turn: &mut Turn
         for run in runs.iter_mut() {
             run.found = find(run, slots, &sides, turn);
             if let Lookup::Policy(policy) = run.found {
-                policy.prefetch();
+                policy.prefetch(asked_cache());
             }
         }
         let mut any_unwelcome = false;
@@ -208,7 +209,7 @@ fn find_runs<'v>(
             // What is known of flows is known of those outside of route mode.
             let asked = match if_id {
                 0 => turn.flows.ask(side, flow),
-                _ => side.ask(if_id, flow),
+                _ => side.ask(if_id, flow, asked_cache()),
             };
             runs.begin(at, way.direction, asked);
             first = Some((at, way, side));
@@ -233,7 +234,7 @@ fn recall<'v>(
     let flow = &run.first(slots).flow;
     match if_id {
         0 => turn.flows.recall(side, flow, run.asked),
-        _ => side.presume(if_id, flow, run.asked),
+        _ => side.presume(if_id, flow, run.asked, asked_cache()),
     }
 }
 

@@ -16,6 +16,7 @@ use wire::{Malformed, esp, protocol};
 
 use crate::batch::{Batch, Slot, Turn, is_same};
 use crate::claim::Access;
+use crate::cpu::asked_cache;
 use crate::decrypt;
 use crate::keys;
 use crate::replay::Refusal;
@@ -27,6 +28,7 @@ pub(crate) fn open(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
     if batch.named.is_empty() {
         return;
     }
+    let cache = asked_cache();
     let mut asked: Option<&Sa> = None;
     for slot in &batch.slots {
         let Some(sa) = slot.inbound else { continue };
@@ -34,14 +36,14 @@ pub(crate) fn open(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
             continue;
         }
         asked = Some(sa);
-        sa.prefetch_to_open();
+        sa.prefetch_to_open(cache);
         if let Some(header) = slot.frame.bytes().get(usize::from(slot.esp_at)..)
             && let Some(number) = header.get(4..).and_then(<[u8]>::first_chunk)
         {
-            sa.replay().prefetch(u32::from_be_bytes(*number));
+            sa.replay().prefetch(u32::from_be_bytes(*number), cache);
         }
     }
-    keys::ask_first(&batch.slots, decrypt::need);
+    keys::ask_first(&batch.slots, decrypt::need, cache);
     let (mut known, mut waiting): (Option<&Sa>, bool) = (None, false);
     for slot in &mut batch.slots {
         let Some(sa) = slot.inbound else { continue };

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use crate::cpu::prefetch;
+use crate::cpu::{Cache, prefetch};
 
 /// Elements of a page: of 8 bytes each they are 4 KiB, which is copied in less than a microsecond.
 const PAGE: usize = 512;
@@ -23,9 +23,9 @@ pub struct Pages<T> {
 impl<T: Copy + Default> Pages<T> {
     /// Asks for the memory that [`get`](Pages::get) will read.
     #[inline]
-    pub fn prefetch(&self, index: u32) {
+    pub fn prefetch(&self, index: u32, cache: Cache) {
         if let Some(element) = self.get(index) {
-            prefetch(element);
+            prefetch(element, cache);
         }
     }
 

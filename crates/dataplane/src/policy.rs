@@ -10,7 +10,7 @@ mod settings;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::counters::{UsageSnapshot, bump};
-use crate::cpu::{LINE, prefetch};
+use crate::cpu::{Cache, LINE, prefetch};
 use crate::sa::Mode;
 
 pub(crate) use brief::Brief;
@@ -229,8 +229,8 @@ impl Policy {
 
     /// Asks for the memory that deciding by it reads, and counting mostly writes.
     #[inline]
-    pub(crate) fn prefetch(&self) {
-        prefetch(&self.hot);
+    pub(crate) fn prefetch(&self, cache: Cache) {
+        prefetch(&self.hot, cache);
     }
 
     /// What is done.

@@ -15,7 +15,7 @@ pub(crate) mod run;
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use crate::cpu::prefetch;
+use crate::cpu::{Cache, prefetch};
 use crate::ledger::Words;
 use crate::sync::AtomicU64;
 
@@ -218,9 +218,9 @@ impl Replay {
 
     /// Asks for the word that a received number will be looked for in.
     #[inline]
-    pub(crate) fn prefetch(&self, received: u32) {
+    pub(crate) fn prefetch(&self, received: u32, cache: Cache) {
         // The ring has far fewer than 2^27 words, so the number's lower half says which.
-        prefetch(self.entry.ring_word(u64::from(received / 32)));
+        prefetch(self.entry.ring_word(u64::from(received / 32)), cache);
     }
 
     /// The highest number accepted.

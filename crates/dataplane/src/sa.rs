@@ -29,7 +29,7 @@ use wire::{ipv4, ipv6, protocol};
 use crate::alarm::Alarm;
 use crate::batch::Turn;
 use crate::claim::{self, Access};
-use crate::cpu::{LINE, prefetch, prefetch_next};
+use crate::cpu::{Cache, LINE, prefetch, prefetch_next};
 use crate::ecn;
 use crate::encapsulation::UdpEncapsulation;
 use crate::ledger::{Entry, ErrorKind, Ledger, Place, Words};
@@ -333,25 +333,25 @@ impl Sa {
 
     /// Asks for the line that every packet needs.
     #[inline]
-    pub(crate) fn prefetch(&self) {
-        prefetch(&self.hot);
+    pub(crate) fn prefetch(&self, cache: Cache) {
+        prefetch(&self.hot, cache);
     }
 
     /// Asks for what that line leads to: the entry's words, and the second line where packets that are sealed need it.
     #[inline(always)]
-    pub(crate) fn prefetch_to_seal(&self) {
-        self.words().prefetch();
+    pub(crate) fn prefetch_to_seal(&self, cache: Cache) {
+        self.words().prefetch(cache);
         if self.hot.traits.needs_more() {
-            prefetch_next(&self.hot);
+            prefetch_next(&self.hot, cache);
         }
     }
 
     /// The same for packets that are opened, of which only those in UDP need the second line.
     #[inline(always)]
-    pub(crate) fn prefetch_to_open(&self) {
-        self.words().prefetch();
+    pub(crate) fn prefetch_to_open(&self, cache: Cache) {
+        self.words().prefetch(cache);
         if self.hot.traits.is_encapsulated() {
-            prefetch_next(&self.hot);
+            prefetch_next(&self.hot, cache);
         }
     }
 

@@ -6,6 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use crate::cpu::Cache;
 use crate::sa::Sa;
 use crate::table::{Home, Table};
 
@@ -86,10 +87,10 @@ impl Sad {
 
     /// Asks for the memory that [`get_hashed`](Sad::get_hashed) will read; the key's hash.
     #[inline]
-    pub(crate) fn prefetch(&self, key: &Key) -> u64 {
+    pub(crate) fn prefetch(&self, key: &Key, cache: Cache) -> u64 {
         match key {
-            Key::V4(key) => self.v4.prefetch(key),
-            Key::V6(key) => self.v6.prefetch(key),
+            Key::V4(key) => self.v4.prefetch(key, cache),
+            Key::V6(key) => self.v6.prefetch(key, cache),
         }
     }
 
@@ -104,10 +105,10 @@ impl Sad {
 
     /// Asks for the memory that [`find_v4`](Sad::find_v4) will mostly read.
     #[inline(always)]
-    pub(crate) fn ask_v4(&self, spi: u32, destination: Ipv4Addr) -> AskedV4<'_> {
+    pub(crate) fn ask_v4(&self, spi: u32, destination: Ipv4Addr, cache: Cache) -> AskedV4<'_> {
         let key = KeyV4::new(spi, destination);
         let hash = self.v4.hash(&key);
-        AskedV4 { key, hash, home: self.v4.ask(hash) }
+        AskedV4 { key, hash, home: self.v4.ask(hash, cache) }
     }
 
     /// The SA that was asked for.

@@ -13,6 +13,7 @@
 
 use crate::batch::{Batch, Slot, Turn, is_same};
 use crate::claim::Access;
+use crate::cpu::asked_cache;
 use crate::encrypt;
 use crate::envelope::Room;
 use crate::hold::Stay;
@@ -25,17 +26,18 @@ pub(crate) fn seal(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
     if !batch.seals {
         return;
     }
+    let cache = asked_cache();
     let mut asked: Option<&Sa> = None;
     for slot in &batch.slots {
         if slot.verdict.is_none()
             && let Some(sa) = slot.outbound
             && !is_same(asked, sa)
         {
-            sa.prefetch_to_seal();
+            sa.prefetch_to_seal(cache);
             asked = Some(sa);
         }
     }
-    keys::ask_first(&batch.slots, encrypt::need);
+    keys::ask_first(&batch.slots, encrypt::need, cache);
     batch.seals = asked.is_some();
     if !batch.seals {
         return;

@@ -25,6 +25,7 @@ pub(crate) use self::many::{Asked, Many, ManyV6, Question};
 use self::numbers::Numbers;
 use self::space::Space;
 use self::tag::Tag;
+use crate::cpu::Cache;
 use crate::policy::{Address, Direction, Fields, Policy, PolicyConfig, Shape};
 use crate::prefix::Family;
 
@@ -146,10 +147,10 @@ impl<'a> Side<'a> {
     /// Asks for the memory that a look-up will mostly read, and returns what [`presume`](Side::presume) and
     /// [`lookup`](Side::lookup) want to know.
     #[inline(always)]
-    pub(crate) fn ask(&self, if_id: u32, flow: &Flow) -> u32 {
+    pub(crate) fn ask(&self, if_id: u32, flow: &Flow, cache: Cache) -> u32 {
         let Tag(asked) = match flow.src {
-            IpAddr::V4(_) => self.v4.ask(if_id, flow),
-            IpAddr::V6(_) => self.v6.ask(if_id, flow),
+            IpAddr::V4(_) => self.v4.ask(if_id, flow, cache),
+            IpAddr::V6(_) => self.v6.ask(if_id, flow, cache),
         };
         asked
     }
@@ -157,18 +158,24 @@ impl<'a> Side<'a> {
     /// The policy that presumably decides a flow which [`ask`](Side::ask) was told of, once that memory has come;
     /// asks for the policy's.
     #[inline(always)]
-    pub(crate) fn presume(&self, if_id: u32, flow: &Flow, asked: u32) -> Option<&'a Policy> {
+    pub(crate) fn presume(
+        &self,
+        if_id: u32,
+        flow: &Flow,
+        asked: u32,
+        cache: Cache,
+    ) -> Option<&'a Policy> {
         match flow.src {
-            IpAddr::V4(_) => self.v4.presume(if_id, flow, Tag(asked)),
-            IpAddr::V6(_) => self.v6.presume(if_id, flow, Tag(asked)),
+            IpAddr::V4(_) => self.v4.presume(if_id, flow, Tag(asked), cache),
+            IpAddr::V6(_) => self.v6.presume(if_id, flow, Tag(asked), cache),
         }
     }
 
     /// Asks for the memory that a look-up outside of route mode may read, however many tables there are.
-    pub(crate) fn ask_everywhere(&self, flow: &Flow) {
+    pub(crate) fn ask_everywhere(&self, flow: &Flow, cache: Cache) {
         match flow.src {
-            IpAddr::V4(_) => self.v4.ask_everywhere(0, flow),
-            IpAddr::V6(_) => self.v6.ask_everywhere(0, flow),
+            IpAddr::V4(_) => self.v4.ask_everywhere(0, flow, cache),
+            IpAddr::V6(_) => self.v6.ask_everywhere(0, flow, cache),
         }
     }
 
@@ -309,8 +316,8 @@ impl Spd {
 
     /// Asks for the memory that [`numbered`](Spd::numbered) will read.
     #[inline]
-    pub(crate) fn prefetch_numbered(&self, number: u32) {
-        self.numbers.prefetch(number);
+    pub(crate) fn prefetch_numbered(&self, number: u32, cache: Cache) {
+        self.numbers.prefetch(number, cache);
     }
 
     #[inline]

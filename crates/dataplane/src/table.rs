@@ -29,6 +29,7 @@ use self::lineage::Lineage;
 pub use self::shard::Home;
 use self::shard::Shard;
 pub use self::steady::{Beside, Steady};
+use crate::cpu::Cache;
 
 /// Entries per shard, in the mean, at which the number of shards doubles. A shard of policies is 1.6 KiB then,
 /// one of SAs 2 KiB, copied in a fifth of a microsecond; smaller ones make the array of shards larger, which is to stay
@@ -152,18 +153,18 @@ where
     /// Asks for the memory that [`get_hashed`](Table::get_hashed) will read, and returns the key's
     /// hash for it.
     #[inline]
-    pub fn prefetch(&self, key: &K) -> u64 {
+    pub fn prefetch(&self, key: &K, cache: Cache) -> u64 {
         let hash = self.hash(key);
-        self.ask(hash);
+        self.ask(hash, cache);
         hash
     }
 
     /// Asks for the memory that a search by a hash will read; where it begins, for [`find_from`](Table::find_from).
     #[inline(always)]
-    pub fn ask(&self, hash: u64) -> Home<'_, K, V, N> {
+    pub fn ask(&self, hash: u64, cache: Cache) -> Home<'_, K, V, N> {
         let shard = self.shard(shard_of(hash, self.shards.len()));
         // SAFETY: it is one of this version's, which nobody changes while it is borrowed.
-        unsafe { shard.ask(hash) }
+        unsafe { shard.ask(hash, cache) }
     }
 
     /// As [`find_hashed`](Table::find_hashed), for a hash that [`ask`](Table::ask) was told of.

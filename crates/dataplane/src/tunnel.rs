@@ -24,7 +24,7 @@ use crate::array::Array;
 use crate::batch::{Slot, Turn};
 use crate::bundles::{BUNDLES_MAX, Sole, Whose};
 use crate::choose::{carries, protect};
-use crate::cpu::prefetch;
+use crate::cpu::{asked_cache, prefetch};
 use crate::fib::{Fib, Lead, MANY};
 use crate::pages::Pages;
 use crate::policy::{Action, Direction, Kind, Template, next_id};
@@ -237,19 +237,20 @@ pub(crate) fn enter_all<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut T
     let mut codes = [0; MANY];
     view.fib.codes_of_v4(&destinations, &mut codes);
     let codes = &codes[..destinations.len()];
+    let cache = asked_cache();
     let row = |code: &u32| {
         let row = Fib::tunnel_of(*code).and_then(|number| view.tunnels.slots(number))?;
-        prefetch(row);
+        prefetch(row, cache);
         Some(row)
     };
     let rows: ArrayVec<Option<&Slots>, MANY> = codes.iter().map(row).collect();
-    let sole = |row: &Option<&Slots>| view.bundles.sole(row.as_ref()?.slot(Family::V4)?);
+    let sole = |row: &Option<&Slots>| view.bundles.sole(row.as_ref()?.slot(Family::V4)?, cache);
     let soles: ArrayVec<Option<Sole<'_>>, MANY> = rows.iter().map(sole).collect();
     for (at, (sole, code)) in soles.iter().zip(codes).enumerate() {
         let end = starts.get(at + 1).map_or(slots.len(), |start| *start);
         let sa = sole.and_then(Sole::sa);
         if let Some(sa) = sa {
-            sa.prefetch();
+            sa.prefetch(cache);
         }
         for slot in slots[starts[at]..end].iter_mut().filter(|slot| slot.verdict.is_none()) {
             slot.lead = Lead::to(*code);
@@ -285,7 +286,7 @@ fn is_asked(slot: &Slot<'_>) -> bool {
 fn lead_to(slot: &mut Slot<'_>, code: u32, view: &View) {
     slot.lead = Lead::to(code);
     if let Some(number) = Fib::tunnel_of(code) {
-        view.tunnels.slots.prefetch(number);
+        view.tunnels.slots.prefetch(number, asked_cache());
     }
 }
 
@@ -355,7 +356,7 @@ pub(crate) fn find<'v>(slot: &mut Slot<'v>, view: &'v View) -> Result<(), Verdic
     };
     let slots = view.tunnels.slots(number).ok_or(Verdict::NoTunnel)?;
     let into = slots.of(slot.flow.dst);
-    let sole = into.and_then(|into| view.bundles.sole(into));
+    let sole = into.and_then(|into| view.bundles.sole(into, asked_cache()));
     slot.tunnel = Some(Entrance { number, slot: into, sole });
     Ok(())
 }
@@ -380,7 +381,7 @@ pub(crate) fn enter<'v>(
             Whose::Fallback => turn.counters.count_fallback_sa(),
             Whose::Everybodys => {}
         }
-        sa.prefetch();
+        sa.prefetch(asked_cache());
         slot.outbound = Some(sa);
         return Ok(());
     }

@@ -73,6 +73,11 @@ pub struct View {
 }
 
 impl View {
+    /// SAs in use: those that open, or those that seal, whichever are more. Most tunnels have one of each.
+    pub(crate) fn sas(&self) -> usize {
+        self.sad.len().max(self.bundles.len())
+    }
+
     /// Whether any port is the host's own way in.
     #[inline]
     pub(crate) fn has_host(&self) -> bool {

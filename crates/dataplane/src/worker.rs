@@ -21,6 +21,7 @@ use crate::choose::choose;
 use crate::classify::classify;
 use crate::clock::Clock;
 use crate::counters::Counters;
+use crate::cpu;
 use crate::crew::{self, Lending, Member};
 use crate::doorbell::Doorbell;
 use crate::event::{Event, EventSink};
@@ -256,6 +257,7 @@ impl Worker {
         laps.lap(Stage::Receive);
         // After receiving: what was sent when a policy was already in force meets that policy.
         let (view, version) = self.reader.enter_numbered();
+        cpu::suit_cache(view.sas());
         let is_aside = crew.as_ref().is_none_or(Member::is_aside);
         let followed = match is_aside {
             true => self.trails.follow(batch, version, view, turn),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crypto::Engine;
+use dataplane::cpu;
 use serde::Serialize;
 
 /// The machine and the software of a measurement.
@@ -14,6 +15,8 @@ pub struct Machine {
     pub cores: usize,
     /// Rate of the time stamp counter, measured.
     pub tsc_mhz: f64,
+    /// The cache into which memory is asked for ahead of its use.
+    pub prefetch: String,
     /// RFC 3339, UTC.
     pub date: String,
 }
@@ -24,9 +27,10 @@ impl Machine {
         Machine {
             version: env!("CARGO_PKG_VERSION"),
             engine: engine.version(),
-            cpu: cpu(),
+            cpu: processor(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             tsc_mhz: (dataplane::cycles::hz() / 1e4).round() / 100.0,
+            prefetch: prefetch(),
             date: lab::clock::utc_now(),
         }
     }
@@ -39,6 +43,7 @@ impl Machine {
             ("cores", self.cores.to_string()),
             ("time stamp counter", format!("{} MHz", self.tsc_mhz)),
             ("crypto engine", self.engine.clone()),
+            ("prefetch into", self.prefetch.clone()),
             ("peregrine", self.version.to_owned()),
         ];
         facts.map(|(key, value)| (key.to_owned(), value)).into()
@@ -47,14 +52,22 @@ impl Machine {
     /// One line for the head of a table.
     pub fn line(&self) -> String {
         format!(
-            "Memory port, one core; {}; {}; counter at {:.0} MHz",
-            self.engine, self.cpu, self.tsc_mhz
+            "Memory port, one core; {}; {}; counter at {:.0} MHz; prefetch into {}",
+            self.engine, self.cpu, self.tsc_mhz, self.prefetch
         )
     }
 }
 
+/// The cache into which memory is asked for, with few SAs and with many.
+fn prefetch() -> String {
+    match [1, usize::MAX].map(|sas| cpu::suit_cache(sas).name()) {
+        [few, many] if few == many => many.to_owned(),
+        [few, many] => format!("{many} ({few} up to {} SAs)", cpu::NEAR_SAS),
+    }
+}
+
 /// The processor's name; virtual machines hide the model, so family and model number stand with it.
-fn cpu() -> String {
+fn processor() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let fields: HashMap<&str, &str> = text
         .lines()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crypto::Engine;
+use crypto::{Cache, Engine};
 use dataplane::laps::Stage;
 use dataplane::ruler::RulerError;
 use dataplane::ruler::path::{CipherBench, Measured, Order, PathBench, Sample, Selection};
@@ -304,6 +304,12 @@ pub fn selection(name: &str) -> Result<Selection, String> {
 pub fn order(name: &str) -> Result<Order, String> {
     let found = Order::ALL.into_iter().find(|order| order.name() == name);
     found.ok_or_else(|| "write random or turns".to_owned())
+}
+
+/// The cache of a name.
+pub fn cache(name: &str) -> Result<Cache, String> {
+    let found = Cache::ALL.into_iter().find(|cache| cache.name() == name);
+    found.ok_or_else(|| "write l1 or l2".to_owned())
 }
 
 /// The inner lengths of each size given on the command line.

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crypto::Engine;
+use crypto::{Cache, Engine};
+use dataplane::cpu;
 use dataplane::ruler::path::{Measured, Order, Selection};
 
 use super::machine::Machine;
-use super::measuring::{Plan, Row, direction, figures, inner_sizes, order, selection};
+use super::measuring::{Plan, Row, cache, direction, figures, inner_sizes, order, selection};
 use super::output::{self, Table};
 use crate::command::Unfit;
 
@@ -27,6 +28,7 @@ use crate::command::Unfit;
 Examples:
   peregrine bench path                                     one SA and 10000, all sizes
   peregrine bench path --sas 50000 --sizes imix1 --directions seal
+  peregrine bench path --prefetch l1                       and again with l2: which is quicker here
   peregrine bench path --json | jq '.rows[] | select(.sas == 1) | .beside_ns'")]
 pub struct Path {
     #[command(flatten)]
@@ -83,6 +85,10 @@ struct Asked {
     /// Crypto engine (default: the best this CPU has)
     #[arg(long)]
     engine: Option<String>,
+    /// Into which of a core's caches memory is asked for ahead of its use: l1, l2 (default: the one that this CPU is
+    /// quicker with at that number of SAs)
+    #[arg(long, value_name = "CACHE", value_parser = cache)]
+    prefetch: Option<Cache>,
     /// Batches of each line
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(3..=10_000))]
     batches: u32,
@@ -111,6 +117,9 @@ impl Scale {
 impl Asked {
     fn run(self, sas: &[usize], sizes: &[String]) -> anyhow::Result<ExitCode> {
         let engine = Engine::select(self.engine.as_deref()).map_err(|e| Unfit(e.to_string()))?;
+        if let Some(cache) = self.prefetch {
+            cpu::fix_cache(cache);
+        }
         let plan = Plan {
             engine,
             selections: self.selections,

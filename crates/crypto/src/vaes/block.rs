@@ -25,10 +25,3 @@ pub fn store_block(block: &mut [u8; BLOCK_LEN], lane: __m128i) {
 pub fn words(block: u128) -> __m128i {
     _mm_set_epi64x((block >> 64) as i64, block as i64)
 }
-
-/// Asks for the cache line that `block` is in.
-#[inline]
-pub fn prefetch(block: &[u8; BLOCK_LEN]) {
-    // SAFETY: a hint about memory that is there; every x86-64 has the instruction.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().cast()) };
-}

@@ -6,8 +6,9 @@ use std::arch::x86_64::*;
 
 use zeroize::Zeroize;
 
-use super::block::{block, prefetch, store_block};
+use super::block::{block, store_block};
 use super::ghash::{POLYNOMIAL, product};
+use crate::cache::Cache;
 
 /// Blocks whose products are summed before they are reduced; so many powers are kept.
 pub const POWERS: usize = 16;
@@ -34,10 +35,10 @@ impl Schedule {
     /// blocks, AAD and lengths included, and reads no power above the eighth. No branch: lengths come
     /// in any order.
     #[inline]
-    pub fn prefetch(&self, data_len: usize) {
+    pub fn prefetch(&self, data_len: usize, cache: Cache) {
         let first = if data_len <= 96 { POWERS - 8 } else { 0 };
         for line in (0..self.0.len()).step_by(BLOCKS_IN_LINE) {
-            prefetch(&self.0[line.max(first)]);
+            cache.ask(self.0[line.max(first)].as_ptr());
         }
     }
 

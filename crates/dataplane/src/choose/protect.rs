@@ -9,6 +9,7 @@ use arrayvec::ArrayVec;
 use super::{ask, choose_run};
 use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::bundles::Sole;
+use crate::cpu::asked_cache;
 use crate::policy::{Direction, Kind};
 use crate::runs::Run;
 use crate::spd::{Asked, Lookup, Many};
@@ -28,6 +29,7 @@ pub(super) fn all<'v>(
     view: &'v View,
     turn: &mut Turn<'_>,
 ) -> bool {
+    let cache = asked_cache();
     let mut asked: ArrayVec<(usize, Asked<'_>), BATCH_PACKETS> = ArrayVec::new();
     let mut last = None;
     for (at, slot) in slots.iter().enumerate() {
@@ -37,11 +39,11 @@ pub(super) fn all<'v>(
         let Some(flow) = many.flow(&slot.flow) else { return false };
         if last.is_none_or(|last| !many.same(last, flow)) {
             last = Some(flow);
-            asked.push((at, many.ask(flow)));
+            asked.push((at, many.ask(flow, cache)));
         }
     }
     let presumed: ArrayVec<_, BATCH_PACKETS> =
-        asked.iter().map(|(_, asked)| many.presume(*asked)).collect();
+        asked.iter().map(|(_, asked)| many.presume(*asked, cache)).collect();
     let found: ArrayVec<(Lookup<'_>, Option<Sole<'_>>), BATCH_PACKETS> = asked
         .iter()
         .zip(&presumed)
@@ -49,7 +51,7 @@ pub(super) fn all<'v>(
             let found = many.lookup(*asked, *presumed);
             let sole = match found {
                 Lookup::Policy(policy) if policy.kind() == Kind::Protect => {
-                    policy.bundle().and_then(|number| view.bundles.sole(number))
+                    policy.bundle().and_then(|number| view.bundles.sole(number, cache))
                 }
                 _ => None,
             };
@@ -64,7 +66,7 @@ pub(super) fn all<'v>(
             && let Some(sa) = sole.and_then(Sole::sa)
             && !policy.wants_own_sas()
         {
-            sa.prefetch();
+            sa.prefetch(cache);
             Run::of_all(slots, Direction::Out, *found).count_each(policy, slots, turn, |slot| {
                 slot.policy = Some(policy);
                 slot.outbound = Some(sa);

@@ -8,6 +8,7 @@ use arrayvec::ArrayVec;
 use super::{inspect_run, is_welcome, may_be_martian};
 use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::classify::is_local;
+use crate::cpu::asked_cache;
 use crate::policy::{Direction, Kind};
 use crate::runs::Run;
 use crate::sa::Sa;
@@ -27,6 +28,7 @@ pub(super) fn all<'v>(
     view: &'v View,
     turn: &mut Turn<'_>,
 ) -> bool {
+    let cache = asked_cache();
     let mut asked: ArrayVec<(usize, Asked<'_>), BATCH_PACKETS> = ArrayVec::new();
     let mut last: Option<(&Sa, Question)> = None;
     for (at, slot) in slots.iter().enumerate() {
@@ -51,10 +53,10 @@ pub(super) fn all<'v>(
             return false;
         }
         last = Some((sa, question));
-        asked.push((at, many.ask(question)));
+        asked.push((at, many.ask(question, cache)));
     }
     let presumed: ArrayVec<_, BATCH_PACKETS> =
-        asked.iter().map(|(_, asked)| many.presume(*asked)).collect();
+        asked.iter().map(|(_, asked)| many.presume(*asked, cache)).collect();
     // From the first that is asked for on, each run up to the next one's start.
     for (at, ((start, question), presumed)) in asked.iter().zip(&presumed).enumerate() {
         let end = asked.get(at + 1).map_or(slots.len(), |(next, _)| *next);

@@ -20,6 +20,7 @@ use wire::flow::Flow;
 use super::{Sides, check_addresses, inspect_opened, is_for_routes};
 use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::classify::is_local;
+use crate::cpu::asked_cache;
 use crate::policy::{Direction, Policy};
 use crate::prefix::Family;
 use crate::runs::Run;
@@ -109,8 +110,9 @@ impl Standing {
     #[inline(never)]
     pub(crate) fn ask<'v>(self, flow: &Flow, sa: &Sa, view: &'v View) -> Option<Word<'v>> {
         let (side, if_id) = (view.spd.side_of(Direction::Forward, true), sa.hot().if_id);
-        let asked = side.ask(if_id, flow);
-        let found = side.lookup(if_id, flow, asked, side.presume(if_id, flow, asked));
+        let asked = side.ask(if_id, flow, asked_cache());
+        let presumed = side.presume(if_id, flow, asked, asked_cache());
+        let found = side.lookup(if_id, flow, asked, presumed);
         match inspect_opened(flow, sa, found) {
             Ok(policy) => {
                 let policy = policy?;

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use arrayvec::ArrayVec;
 
 use crate::batch::{BATCH_PACKETS, Slot};
-use crate::cpu::prefetch;
+use crate::cpu::{asked_cache, prefetch};
 use crate::fib::{Fib, MANY};
 use crate::policy::Direction;
 use crate::punt::to_host;
@@ -84,10 +84,11 @@ pub(crate) struct Back<'v>(ArrayVec<Option<(u32, &'v u64)>, MANY>);
 impl<'v> Back<'v> {
     /// By what the routes say. Asks for the memory of who the tunnels are.
     pub(crate) fn by(codes: &[u32], view: &'v View) -> Back<'v> {
+        let cache = asked_cache();
         let row = |code: &u32| {
             let number = Fib::tunnel_of(*code)?;
             let id = view.tunnels.id(number)?;
-            prefetch(id);
+            prefetch(id, cache);
             Some((number, id))
         };
         Back(codes.iter().map(row).collect())

@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::counters::{UsageSnapshot, bump};
-use crate::cpu::prefetch;
+use crate::cpu::{Cache, prefetch};
 use crate::replay::ring_words;
 
 /// Words before the ring: two cache lines, the unit of adjacent-line prefetch.
@@ -134,8 +134,8 @@ impl Words {
 
     /// Asks for the line that every packet needs.
     #[inline]
-    pub(crate) fn prefetch(self) {
-        prefetch(self.head());
+    pub(crate) fn prefetch(self, cache: Cache) {
+        prefetch(self.head(), cache);
     }
 
     /// Who may change the words (`claim.rs`); not of the ledger's matters, but needed with them.

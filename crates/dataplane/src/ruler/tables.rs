@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use wire::flow::{Flow, Fragment};
 
+use crate::cpu::suit_cache;
 use crate::fib::{Fib, MANY, NextHop, Route};
 use crate::flows::Flows;
 use crate::policy::{Direction, Policy, PolicyConfig};
@@ -227,16 +228,17 @@ impl PolicyBench {
     /// a turn.
     pub fn lookup_many_ns(&self, runs: usize) -> Vec<f64> {
         let side = self.spd.side(Direction::Out);
+        let cache = suit_cache(self.list.len());
         let (mut asked, mut presumed) = ([0; MANY], [None; MANY]);
         let mut times = Vec::with_capacity(runs);
         for some in self.probes.chunks(RUN).cycle().take(runs) {
             let start = Instant::now();
             for turn in some.chunks(MANY) {
                 for (flow, asked) in turn.iter().zip(&mut asked) {
-                    *asked = side.ask(0, flow);
+                    *asked = side.ask(0, flow, cache);
                 }
                 for ((flow, asked), presumed) in turn.iter().zip(&asked).zip(&mut presumed) {
-                    *presumed = side.presume(0, flow, *asked);
+                    *presumed = side.presume(0, flow, *asked, cache);
                 }
                 for ((flow, asked), presumed) in turn.iter().zip(&asked).zip(&presumed) {
                     black_box(side.lookup(0, flow, *asked, *presumed));

@@ -14,6 +14,7 @@ use super::space::Space;
 use super::tag::Tag;
 use super::tuple::{Telling, Tuple};
 use super::{DefaultAction, Lookup};
+use crate::cpu::Cache;
 use crate::policy::{Fields, Policy, Words};
 use crate::table::Home;
 
@@ -87,24 +88,28 @@ impl<'a> Many<'a> {
 
     /// The flow, after asking for the memory that [`presume`](Many::presume) will mostly read.
     #[inline(always)]
-    pub(crate) fn ask(&self, Question(flow): Question) -> Asked<'a> {
+    pub(crate) fn ask(&self, Question(flow): Question, cache: Cache) -> Asked<'a> {
         let tag = self.tuple.tag_of(&flow.under(self.mask));
-        self.tuple.ask_behind(tag);
+        self.tuple.ask_behind(tag, cache);
         if let Some(space) = self.several {
-            space.ask_others(&flow.fields());
+            space.ask_others(&flow.fields(), cache);
         }
-        Asked { flow, tag, home: self.policies.ask(tag.spread()) }
+        Asked { flow, tag, home: self.policies.ask(tag.spread(), cache) }
     }
 
     /// The policy that presumably decides a flow which was [asked](Many::ask) for; asks for its memory.
     #[inline(always)]
-    pub(crate) fn presume(&self, Asked { flow, tag, home }: Asked<'a>) -> Option<&'a Policy> {
+    pub(crate) fn presume(
+        &self,
+        Asked { flow, tag, home }: Asked<'a>,
+        cache: Cache,
+    ) -> Option<&'a Policy> {
         if let Some(space) = self.several {
-            return space.presume_of_many(&flow.fields(), tag);
+            return space.presume_of_many(&flow.fields(), tag, cache);
         }
         let found = self.policies.find_from(home, tag.spread(), |found| *found == tag);
         let policy = found.map(|(_, policy)| &**policy);
-        policy.inspect(|policy| policy.prefetch())
+        policy.inspect(|policy| policy.prefetch(cache))
     }
 
     /// What the policies say of that flow.
@@ -148,11 +153,11 @@ impl<'a> ManyV6<'a> {
 
     /// Asks for the memory that [`presume`](ManyV6::presume) will mostly read, and says what it wants to know.
     #[inline(always)]
-    pub(crate) fn ask(&self, flow: &Fields<u128>) -> u32 {
+    pub(crate) fn ask(&self, flow: &Fields<u128>, cache: Cache) -> u32 {
         let Some(first) = self.space.first() else { return 0 };
-        let Tag(tag) = first.ask(flow);
+        let Tag(tag) = first.ask(flow, cache);
         if self.space.tuples() > 1 {
-            self.ask_others(*flow);
+            self.ask_others(*flow, cache);
         }
         tag
     }
@@ -160,16 +165,21 @@ impl<'a> ManyV6<'a> {
     // By value: fields that a reference leads out of here to would be in memory for each packet, in small pieces, and read in large
     // ones.
     #[inline(never)]
-    fn ask_others(&self, flow: Fields<u128>) {
-        self.space.ask_others(&flow);
+    fn ask_others(&self, flow: Fields<u128>, cache: Cache) {
+        self.space.ask_others(&flow, cache);
     }
 
     /// The policy that presumably decides a flow which was asked for; asks for its memory.
     #[inline(always)]
-    pub(crate) fn presume(&self, flow: &Fields<u128>, asked: u32) -> Option<&'a Policy> {
+    pub(crate) fn presume(
+        &self,
+        flow: &Fields<u128>,
+        asked: u32,
+        cache: Cache,
+    ) -> Option<&'a Policy> {
         match self.space.only() {
-            Some(only) => only.presume(flow, Tag(asked)).inspect(|policy| policy.prefetch()),
-            None => self.space.presume_of_many(flow, Tag(asked)),
+            Some(only) => only.presume(flow, Tag(asked)).inspect(|policy| policy.prefetch(cache)),
+            None => self.space.presume_of_many(flow, Tag(asked), cache),
         }
     }
 

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::array::Array;
+use crate::cpu::Cache;
 use crate::policy::Policy;
 
 #[derive(Clone, Default)]
@@ -38,8 +39,8 @@ impl Numbers {
 
     /// Asks for the memory that [`get`](Numbers::get) will read.
     #[inline]
-    pub(super) fn prefetch(&self, number: u32) {
-        self.places.prefetch(number);
+    pub(super) fn prefetch(&self, number: u32, cache: Cache) {
+        self.places.prefetch(number, cache);
     }
 
     /// The number of a policy that has one, or 0.

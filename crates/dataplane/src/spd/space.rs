@@ -18,6 +18,7 @@ use wire::flow::Flow;
 
 use super::tag::Tag;
 use super::tuple::{Found, Tuple, rule};
+use crate::cpu::Cache;
 use crate::policy::{Address, Fields, Policy, Rank, Shape};
 
 /// Tuples up to which every mask has one of its own; only beyond are they merged. Each that is probed in
@@ -82,9 +83,15 @@ impl<A: Address> Space<A> {
     /// The policy that presumably is the best which matches a flow with ports in the tunnel of an `if_id`, which
     /// [`ask`](Space::ask) was told of; asks for its memory. Of several tables none is presumed.
     #[inline(always)]
-    pub(super) fn presume(&self, if_id: u32, flow: &Flow, asked: Tag) -> Option<&Policy> {
+    pub(super) fn presume(
+        &self,
+        if_id: u32,
+        flow: &Flow,
+        asked: Tag,
+        cache: Cache,
+    ) -> Option<&Policy> {
         let presumed = self.only()?.presume(&Fields::of(flow, if_id), asked);
-        presumed.inspect(|policy| policy.prefetch())
+        presumed.inspect(|policy| policy.prefetch(cache))
     }
 
     /// The best policy that matches that flow, of which [`presume`](Space::presume) has said what is presumed.
@@ -124,26 +131,26 @@ impl<A: Address> Space<A> {
     /// Asks for the memory that a look-up reads in the tuples it asks first; what
     /// [`best_asked`](Space::best_asked) wants to know.
     #[inline(always)]
-    pub(super) fn ask(&self, if_id: u32, flow: &Flow) -> Tag {
+    pub(super) fn ask(&self, if_id: u32, flow: &Flow, cache: Cache) -> Tag {
         match &self.tuples[..] {
             [] => Tag(0),
-            [only] => only.ask(&Fields::of(flow, if_id)),
-            _ => self.ask_many(if_id, flow),
+            [only] => only.ask(&Fields::of(flow, if_id), cache),
+            _ => self.ask_many(if_id, flow, cache),
         }
     }
 
     #[inline(never)]
-    fn ask_many(&self, if_id: u32, flow: &Flow) -> Tag {
+    fn ask_many(&self, if_id: u32, flow: &Flow, cache: Cache) -> Tag {
         let flow = Fields::of(flow, if_id);
-        let ask = |_, tuple: &Tuple<A>| tuple.ask(&flow);
+        let ask = |_, tuple: &Tuple<A>| tuple.ask(&flow, cache);
         self.tuples.iter().take(OWN_TUPLES).fold(Tag(0), ask)
     }
 
     /// Asks for the memory that a look-up may read in any tuple.
-    pub(super) fn ask_everywhere(&self, if_id: u32, flow: &Flow) {
+    pub(super) fn ask_everywhere(&self, if_id: u32, flow: &Flow, cache: Cache) {
         let flow = Fields::of(flow, if_id);
         for tuple in &self.tuples {
-            tuple.ask(&flow);
+            tuple.ask(&flow, cache);
         }
     }
 
@@ -164,16 +171,21 @@ impl<A: Address> Space<A> {
 
     /// Asks for the memory that [`presume_of_many`](Space::presume_of_many) reads in all tables but the first.
     #[inline(never)]
-    pub(super) fn ask_others(&self, flow: &Fields<A>) {
+    pub(super) fn ask_others(&self, flow: &Fields<A>, cache: Cache) {
         for tuple in self.tuples.iter().skip(1) {
-            tuple.ask(flow);
+            tuple.ask(flow, cache);
         }
     }
 
     /// The policy that is the best which matches a flow with ports if it matches it at all: no table has another with the flow's
     /// tag that may rank better. In the first that is this. Asks for the memory of the policies that it comes upon.
     #[inline(never)]
-    pub(super) fn presume_of_many(&self, flow: &Fields<A>, first: Tag) -> Option<&Policy> {
+    pub(super) fn presume_of_many(
+        &self,
+        flow: &Fields<A>,
+        first: Tag,
+        cache: Cache,
+    ) -> Option<&Policy> {
         let mut presumed: Option<(&Policy, Rank)> = None;
         let mut is_clear = true;
         for (at, tuple) in self.tuples.iter().enumerate() {
@@ -184,7 +196,7 @@ impl<A: Address> Space<A> {
             let tag = if at == 0 { first } else { tuple.tag(flow) };
             match tuple.presume(flow, tag) {
                 Some(policy) => {
-                    policy.prefetch();
+                    policy.prefetch(cache);
                     is_clear &= presumed.replace((policy, tuple.worst)).is_none();
                 }
                 None => is_clear &= tuple.has_none_behind(tag),

@@ -206,21 +206,21 @@ proptest! {
                     let expected = twin.lookup(if_id, *direction, flow);
                     prop_assert_eq!(&found(spd.lookup_of(if_id, *direction, flow)), &expected);
                     let side = spd.side_of(*direction, if_id != 0);
-                    let asked = side.ask(if_id, flow);
-                    let presumed = side.presume(if_id, flow, asked);
+                    let asked = side.ask(if_id, flow, Cache::First);
+                    let presumed = side.presume(if_id, flow, asked, Cache::First);
                     prop_assert_eq!(&found(side.lookup(if_id, flow, asked, presumed)), &expected);
                     if if_id == 0
                         && let Some(many) = side.many()
                         && let Some(question) = many.flow(flow)
                     {
-                        let asked = many.ask(question);
-                        let presumed = many.presume(asked);
+                        let asked = many.ask(question, Cache::First);
+                        let presumed = many.presume(asked, Cache::First);
                         prop_assert_eq!(&found(many.lookup(asked, presumed)), &expected);
                     }
                     if if_id == 0 && flow.is_ipv6() && flow.fragment == Fragment::Whole {
                         let (many, fields) = (side.many_v6(), Fields::of(flow, 0));
-                        let asked = many.ask(&fields);
-                        let presumed = many.presume(&fields, asked);
+                        let asked = many.ask(&fields, Cache::First);
+                        let presumed = many.presume(&fields, asked, Cache::First);
                         prop_assert_eq!(found(many.lookup(&fields, asked, presumed)), expected);
                     }
                 }
@@ -279,7 +279,7 @@ fn a_policy_is_presumed_among_several_tables() {
     let presumed = |n: u8, dst_port: u16| {
         let flow = datagram([10, 0, 0, 1], [10, 9, n, 1], 7, Fragment::Whole);
         let question = many.flow(&Flow { dst_port, ..flow }).unwrap();
-        many.presume(many.ask(question)).map(Policy::index)
+        many.presume(many.ask(question, Cache::First), Cache::First).map(Policy::index)
     };
     for n in 0..100 {
         assert_eq!(presumed(n, 80), Some(n.into()));
@@ -307,8 +307,8 @@ fn a_better_policy_of_another_table_decides_after_removals() {
         let many = spd.side(Direction::Out).many().unwrap();
         let found = |n: u8| {
             let flow = datagram([10, 0, 0, 1], [10, 9, n, 1], 7, Fragment::Whole);
-            let asked = many.ask(many.flow(&flow).unwrap());
-            found(many.lookup(asked, many.presume(asked)))
+            let asked = many.ask(many.flow(&flow).unwrap(), Cache::First);
+            found(many.lookup(asked, many.presume(asked, Cache::First)))
         };
         assert_eq!(found(0), Found::Policy(20), "{n} removed");
         assert_eq!(found(8), Found::Policy(8));

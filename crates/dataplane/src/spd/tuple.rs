@@ -22,6 +22,7 @@ use std::sync::Arc;
 use foldhash::quality::RandomState;
 
 use super::tag::{Tag, Tagged};
+use crate::cpu::Cache;
 use crate::policy::{Address, Brief, Fields, Policy, Rank, Shape};
 use crate::table::{Beside, Table, hash_one};
 
@@ -187,13 +188,13 @@ impl<A: Address> Best<A> {
 
     /// Asks for the memory that a look-up will mostly read.
     #[inline(always)]
-    fn ask(&self, tag: Tag) {
+    fn ask(&self, tag: Tag, cache: Cache) {
         match self {
             Best::Telling(policies) => {
-                policies.ask(tag.spread());
+                policies.ask(tag.spread(), cache);
             }
             Best::Told(told) => {
-                told.ask(tag.spread());
+                told.ask(tag.spread(), cache);
             }
         }
     }
@@ -292,18 +293,18 @@ impl<A: Address> Tuple<A> {
 
     /// Asks for the memory that a look-up will mostly read, and returns the tag that it wants to know.
     #[inline(always)]
-    pub(super) fn ask(&self, flow: &Fields<A>) -> Tag {
+    pub(super) fn ask(&self, flow: &Fields<A>, cache: Cache) -> Tag {
         let tag = self.tag(flow);
-        self.by_tag.ask(tag);
-        self.ask_behind(tag);
+        self.by_tag.ask(tag, cache);
+        self.ask_behind(tag, cache);
         tag
     }
 
     /// Asks for the memory of all but the best with a tag, if there are any.
     #[inline(always)]
-    pub(super) fn ask_behind(&self, tag: Tag) {
+    pub(super) fn ask_behind(&self, tag: Tag, cache: Cache) {
         if !self.behind.is_empty() {
-            self.behind.ask(tag.spread());
+            self.behind.ask(tag.spread(), cache);
         }
     }
 
@@ -500,14 +501,14 @@ mod tests {
                     let best = best.map(|one| one.index);
                     let found = tuple.find(&flow, true).map(|found| found.policy.index());
                     prop_assert_eq!(found, best);
-                    let asked = tuple.ask(&flow);
+                    let asked = tuple.ask(&flow, Cache::First);
                     let presumed = tuple.presume(&flow, asked);
                     let found = tuple.confirm(&flow, asked, presumed).map(|policy| policy.index());
                     prop_assert_eq!(found, best);
                     if let Some(many) = Many::of_one(&tuple, &mask, DefaultAction::Accept) {
                         let flow = datagram([0; 4], address.to_be_bytes(), 0, Fragment::Whole);
-                        let asked = many.ask(many.flow(&Flow { dst_port: port, ..flow }).unwrap());
-                        let found = match many.lookup(asked, many.presume(asked)) {
+                        let asked = many.ask(many.flow(&Flow { dst_port: port, ..flow }).unwrap(), Cache::First);
+                        let found = match many.lookup(asked, many.presume(asked, Cache::First)) {
                             Lookup::Policy(policy) => Some(policy.index()),
                             _ => None,
                         };

@@ -18,7 +18,7 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::NonNull;
 
-use crate::cpu::{LINE, prefetch, prefetch_next};
+use crate::cpu::{Cache, LINE, prefetch, prefetch_next};
 
 /// So many neighbouring slots.
 #[repr(align(64))]
@@ -197,13 +197,13 @@ impl<K, V, const N: usize> Shard<K, V, N> {
     /// # Safety
     /// The lines do not end in `'a`, and nobody changes them.
     #[inline(always)]
-    pub(super) unsafe fn ask<'a>(&self, hash: u64) -> Home<'a, K, V, N> {
+    pub(super) unsafe fn ask<'a>(&self, hash: u64, cache: Cache) -> Home<'a, K, V, N> {
         // SAFETY: as the caller says; the home is one of them.
         let home = unsafe { self.lines.add(self.home(hash)).as_ref() };
-        prefetch(home);
+        prefetch(home, cache);
         // Where two entries are a line one in ten lies in the next; two of more bytes reach into it.
         if 2 * Self::LINE_LEN >= N * LINE {
-            prefetch_next(home);
+            prefetch_next(home, cache);
         }
         Home(home)
     }

@@ -11,7 +11,7 @@
 use super::flat::{Entry, Flat, TO_TRIE, leads_further};
 use super::node::{COVERING, Node, STRIDE};
 use super::{Trie, Word};
-use crate::cpu::{counting_bits, prefetch};
+use crate::cpu::{Cache, asked_cache, counting_bits, prefetch};
 
 /// Addresses that are looked up side by side: four times what a core of today fetches at a time, so
 /// that the first has come when the last was asked for; what is kept of them fits the first level
@@ -35,18 +35,22 @@ impl<W: Word> Trie<W> {
         let count = addresses.len().min(values.len()).min(SIDE_BY_SIDE);
         let (addresses, values) = (&addresses[..count], &mut values[..count]);
         match &self.flat {
-            Some(flat) => self.read(flat, addresses, values),
+            Some(flat) => match asked_cache() {
+                Cache::First => self.read(flat, addresses, values, Cache::First),
+                Cache::Second => self.read(flat, addresses, values, Cache::Second),
+            },
             None => counting_bits(|| self.descend_many(addresses, values)),
         }
     }
 
     /// From what is written out; what is not, together.
-    fn read(&self, flat: &Flat, addresses: &[W], values: &mut [u32]) {
+    #[inline(always)]
+    fn read(&self, flat: &Flat, addresses: &[W], values: &mut [u32], cache: Cache) {
         let mut entries: [Option<Entry<'_>>; SIDE_BY_SIDE] = [None; SIDE_BY_SIDE];
         for (address, entry) in addresses.iter().zip(&mut entries) {
             *entry = flat.entry(*address);
             if let Some(entry) = entry {
-                prefetch(entry.word());
+                prefetch(entry.word(), cache);
             }
         }
         let mut further = 0;
@@ -65,6 +69,7 @@ impl<W: Word> Trie<W> {
     /// The values of addresses whose entries say that they are elsewhere: in tails, or in the trie.
     #[inline(never)]
     fn read_further(&self, entries: &[Option<Entry<'_>>], addresses: &[W], values: &mut [u32]) {
+        let cache = asked_cache();
         let mut known: [Option<&u32>; SIDE_BY_SIDE] = [None; SIDE_BY_SIDE];
         for (at, known) in known.iter_mut().enumerate().take(values.len()) {
             if leads_further(values[at])
@@ -72,7 +77,7 @@ impl<W: Word> Trie<W> {
             {
                 *known = entry.value(addresses[at]);
                 if let Some(value) = known {
-                    prefetch(*value);
+                    prefetch(*value, cache);
                 }
             }
         }
@@ -100,13 +105,14 @@ impl<W: Word> Trie<W> {
     /// Down the trie.
     #[inline(always)]
     fn descend_many(&self, addresses: &[W], values: &mut [u32]) {
+        let cache = asked_cache();
         let mut walks = [Walk { address: W::ZERO, at: None, best: None, end: 0 }; SIDE_BY_SIDE];
         let walks = &mut walks[..addresses.len().min(SIDE_BY_SIDE)];
         for (walk, address) in walks.iter_mut().zip(addresses) {
             walk.address = *address;
             walk.at = self.root(address.bits(0, self.root_bits) as usize);
             if let Some(node) = walk.at {
-                prefetch(node);
+                prefetch(node, cache);
             }
         }
         let mut depth = self.root_bits;
@@ -125,7 +131,7 @@ impl<W: Word> Trie<W> {
                 }
                 walk.at = node.child(next);
                 if let Some(child) = walk.at {
-                    prefetch(child);
+                    prefetch(child, cache);
                     further = true;
                 }
             }

@@ -8,6 +8,7 @@ use super::WORTH;
 use super::group::Group;
 use super::inquiry::{Free, Inquiry, InquiryV6, Last};
 use crate::batch::{BATCH_PACKETS, Slot};
+use crate::cpu::Cache;
 use crate::follow::like::Known;
 use crate::inspect::may_be_martians;
 use crate::parse::{self, LastMac};
@@ -24,6 +25,7 @@ pub(super) type Groups = ArrayVec<Group, BATCH_PACKETS>;
 pub(super) fn admit(
     slots: &mut [Slot<'_>],
     view: &View,
+    cache: Cache,
     mut note: impl FnMut(&Flow) -> Group,
     mut note_v6: impl FnMut(Fields<u128>) -> Group,
 ) -> Groups {
@@ -49,7 +51,7 @@ pub(super) fn admit(
                 // What its SA counts.
                 slot.counted = flow.total_len;
                 if let Some((guard, guarded)) = &mut guard {
-                    guarded.push(guard.note(&flow, &mut last_guarded));
+                    guarded.push(guard.note(&flow, &mut last_guarded, cache));
                 }
                 note(&flow)
             }

@@ -16,6 +16,7 @@ use super::admit::{Groups, admit};
 use super::group::Group;
 use super::inquiry::{Free, Inquiry, InquiryV6, Last, is_quick};
 use crate::batch::{Slot, Turn};
+use crate::cpu::asked_cache;
 use crate::fib::MANY;
 use crate::follow::hours::Hours;
 use crate::parse;
@@ -60,9 +61,10 @@ impl Lane {
         let (mut asked, mut asked_v6) = (Inquiry::of(&out), InquiryV6::of(&out));
         let (mut about, mut about_v6) = (Groups::new(), Groups::new());
         let mut last = Last::default();
+        let cache = asked_cache();
         let note = |flow: &Flow| {
             if is_asked {
-                about.push(asked.note(flow, &mut last));
+                about.push(asked.note(flow, &mut last, cache));
             }
             v4.note(u32::of_address(flow.dst))
         };
@@ -72,7 +74,7 @@ impl Lane {
             }
             v6.note(fields.destination)
         };
-        let groups = admit(slots, view, note, note_v6);
+        let groups = admit(slots, view, cache, note, note_v6);
         let left_alone = match is_asked {
             false => groups.len(),
             true => left_alone(&groups, (&asked, &about), (&asked_v6, &about_v6)),

@@ -5,6 +5,7 @@ use wire::flow::Flow;
 
 use super::group::Group;
 use crate::batch::BATCH_PACKETS;
+use crate::cpu::{Cache, asked_cache};
 use crate::flows::Flows;
 use crate::policy::{Fields, Policy};
 use crate::spd::{Asked, DefaultAction, Lookup, Many, ManyV6, Question, Side};
@@ -40,30 +41,30 @@ impl<'v> Inquiry<'v> {
 
     /// Takes note of a packet that is whole, and of IPv4, and asks for the memory of the answer.
     #[inline(always)]
-    pub(super) fn note(&mut self, flow: &Flow, last: &mut Last) -> Group {
+    pub(super) fn note(&mut self, flow: &Flow, last: &mut Last, cache: Cache) -> Group {
         let Some(many) = &self.many else { return Group::FIRST };
         let Some(question) = many.flow(flow) else { return Group::NONE };
         if last.0.is_none_or(|last| !many.same(last, question)) {
             last.0 = Some(question);
-            self.asked.push(many.ask(question));
+            self.asked.push(many.ask(question, cache));
         }
         Group::last_of(self.asked.len())
     }
 
     /// The policies that presumably decide.
     #[inline(always)]
-    pub(super) fn presumed(&self) -> Presumed<'v> {
+    pub(super) fn presumed(&self, cache: Cache) -> Presumed<'v> {
         let mut presumed = Presumed::new();
-        self.presume(&mut presumed);
+        self.presume(&mut presumed, cache);
         presumed
     }
 
     /// The same where it needs not to be moved from.
     #[inline(always)]
-    pub(super) fn presume(&self, presumed: &mut Presumed<'v>) {
+    pub(super) fn presume(&self, presumed: &mut Presumed<'v>, cache: Cache) {
         if let Some(many) = &self.many {
             for asked in &self.asked {
-                presumed.push(many.presume(*asked));
+                presumed.push(many.presume(*asked, cache));
             }
         }
     }
@@ -98,7 +99,7 @@ impl<'v> Inquiry<'v> {
     /// Of how many of the first no policy says anything, so that they may pass.
     #[inline(never)]
     pub(super) fn free(&self) -> usize {
-        self.answer(0, &self.presumed(), is_free)
+        self.answer(0, &self.presumed(asked_cache()), is_free)
     }
 }
 
@@ -129,7 +130,7 @@ impl<'v> InquiryV6<'v> {
     #[inline(always)]
     pub(super) fn note(&mut self, fields: Fields<u128>) -> Group {
         if !self.asked.last().is_some_and(|last| self.many.same(&last.fields, &fields)) {
-            let tag = self.many.ask(&fields);
+            let tag = self.many.ask(&fields, asked_cache());
             self.asked.push(AskedV6 { fields, tag });
         }
         Group::last_of_v6(self.asked.len())
@@ -140,7 +141,7 @@ impl<'v> InquiryV6<'v> {
     pub(super) fn presumed(&self) -> Presumed<'v> {
         let mut presumed = ArrayVec::new();
         for AskedV6 { fields, tag } in &self.asked {
-            presumed.push(self.many.presume(fields, *tag));
+            presumed.push(self.many.presume(fields, *tag, asked_cache()));
         }
         presumed
     }

@@ -13,18 +13,15 @@
 //! are as `decrypt` would have left them.
 
 mod inside;
+mod named;
 
-use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
-
-use arrayvec::ArrayVec;
-use wire::{Overlay, esp, ethernet, ipv4, ipv6, udp};
+use wire::{Overlay, ipv4, ipv6, udp};
 use xsk::Frame;
 
 use super::inquiry::is_quick;
-use crate::batch::{BATCH_PACKETS, Slot, Turn};
+use crate::batch::{Slot, Turn};
 use crate::claim::Access;
-use crate::classify::is_local;
+use crate::cpu::{Cache, asked_cache};
 use crate::decrypt::decrypt_or_refuse;
 use crate::envelope::PREFIX_LEN;
 use crate::follow::busy::Busy;
@@ -32,17 +29,17 @@ use crate::follow::hours::Hours;
 use crate::follow::opening::{Marks, has_moved, is_plain, park, take_up};
 use crate::keys::{self, Supply};
 use crate::open::refusal;
-use crate::parse::{self, IN_UDP_AT, LastMac, PlainEsp};
+use crate::parse;
 use crate::plain::PlainHeader;
 use crate::policy::{Direction, Policy};
 use crate::replay::Refusal;
 use crate::route::Router;
 use crate::sa::Sa;
-use crate::sad::{AskedV4, Key};
 use crate::verdict::Verdict;
 use crate::view::View;
 
 use inside::{Answers, Inside};
+use named::{Named, name};
 
 /// It is worth it where it takes more than one packet of so many: the others are decrypted for nothing but to be parked.
 pub(in crate::follow) const WORTH: usize = 2;
@@ -52,51 +49,6 @@ pub(in crate::follow) struct Lane {
     pub(in crate::follow) hours: Hours,
     /// Of packets that came, those that others may follow.
     pub(in crate::follow) busy: Busy,
-}
-
-/// What a packet's SA is called, and was asked for by.
-enum Asked<'v> {
-    V4(AskedV4<'v>),
-    /// The hash of a key that is so long that it is read anew.
-    V6(u64),
-}
-
-/// A packet's SA, which was asked for, and the number that it shows.
-struct Named<'v> {
-    asked: Asked<'v>,
-    received: u32,
-    /// Its bytes, those that are encrypted, its type of service, and where ESP begins.
-    len: u16,
-    ciphertext_len: u16,
-    tos: u8,
-    esp_at: u8,
-}
-
-impl<'v> Named<'v> {
-    #[inline(always)]
-    fn of(esp: &PlainEsp, asked: Asked<'v>) -> Named<'v> {
-        Named {
-            asked,
-            received: esp.sequence,
-            len: esp.len() as u16,
-            ciphertext_len: esp.ciphertext_len as u16,
-            tos: esp.tos,
-            esp_at: esp.at as u8,
-        }
-    }
-
-    fn is_in_udp(&self) -> bool {
-        usize::from(self.esp_at) == IN_UDP_AT
-    }
-
-    /// The SA that was asked for.
-    #[inline(always)]
-    fn find(&self, slot: &Slot<'_>, view: &'v View) -> Option<&'v Arc<Sa>> {
-        match self.asked {
-            Asked::V4(asked) => view.sad.find_v4(asked),
-            Asked::V6(hash) => find_v6(hash, slot, view),
-        }
-    }
 }
 
 impl Lane {
@@ -121,10 +73,25 @@ impl Lane {
         if slots.is_empty() || !self.hours.are_open(version) {
             return (0, 0);
         }
-        let named = name(slots, view);
+        match asked_cache() {
+            Cache::First => self.pass(slots, view, turn, Cache::First),
+            Cache::Second => self.pass(slots, view, turn, Cache::Second),
+        }
+    }
+
+    /// The same where memory is asked for into that cache. Compiled for each, so that no packet asks which it is.
+    #[inline(always)]
+    fn pass<'v>(
+        &mut self,
+        slots: &mut [Slot<'v>],
+        view: &'v View,
+        turn: &mut Turn<'_>,
+        cache: Cache,
+    ) -> (usize, usize) {
+        let named = name(slots, view, cache);
         let named_len = named.len();
         let slots = &mut slots[..named_len];
-        let (checked, marks) = check_all(slots, &named, view, turn);
+        let (checked, marks) = check_all(slots, &named, view, turn, cache);
         let (slots, rest) = slots.split_at_mut(checked);
         // What `classify` is to find out is not there yet.
         rest.iter_mut().for_each(|slot| slot.inbound = None);
@@ -136,75 +103,6 @@ impl Lane {
     }
 }
 
-/// What the SAs of the first packets are called that may come here.
-#[inline(always)]
-fn name<'v>(slots: &mut [Slot<'_>], view: &'v View) -> ArrayVec<Named<'v>, BATCH_PACKETS> {
-    let mut named: ArrayVec<Named<'_>, BATCH_PACKETS> = ArrayVec::new();
-    let packets = slots.len();
-    let (mut known, mut known_v6, mut mac) = (None, None, LastMac::new());
-    for slot in slots.iter_mut().take(BATCH_PACKETS) {
-        let mac = mac.bits(slot, view);
-        let frame = &slot.frame;
-        let esp = parse::plain_esp(frame, mac).or_else(|| in_udp(frame, mac, view));
-        let one = match esp {
-            Some((destination, esp)) => {
-                if known != Some(destination) {
-                    if !is_local(&destination.into(), view) {
-                        break;
-                    }
-                    known = Some(destination);
-                }
-                Named::of(&esp, Asked::V4(view.sad.ask_v4(esp.spi, destination)))
-            }
-            None => match over_v6(frame, mac, &mut known_v6, view) {
-                Some(one) => one,
-                None => break,
-            },
-        };
-        // What its key is needed for.
-        slot.counted = one.ciphertext_len;
-        named.push(one);
-    }
-    if named.len() < super::WORTH.min(packets) {
-        named.clear();
-    }
-    named
-}
-
-/// What ESP in UDP shows. Out of line, so that nothing of it takes registers from what most are.
-#[inline(never)]
-fn in_udp(frame: &Frame, mac: u64, view: &View) -> Option<(Ipv4Addr, PlainEsp)> {
-    parse::plain_esp_in_udp(frame, mac, &view.encapsulation_ports)
-}
-
-/// What ESP over IPv6 shows, and its SA is called.
-#[inline(never)]
-fn over_v6<'v>(
-    frame: &Frame,
-    mac: u64,
-    known: &mut Option<Ipv6Addr>,
-    view: &View,
-) -> Option<Named<'v>> {
-    let (destination, esp) = parse::plain_esp_v6(frame, mac)?;
-    if *known != Some(destination) {
-        if !is_local(&destination.into(), view) {
-            return None;
-        }
-        *known = Some(destination);
-    }
-    let hash = view.sad.prefetch(&Key::new(esp.spi, destination.into()));
-    Some(Named::of(&esp, Asked::V6(hash)))
-}
-
-/// The SA that was asked for so.
-#[inline(never)]
-fn find_v6<'v>(hash: u64, slot: &Slot<'_>, view: &'v View) -> Option<&'v Arc<Sa>> {
-    let packet = slot.frame.bytes().get(ethernet::HEADER_LEN..)?;
-    let (outer, rest) = ipv6::Header::over(packet).ok()?;
-    let (esp, _) = esp::Header::over(rest).ok()?;
-    view.sad.get_hashed(hash, &Key::new(esp.spi(), outer.destination().into()))
-}
-
 /// Finds the SAs of packets, up to the first that has to take the stages, and asks their windows. Some are refused, by those or as
 /// there is no such SA. How many packets there are, and of which something may be carried inwards.
 #[inline(always)]
@@ -213,16 +111,17 @@ fn check_all<'v>(
     named: &[Named<'v>],
     view: &'v View,
     turn: &Turn<'_>,
+    cache: Cache,
 ) -> (usize, Marks) {
     for (slot, named) in slots.iter_mut().zip(named) {
         if let Some(sa) = named.find(slot, view) {
-            sa.prefetch();
+            sa.prefetch(cache);
             slot.inbound = Some(sa);
         }
     }
     let (mut plain, mut marks) = (0, Marks::default());
     loop {
-        (plain, marks) = ask_windows(slots, named, plain, marks);
+        (plain, marks) = ask_windows(slots, named, plain, marks, cache);
         let Some((slot, named)) = slots.get_mut(plain).zip(named.get(plain)) else { break };
         if !pass_over(slot, named) {
             break;
@@ -230,7 +129,7 @@ fn check_all<'v>(
         plain += 1;
     }
     let slots = &mut slots[..plain];
-    keys::ask_first(slots, need);
+    keys::ask_first(slots, need, cache);
     let mut checked = 0;
     loop {
         for (slot, named) in slots.iter_mut().zip(named).skip(checked) {
@@ -257,6 +156,7 @@ fn ask_windows(
     named: &[Named<'_>],
     first: usize,
     mut marks: Marks,
+    cache: Cache,
 ) -> (usize, Marks) {
     let mut plain = first;
     for (slot, named) in slots[first..].iter().zip(&named[first..]) {
@@ -265,8 +165,8 @@ fn ask_windows(
             break;
         }
         marks.note(plain, named.tos, sa);
-        sa.prefetch_to_open();
-        sa.replay().prefetch(named.received);
+        sa.prefetch_to_open(cache);
+        sa.replay().prefetch(named.received, cache);
         plain += 1;
     }
     (plain, marks)
@@ -333,7 +233,7 @@ fn open<'v>(slots: &mut [Slot<'v>], marks: Marks, view: &'v View, turn: &mut Tur
 /// Decrypts packets.
 #[inline(always)]
 fn decrypt<'v>(slots: &mut [Slot<'v>]) {
-    let keys = Supply::of(slots, need);
+    let keys = Supply::of(slots, need, asked_cache());
     for at in 0..slots.len() {
         keys.step(slots, at);
         let slot = &mut slots[at];

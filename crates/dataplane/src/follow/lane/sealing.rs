@@ -20,6 +20,7 @@ use super::forwarding::send_off;
 use super::inquiry::is_quick;
 use crate::batch::{Slot, Turn};
 use crate::bundles::Sole;
+use crate::cpu::{Cache, asked_cache};
 use crate::encrypt::TAIL_LEN_MAX;
 use crate::envelope;
 use crate::follow::busy::Busy;
@@ -81,22 +82,38 @@ impl Lane {
         if slots.is_empty() || !self.hours.are_open(version) {
             return 0;
         }
+        match asked_cache() {
+            Cache::First => self.pass::<false>(slots, view, turn),
+            Cache::Second => self.pass::<true>(slots, view, turn),
+        }
+    }
+
+    /// The same where memory is asked for into the `SECOND` cache, or the first. Compiled for each, so that no packet asks which
+    /// it is; and so are the closures in it, of which each has to have one caller to be compiled into that.
+    #[inline(always)]
+    fn pass<'v, const SECOND: bool>(
+        &mut self,
+        slots: &mut [Slot<'v>],
+        view: &'v View,
+        turn: &mut Turn<'_>,
+    ) -> usize {
+        let cache = Cache::second_if(SECOND);
         let mut mixed = Mixed::default();
         let mut found = match self.by {
-            By::Policies => find::by_policies(slots, view, &mut mixed),
-            By::Routes => find::by_routes(slots, view, &mut mixed),
+            By::Policies => find::by_policies::<SECOND>(slots, view, &mut mixed),
+            By::Routes => find::by_routes::<SECOND>(slots, view, &mut mixed),
         };
         let came = found.groups().len();
-        let mut packets = set_all_sas(slots, &found, &mixed);
+        let mut packets = set_all_sas(slots, &found, &mixed, cache);
         // Among the others there are some that need the stages.
         if packets != came {
             slots[..packets].iter_mut().for_each(|slot| slot.outbound = None);
             found.part(slots, &mut mixed, view);
-            packets = set_all_sas(slots, &found, &mixed);
+            packets = set_all_sas(slots, &found, &mixed, cache);
         }
         let (slots, busy) = (&mut slots[..packets], &mut self.busy);
         let packets = match found.is_mixed() {
-            false => seal_all::<false>(slots, (&found, &mixed), busy, view, turn),
+            false => seal_all::<false>(slots, (&found, &mixed), busy, view, turn, cache),
             true => seal_mixed(slots, (&found, &mixed), busy, view, turn),
         };
         self.hours.trial.note(came, packets);
@@ -123,7 +140,7 @@ fn seal_mixed<'v>(
     if !is_sealed && !found.has_policies(mixed) {
         return 0;
     }
-    seal_all::<true>(slots, (found, mixed), busy, view, turn)
+    seal_all::<true>(slots, (found, mixed), busy, view, turn, asked_cache())
 }
 
 /// Seals packets that have their SAs, up to the first that has to take the stages; how many.
@@ -134,17 +151,18 @@ fn seal_all<'v, const MIXED: bool>(
     busy: &mut Busy,
     view: &'v View,
     turn: &mut Turn<'_>,
+    cache: Cache,
 ) -> usize {
     let mut plain = 0;
     for slot in &*slots {
         match slot.outbound {
-            Some(sa) if is_plain(sa) => sa.prefetch_to_seal(),
+            Some(sa) if is_plain(sa) => sa.prefetch_to_seal(cache),
             None if MIXED => {}
             _ => break,
         }
         plain += 1;
     }
-    keys::ask_first(&slots[..plain], need);
+    keys::ask_first(&slots[..plain], need, cache);
     let mut numbered = 0;
     for (slot, group) in slots[..plain].iter_mut().zip(found.groups()) {
         let policy = found.exit::<MIXED>(*group, mixed).and_then(|exit| exit.policy);
@@ -165,9 +183,14 @@ fn seal_all<'v, const MIXED: bool>(
 /// Sets the SAs of packets that are to be sealed, up to the first that has to take the stages: how many they and those in clear
 /// between them are.
 #[inline(always)]
-fn set_all_sas<'v>(slots: &mut [Slot<'v>], found: &Found<'v>, mixed: &Mixed<'v>) -> usize {
+fn set_all_sas<'v>(
+    slots: &mut [Slot<'v>],
+    found: &Found<'v>,
+    mixed: &Mixed<'v>,
+    cache: Cache,
+) -> usize {
     match found.is_mixed() {
-        false => set_sas::<false>(slots, found, mixed),
+        false => set_sas::<false>(slots, found, mixed, cache),
         true => set_mixed_sas(slots, found, mixed),
     }
 }
@@ -175,7 +198,7 @@ fn set_all_sas<'v>(slots: &mut [Slot<'v>], found: &Found<'v>, mixed: &Mixed<'v>)
 /// As above.
 #[inline(never)]
 fn set_mixed_sas<'v>(slots: &mut [Slot<'v>], found: &Found<'v>, mixed: &Mixed<'v>) -> usize {
-    set_sas::<true>(slots, found, mixed)
+    set_sas::<true>(slots, found, mixed, asked_cache())
 }
 
 #[inline(always)]
@@ -183,13 +206,14 @@ fn set_sas<'v, const MIXED: bool>(
     slots: &mut [Slot<'v>],
     found: &Found<'v>,
     mixed: &Mixed<'v>,
+    cache: Cache,
 ) -> usize {
     let (mut packets, mut codes) = (0, mixed.codes().iter());
     for (slot, group) in slots.iter_mut().zip(found.groups()) {
         let Some(exit) = found.exit::<MIXED>(*group, mixed) else { break };
         match exit.sole.map(Sole::sa) {
             Some(Some(sa)) => {
-                sa.prefetch();
+                sa.prefetch(cache);
                 slot.outbound = Some(sa);
             }
             None if MIXED && codes.next().is_some() => {}
@@ -233,7 +257,7 @@ fn encrypt<'v, const MIXED: bool>(
 ) {
     let (mut router, mut router_in_clear) = (Router::new(), Router::new());
     let mut codes = codes.iter();
-    let keys = Supply::of(slots, need);
+    let keys = Supply::of(slots, need, asked_cache());
     for at in 0..slots.len() {
         keys.step(slots, at);
         let Some((slot, later)) = slots[at..].split_first_mut() else { break };

@@ -8,7 +8,7 @@ use wire::esp;
 use super::gateways::{SPI_FIRST, key_bytes, random_order};
 use super::{Measured, RulerError, Sample, check_sizes, check_tunnels};
 use crate::batch::BATCH_PACKETS;
-use crate::cpu::cycles;
+use crate::cpu::{asked_cache, cycles, suit_cache};
 use crate::keys::{AHEAD, LIBRARY_AHEAD};
 
 /// The cipher alone: the same lengths and keys, a batch of buffers, nothing else.
@@ -44,6 +44,7 @@ impl CipherBench {
     ) -> Result<CipherBench, RulerError> {
         check_sizes(sizes)?;
         check_tunnels(keys)?;
+        suit_cache(keys);
         let longest = sizes.iter().map(|size| plaintext_len(*size)).max().unwrap_or(0);
         let made = (0..keys).map(|n| Ok(Key::new(engine, &key_bytes(n))?));
         Ok(CipherBench {
@@ -114,13 +115,14 @@ impl CipherBench {
         let CipherBench { keys, order, next, fetched, buffers, tags, sizes, sent, .. } = self;
         let mut at = (*sent % sizes.len() as u64) as usize;
         let mut link = Link::<CHAINED>::new();
+        let cache = asked_cache();
         let start = cycles();
         for (buffer, tag) in buffers.iter_mut().zip(tags) {
             let nonce = esp::gcm_nonce([0; 4], link.after(*sent).to_be_bytes());
             let data = &mut buffer[..plaintext_len(sizes[at])];
             if *fetched {
-                keys[order[*next + AHEAD] as usize].prefetch_for(data.len());
-                keys[order[*next + LIBRARY_AHEAD] as usize].prefetch_library();
+                keys[order[*next + AHEAD] as usize].prefetch_for(data.len(), cache);
+                keys[order[*next + LIBRARY_AHEAD] as usize].prefetch_library(cache);
             }
             keys[order[*next] as usize].seal(&nonce, &esp::aad_esn(SPI_FIRST, *sent), data, tag);
             link.end(u64::from(tag[0]));
@@ -137,14 +139,15 @@ impl CipherBench {
         let CipherBench { keys, order, next, fetched, buffers, tags, sizes, sent, .. } = self;
         let mut at = (*sent % sizes.len() as u64) as usize;
         let mut link = Link::<CHAINED>::new();
+        let cache = asked_cache();
         let start = cycles();
         let mut genuine = true;
         for (buffer, tag) in buffers.iter_mut().zip(tags) {
             let nonce = esp::gcm_nonce([0; 4], link.after(*sent).to_be_bytes());
             let data = &mut buffer[..plaintext_len(sizes[at])];
             if *fetched {
-                keys[order[*next + AHEAD] as usize].prefetch_for(data.len());
-                keys[order[*next + LIBRARY_AHEAD] as usize].prefetch_library();
+                keys[order[*next + AHEAD] as usize].prefetch_for(data.len(), cache);
+                keys[order[*next + LIBRARY_AHEAD] as usize].prefetch_library(cache);
             }
             let key = &keys[order[*next] as usize];
             genuine &= key.open(&nonce, &esp::aad_esn(SPI_FIRST, *sent), data, tag);

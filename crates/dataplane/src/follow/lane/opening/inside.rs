@@ -8,6 +8,7 @@ use wire::{ipv4, ipv6};
 
 use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::content;
+use crate::cpu::{Cache, asked_cache};
 use crate::fib::{Fib, MANY};
 use crate::follow::lane::addresses::Addresses;
 use crate::follow::lane::group::Group;
@@ -96,9 +97,18 @@ impl<'v> Inside<'v> {
     /// changed; how many it looked at.
     #[inline(never)]
     pub(super) fn look_at_all(&mut self, slots: &mut [Slot<'_>]) -> usize {
+        match asked_cache() {
+            Cache::First => self.look_into(slots, Cache::First),
+            Cache::Second => self.look_into(slots, Cache::Second),
+        }
+    }
+
+    /// The same where memory is asked for into that cache; compiled for each.
+    #[inline(always)]
+    fn look_into(&mut self, slots: &mut [Slot<'_>], cache: Cache) -> usize {
         for slot in slots {
             let by = match slot.verdict {
-                None => self.look(slot),
+                None => self.look(slot, cache),
                 Some(_) => Some([NOBODY, UNASKED]),
             };
             let Some(by) = by else { break };
@@ -108,7 +118,7 @@ impl<'v> Inside<'v> {
     }
 
     #[inline(always)]
-    fn look(&mut self, slot: &mut Slot<'_>) -> Option<[u16; 2]> {
+    fn look(&mut self, slot: &mut Slot<'_>, cache: Cache) -> Option<[u16; 2]> {
         let sa = slot.inbound?;
         let content = content::plain_behind::<ipv4::Plain>(usize::from(slot.esp_at), slot);
         let Some(content) = content else { return self.look_v6(slot, sa) };
@@ -123,13 +133,13 @@ impl<'v> Inside<'v> {
             return None;
         }
         let forward = match sa.hot().if_id {
-            0 => ASKED | self.forward.as_mut()?.note(&flow, &mut self.last_forward).code(),
+            0 => ASKED | self.forward.as_mut()?.note(&flow, &mut self.last_forward, cache).code(),
             _ if self.routes_alone => ROUTED | self.sources.note(u32::of_address(flow.src)).code(),
             _ if self.standing.lets_in(sa, Family::V4) => NOBODY,
             _ => self.welcome(header.flow(), sa)?,
         };
         let out = match &mut self.out {
-            Some(out) => OUT | out.note(&flow, &mut self.last_out).code(),
+            Some(out) => OUT | out.note(&flow, &mut self.last_out, cache).code(),
             None => UNASKED,
         };
         slot.frame.narrow(content.at, usize::from(header.total_len()))?;
@@ -260,7 +270,8 @@ impl<'i, 'v, const MIXED: bool> Answers<'i, 'v, MIXED> {
     #[inline(always)]
     pub(super) fn to(inside: &'i Inside<'v>) -> Answers<'i, 'v, MIXED> {
         let free = inside.out.as_ref().map_or(0, Inquiry::free);
-        let presumed = inside.forward.as_ref().map(Inquiry::presumed).unwrap_or_default();
+        let presumed = |forward: &Inquiry<'v>| forward.presumed(asked_cache());
+        let presumed = inside.forward.as_ref().map(presumed).unwrap_or_default();
         let back = (!inside.sources.is_empty()).then(|| inside.ways_back());
         let v4 = Said { free, presumed, back };
         let v6 = if MIXED { inside.said_of_v6() } else { Said::default() };

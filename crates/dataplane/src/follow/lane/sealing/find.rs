@@ -6,7 +6,7 @@ use wire::flow::Flow;
 
 use crate::batch::{BATCH_PACKETS, Slot};
 use crate::bundles::Sole;
-use crate::cpu::prefetch;
+use crate::cpu::{Cache, asked_cache, prefetch};
 use crate::fib::{Fib, MANY};
 use crate::follow::aside::gather;
 use crate::follow::lane::addresses::Addresses;
@@ -180,21 +180,23 @@ impl<'v> Mixed<'v> {
 
 /// By what policies say. What there is to say of such as are `mixed` is put there.
 #[inline(always)]
-pub(super) fn by_policies<'v>(
+pub(super) fn by_policies<'v, const SECOND: bool>(
     slots: &mut [Slot<'v>],
     view: &'v View,
     mixed: &mut Mixed<'v>,
 ) -> Found<'v> {
+    let cache = Cache::second_if(SECOND);
     let out = view.spd.side(Direction::Out);
     let (mut v4, mut v6) = (Inquiry::of(&out), InquiryV6::of(&out));
     let mut last = Last::default();
-    let groups = admit(slots, view, |flow| v4.note(flow, &mut last), |fields| v6.note(fields));
+    let note = |flow: &Flow| v4.note(flow, &mut last, cache);
+    let groups = admit(slots, view, cache, note, |fields| v6.note(fields));
     if groups.is_empty() {
         return Found::default();
     }
     let (mut exits, mut presumed) = (Exits::new(), Presumed::new());
-    v4.presume(&mut presumed);
-    v4.answer(0, &presumed, |lookup| push_protected(&mut exits, lookup, view));
+    v4.presume(&mut presumed, cache);
+    v4.answer(0, &presumed, |lookup| push_protected(&mut exits, lookup, view, cache));
     let is_mixed = exits.len() < v4.questions() || !v6.is_empty();
     if is_mixed {
         let packets = (&*slots, &groups[..]);
@@ -205,11 +207,18 @@ pub(super) fn by_policies<'v>(
 
 /// Adds how a group leaves that policies say this of; whether one protects it, simply.
 #[inline(always)]
-fn push_protected<'v>(exits: &mut Exits<'v>, found: Lookup<'v>, view: &'v View) -> bool {
+fn push_protected<'v>(
+    exits: &mut Exits<'v>,
+    found: Lookup<'v>,
+    view: &'v View,
+    cache: Cache,
+) -> bool {
     let Lookup::Policy(policy) = found else { return false };
     let is_simple = policy.kind() == Kind::Protect && !policy.wants_own_sas();
     let bundle = policy.bundle().filter(|_| is_simple);
-    let Some(sole) = bundle.and_then(|bundle| view.bundles.sole(bundle)) else { return false };
+    let Some(sole) = bundle.and_then(|bundle| view.bundles.sole(bundle, cache)) else {
+        return false;
+    };
     exits.push(Exit { policy: Some(policy), sole: Some(sole) });
     true
 }
@@ -219,7 +228,7 @@ fn push_any<'v>(exits: &mut Exits<'v>, found: Lookup<'v>, view: &'v View) -> boo
     let (policy, sole) = match found {
         Lookup::Default(DefaultAction::Accept) => (None, None),
         Lookup::Policy(policy) if policy.kind() == Kind::Bypass => (Some(policy), None),
-        _ if push_protected(exits, found, view) => return true,
+        _ if push_protected(exits, found, view, asked_cache()) => return true,
         _ => (None, Some(Sole::NONE)),
     };
     exits.push(Exit { policy, sole });
@@ -228,21 +237,22 @@ fn push_any<'v>(exits: &mut Exits<'v>, found: Lookup<'v>, view: &'v View) -> boo
 
 /// By where routes lead. What there is to say of such as are `mixed` is put there.
 #[inline(always)]
-pub(super) fn by_routes<'v>(
+pub(super) fn by_routes<'v, const SECOND: bool>(
     slots: &mut [Slot<'v>],
     view: &'v View,
     mixed: &mut Mixed<'v>,
 ) -> Found<'v> {
+    let cache = Cache::second_if(SECOND);
     let (mut v4, mut v6) = (Addresses::<u32>::default(), Addresses::<u128>::default());
     let note = |flow: &Flow| v4.note(u32::of_address(flow.dst));
-    let groups = admit(slots, view, note, |fields| v6.note(fields.destination));
+    let groups = admit(slots, view, cache, note, |fields| v6.note(fields.destination));
     if groups.is_empty() {
         return Found::default();
     }
     let mut codes = [0; MANY];
     let codes = v4.codes(view, &mut codes);
     let mut exits = Exits::new();
-    push_led(&mut exits, codes, Family::V4, view);
+    push_led(&mut exits, codes, Family::V4, view, cache);
     let is_mixed = exits.len() < codes.len() || !v6.is_empty();
     if is_mixed {
         mixed.go_on_by_routes(&mut exits, codes, &v6, &groups, view);
@@ -253,16 +263,23 @@ pub(super) fn by_routes<'v>(
 /// Adds how groups of a family leave whose routes have these codes, up to the first that leads into no tunnel, or into one that is
 /// not simple.
 #[inline(always)]
-fn push_led<'v>(exits: &mut Exits<'v>, codes: &[u32], family: Family, view: &'v View) {
+fn push_led<'v>(
+    exits: &mut Exits<'v>,
+    codes: &[u32],
+    family: Family,
+    view: &'v View,
+    cache: Cache,
+) {
     let mut rows: ArrayVec<&Slots, MANY> = ArrayVec::new();
     for code in codes {
         let row = Fib::tunnel_of(*code).and_then(|number| view.tunnels.slots(number));
         let Some(row) = row else { break };
-        prefetch(row);
+        prefetch(row, cache);
         rows.push(row);
     }
     for row in rows {
-        let Some(sole) = row.slot(family).and_then(|slot| view.bundles.sole(slot)) else { break };
+        let sole = row.slot(family).and_then(|slot| view.bundles.sole(slot, cache));
+        let Some(sole) = sole else { break };
         exits.push(Exit { policy: None, sole: Some(sole) });
     }
 }
@@ -271,12 +288,13 @@ fn push_led<'v>(exits: &mut Exits<'v>, codes: &[u32], family: Family, view: &'v 
 fn push_all<'v>(exits: &mut Exits<'v>, codes: &[u32], family: Family, view: &'v View) {
     let tunnel = |code: &u32| Fib::tunnel_of(*code).map(|number| view.tunnels.slots(number));
     let rows = || codes[exits.len()..].iter().map(tunnel);
-    rows().flatten().flatten().for_each(prefetch);
+    let cache = asked_cache();
+    rows().flatten().flatten().for_each(|row| prefetch(row, cache));
     let mut others = Exits::new();
     for row in rows() {
         let sole = |row: Option<&'v Slots>| {
             let slot = row.and_then(|row| row.slot(family));
-            slot.and_then(|slot| view.bundles.sole(slot)).unwrap_or(Sole::NONE)
+            slot.and_then(|slot| view.bundles.sole(slot, cache)).unwrap_or(Sole::NONE)
         };
         others.push(Exit { policy: None, sole: row.map(sole) });
     }
