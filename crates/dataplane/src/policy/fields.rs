@@ -3,7 +3,8 @@
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
-use wire::flow::Flow;
+use wire::flow::{self, Flow};
+use wire::ipv4;
 
 use super::{Brief, Policy, PolicyConfig};
 use crate::prefix::address_bits;
@@ -40,7 +41,7 @@ pub(crate) trait Address: Copy + Eq + std::fmt::Debug {
     fn and(self, mask: Self) -> Self;
     fn or(self, mask: Self) -> Self;
     fn xor(self, other: Self) -> Self;
-    fn hash_pair<H: Hasher>(self, other: Self, state: &mut H);
+    fn hash_fields<H: Hasher>(fields: &Fields<Self>, state: &mut H);
 }
 
 impl Address for u32 {
@@ -101,8 +102,11 @@ impl Address for u32 {
     }
 
     #[inline(always)]
-    fn hash_pair<H: Hasher>(self, other: u32, state: &mut H) {
-        state.write_u64(u64::from(self) << 32 | u64::from(other));
+    fn hash_fields<H: Hasher>(fields: &Fields<u32>, state: &mut H) {
+        // The number of a tunnel disturbs the ports; that two keys hash alike is rare, and costs a comparison.
+        let Words([second, third]) = Words::of(fields);
+        state.write_u64(second);
+        state.write_u64(third ^ u64::from(fields.if_id) << 32);
     }
 }
 
@@ -160,9 +164,12 @@ impl Address for u128 {
     }
 
     #[inline(always)]
-    fn hash_pair<H: Hasher>(self, other: u128, state: &mut H) {
-        state.write_u128(self);
-        state.write_u128(other);
+    fn hash_fields<H: Hasher>(fields: &Fields<u128>, state: &mut H) {
+        state.write_u128(fields.source);
+        state.write_u128(fields.destination);
+        // As above, of the protocol.
+        let rest = u64::from(fields.ports) << 32 | u64::from(fields.if_id);
+        state.write_u64(rest ^ u64::from(fields.protocol) << 24);
     }
 }
 
@@ -194,10 +201,7 @@ impl<A: Address> Eq for Fields<A> {}
 impl<A: Address> Hash for Fields<A> {
     #[inline(always)]
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.source.hash_pair(self.destination, state);
-        // The protocol disturbs the ports; that two keys hash alike is rare, and costs a comparison.
-        let rest = u64::from(self.ports) << 32 | u64::from(self.if_id);
-        state.write_u64(rest ^ u64::from(self.protocol) << 24);
+        A::hash_fields(self, state);
     }
 }
 
@@ -278,51 +282,63 @@ impl<A: Address> Fields<A> {
     }
 }
 
-/// What a flow of IPv4 outside of route mode has in its fields, or a mask over it, in two words that are compared and masked each
-/// at once. It hashes as its fields do.
+/// What a flow of IPv4 outside of route mode has in its fields, or a mask over it, as it stands in the last two pieces of a packet's
+/// header ([`ipv4::Plain::ends`]): so nothing is taken apart and put together again. It hashes as its fields do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Words {
-    /// Source, then destination.
-    addresses: u64,
-    /// Ports and protocol, where fields have them for their hash.
-    rest: u64,
-}
+pub(crate) struct Words([u64; 2]);
 
 impl Words {
     #[inline(always)]
     pub(crate) fn of(fields: &Fields<u32>) -> Words {
-        Words {
-            addresses: u64::from(fields.source) << 32 | u64::from(fields.destination),
-            rest: u64::from(fields.ports) << 32 | u64::from(fields.protocol) << 24,
+        let (source, destination) = (fields.source, fields.destination);
+        Words(ipv4::Plain::ends_of(fields.protocol, source, destination, fields.ports))
+    }
+
+    /// Those of the packet that has a header, and beside them what no mask looks at.
+    #[inline(always)]
+    pub(crate) fn of_header(header: &ipv4::Plain) -> Words {
+        match flow::shows_ports(header.protocol()) {
+            true => Words(header.ends()),
+            false => Words::of_portless(*header),
         }
+    }
+
+    /// The same where a packet has no ports where others have them.
+    #[cold]
+    fn of_portless(header: ipv4::Plain) -> Words {
+        Words::of(&Fields::of(&flow::of_plain_v4(&header), 0))
     }
 
     #[inline(always)]
     pub(crate) fn under(self, mask: Words) -> Words {
-        Words { addresses: self.addresses & mask.addresses, rest: self.rest & mask.rest }
+        let (Words([second, third]), Words(mask)) = (self, mask);
+        Words([second & mask[0], third & mask[1]])
     }
 
     /// Whether two differ in nothing that this mask looks at.
     #[inline(always)]
     pub(crate) fn agree(self, one: Words, other: Words) -> bool {
-        let addresses = (one.addresses ^ other.addresses) & self.addresses;
-        (addresses | (one.rest ^ other.rest) & self.rest) == 0
+        let (Words(mask), Words(one), Words(other)) = (self, one, other);
+        ((one[0] ^ other[0]) & mask[0] | (one[1] ^ other[1]) & mask[1]) == 0
     }
 
     /// The mask that looks at every bit of the addresses as well.
     #[inline(always)]
     pub(crate) fn with_all_addresses(self) -> Words {
-        Words { addresses: u64::MAX, ..self }
+        let addresses = ipv4::Plain::ends_of(0, u32::MAX, u32::MAX, 0);
+        let Words([second, third]) = self;
+        Words([second | addresses[0], third | addresses[1]])
     }
 
     #[inline(always)]
     pub(crate) fn fields(self) -> Fields<u32> {
+        let Words([second, third]) = self;
         Fields {
-            source: (self.addresses >> 32) as u32,
-            destination: self.addresses as u32,
-            ports: (self.rest >> 32) as u32,
+            source: ((second >> 32) as u32).swap_bytes(),
+            destination: (third as u32).swap_bytes(),
+            ports: ((third >> 32) as u32).swap_bytes(),
             if_id: 0,
-            protocol: (self.rest >> 24) as u8,
+            protocol: (second >> 8) as u8,
         }
     }
 }
@@ -330,8 +346,9 @@ impl Words {
 impl Hash for Words {
     #[inline(always)]
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.addresses);
-        state.write_u64(self.rest);
+        let Words([second, third]) = self;
+        state.write_u64(*second);
+        state.write_u64(*third);
     }
 }
 

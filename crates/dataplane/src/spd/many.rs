@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use wire::flow::{Flow, Fragment};
+use wire::ipv4;
 
 use super::space::Space;
 use super::tag::Tag;
@@ -72,6 +73,12 @@ impl<'a> Many<'a> {
             }
             _ => None,
         }
+    }
+
+    /// The flow of a packet with such a header.
+    #[inline(always)]
+    pub(crate) fn header(&self, header: &ipv4::Plain) -> Question {
+        Question(Words::of_header(header))
     }
 
     /// Whether the policies say of two flows the same: they differ in nothing that any of them looks at.

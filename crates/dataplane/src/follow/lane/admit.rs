@@ -1,8 +1,7 @@
 //! Which of the first packets in clear may come into a lane.
 
 use arrayvec::ArrayVec;
-use wire::flow::Flow;
-use wire::ipv6;
+use wire::{ipv4, ipv6};
 
 use super::WORTH;
 use super::group::Group;
@@ -26,7 +25,7 @@ pub(super) fn admit(
     slots: &mut [Slot<'_>],
     view: &View,
     cache: Cache,
-    mut note: impl FnMut(&Flow) -> Group,
+    mut note: impl FnMut(&ipv4::Plain) -> Group,
     mut note_v6: impl FnMut(Fields<u128>) -> Group,
 ) -> Groups {
     let mut groups = Groups::new();
@@ -40,20 +39,20 @@ pub(super) fn admit(
     let packets = slots.len();
     for slot in slots.iter_mut().take(BATCH_PACKETS) {
         let mac = mac.bits(slot, view);
-        let group = match parse::plain(&slot.frame, mac) {
-            Some(flow) => {
-                if flow.ttl <= 1 || may_be_martians(&flow) {
+        let group = match parse::plain_header::<ipv4::Plain>(&slot.frame, mac) {
+            Some(header) => {
+                if header.ttl() <= 1 || may_be_martians(&header.flow()) {
                     break;
                 }
-                if known.is_for_host(u32::of_address(flow.dst), view) {
+                if known.is_for_host(header.destination().to_bits(), view) {
                     break;
                 }
                 // What its SA counts.
-                slot.counted = flow.total_len;
+                slot.counted = header.total_len();
                 if let Some((guard, guarded)) = &mut guard {
-                    guarded.push(guard.note(&flow, &mut last_guarded, cache));
+                    guarded.push(guard.note(&header, &mut last_guarded, cache));
                 }
-                note(&flow)
+                note(&header)
             }
             None => {
                 let guard_v6 = is_guarded.then_some(&mut guard_v6);

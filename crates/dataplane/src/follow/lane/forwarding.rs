@@ -8,7 +8,6 @@
 //! Before 3 nothing about a packet is changed.
 
 use wire::ethernet::HEADER_LEN;
-use wire::flow::Flow;
 use wire::{ipv4, ipv6};
 
 use super::addresses::Addresses;
@@ -62,11 +61,11 @@ impl Lane {
         let (mut about, mut about_v6) = (Groups::new(), Groups::new());
         let mut last = Last::default();
         let cache = asked_cache();
-        let note = |flow: &Flow| {
+        let note = |header: &ipv4::Plain| {
             if is_asked {
-                about.push(asked.note(flow, &mut last, cache));
+                about.push(asked.note(header, &mut last, cache));
             }
-            v4.note(u32::of_address(flow.dst))
+            v4.note(header.destination().to_bits())
         };
         let note_v6 = |fields: Fields<u128>| {
             if is_asked {

@@ -14,8 +14,6 @@ const _: () = assert!(BATCH_PACKETS < V6 as usize);
 impl Group {
     /// The first.
     pub(super) const FIRST: Group = Group(0);
-    /// One that there is not, and of which therefore nothing is known.
-    pub(super) const NONE: Group = Group(V6 - 1);
 
     /// The last of so many.
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! Policies asked about many packets together.
 
 use arrayvec::ArrayVec;
-use wire::flow::Flow;
+use wire::ipv4;
 
 use super::group::Group;
 use crate::batch::BATCH_PACKETS;
@@ -39,11 +39,11 @@ impl<'v> Inquiry<'v> {
         Inquiry { many: side.many(), default, asked: ArrayVec::new() }
     }
 
-    /// Takes note of a packet that is whole, and of IPv4, and asks for the memory of the answer.
+    /// Takes note of a packet with such a header, and asks for the memory of the answer.
     #[inline(always)]
-    pub(super) fn note(&mut self, flow: &Flow, last: &mut Last, cache: Cache) -> Group {
+    pub(super) fn note(&mut self, header: &ipv4::Plain, last: &mut Last, cache: Cache) -> Group {
         let Some(many) = &self.many else { return Group::FIRST };
-        let Some(question) = many.flow(flow) else { return Group::NONE };
+        let question = many.header(header);
         if last.0.is_none_or(|last| !many.same(last, question)) {
             last.0 = Some(question);
             self.asked.push(many.ask(question, cache));

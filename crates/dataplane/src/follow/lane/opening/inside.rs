@@ -133,13 +133,13 @@ impl<'v> Inside<'v> {
             return None;
         }
         let forward = match sa.hot().if_id {
-            0 => ASKED | self.forward.as_mut()?.note(&flow, &mut self.last_forward, cache).code(),
+            0 => ASKED | self.forward.as_mut()?.note(header, &mut self.last_forward, cache).code(),
             _ if self.routes_alone => ROUTED | self.sources.note(u32::of_address(flow.src)).code(),
             _ if self.standing.lets_in(sa, Family::V4) => NOBODY,
             _ => self.welcome(header.flow(), sa)?,
         };
         let out = match &mut self.out {
-            Some(out) => OUT | out.note(&flow, &mut self.last_out, cache).code(),
+            Some(out) => OUT | out.note(header, &mut self.last_out, cache).code(),
             None => UNASKED,
         };
         slot.frame.narrow(content.at, usize::from(header.total_len()))?;

@@ -1,8 +1,7 @@
 //! By whose word each of the first packets leaves by which SA.
 
 use arrayvec::ArrayVec;
-use wire::ethernet;
-use wire::flow::Flow;
+use wire::{ethernet, ipv4};
 
 use crate::batch::{BATCH_PACKETS, Slot};
 use crate::bundles::Sole;
@@ -189,7 +188,7 @@ pub(super) fn by_policies<'v, const SECOND: bool>(
     let out = view.spd.side(Direction::Out);
     let (mut v4, mut v6) = (Inquiry::of(&out), InquiryV6::of(&out));
     let mut last = Last::default();
-    let note = |flow: &Flow| v4.note(flow, &mut last, cache);
+    let note = |header: &ipv4::Plain| v4.note(header, &mut last, cache);
     let groups = admit(slots, view, cache, note, |fields| v6.note(fields));
     if groups.is_empty() {
         return Found::default();
@@ -244,7 +243,7 @@ pub(super) fn by_routes<'v, const SECOND: bool>(
 ) -> Found<'v> {
     let cache = Cache::second_if(SECOND);
     let (mut v4, mut v6) = (Addresses::<u32>::default(), Addresses::<u128>::default());
-    let note = |flow: &Flow| v4.note(u32::of_address(flow.dst));
+    let note = |header: &ipv4::Plain| v4.note(header.destination().to_bits());
     let groups = admit(slots, view, cache, note, |fields| v6.note(fields.destination));
     if groups.is_empty() {
         return Found::default();
