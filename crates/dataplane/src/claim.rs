@@ -55,8 +55,8 @@ const TURN_SHIFT: u32 = SEAT_BITS + 1;
 pub fn access(word: &AtomicU64, seat: u16, turn: u64, turn_of: impl Fn(u16) -> u64) -> Access {
     // `Acquire`: what the last owner did happened before.
     match word.load(Acquire) {
-        SHARED => Access::Shared,
         owner if owner == u64::from(seat) && seat != 0 => Access::Alone,
+        SHARED => Access::Shared,
         other => contend(word, other, seat, turn, turn_of),
     }
 }

@@ -150,13 +150,13 @@ pub fn parse_into(into: &mut Flow, l3: &[u8]) -> Result<(), Malformed> {
 /// Whether a packet of this protocol needs no more than its first four bytes to be summarised.
 #[inline]
 const fn is_plain(protocol: u8) -> bool {
-    !shows_ports(protocol) || matches!(protocol, protocol::TCP | protocol::UDP)
+    shows_ports(protocol) || matches!(protocol, protocol::ESP | protocol::ICMP | protocol::ICMPV6)
 }
 
 /// Whether the first four bytes of a plain protocol are its two ports. Those of the others are no ports, or are narrower.
 #[inline]
 pub const fn shows_ports(protocol: u8) -> bool {
-    !matches!(protocol, protocol::ESP | protocol::ICMP | protocol::ICMPV6)
+    matches!(protocol, protocol::TCP | protocol::UDP)
 }
 
 /// The ports of a plain protocol that has these two words behind its IP header.

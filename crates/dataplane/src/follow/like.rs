@@ -45,8 +45,8 @@ pub(super) struct Like<P: PlainHeader> {
     pub(super) way: Way,
 }
 
-/// The destination that is known not to be of this host.
-pub(super) struct Known<A>(Option<A>);
+/// The destination that is known not to be of this host, as the unspecified one is, which none has.
+pub(super) struct Known<A>(A);
 
 impl<P: PlainHeader> Mask<P> {
     pub(super) fn of(fields: Fields<P::Bits>) -> Mask<P> {
@@ -131,18 +131,18 @@ impl<P: PlainHeader> Like<P> {
 impl<A: Address> Known<A> {
     /// No destination yet.
     pub(super) fn of_none() -> Known<A> {
-        Known(None)
+        Known(A::of(0))
     }
 
     /// Whether packets to a destination are this host's.
     #[inline(always)]
     pub(super) fn is_for_host(&mut self, destination: A, view: &View) -> bool {
         // Most are for the address that the one before was for.
-        if self.0 != Some(destination) {
+        if self.0 != destination {
             if view.local.may_contain(&destination.address()) && is_for_host(destination, view) {
                 return true;
             }
-            self.0 = Some(destination);
+            self.0 = destination;
         }
         false
     }

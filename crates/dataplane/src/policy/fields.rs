@@ -284,7 +284,7 @@ impl<A: Address> Fields<A> {
 
 /// What a flow of IPv4 outside of route mode has in its fields, or a mask over it, as it stands in the last two pieces of a packet's
 /// header ([`ipv4::Plain::ends`]): so nothing is taken apart and put together again. It hashes as its fields do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Words([u64; 2]);
 
 impl Words {

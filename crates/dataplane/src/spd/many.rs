@@ -27,6 +27,8 @@ pub(crate) struct Many<'a> {
     policies: &'a Telling,
     /// All tables, if there are several.
     several: Option<&'a Space<u32>>,
+    /// There is more to ask for than what the best policy with a tag lies in.
+    has_more: bool,
     /// The tuple's mask.
     mask: Words,
     /// Every bit that any of them looks at.
@@ -35,7 +37,7 @@ pub(crate) struct Many<'a> {
 }
 
 /// What of a flow policies may look at.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Question(Words);
 
 /// A flow whose policy was asked for.
@@ -50,7 +52,8 @@ impl<'a> Many<'a> {
     /// `None` if there are no policies.
     pub(super) fn of(space: &'a Space<u32>, default: DefaultAction) -> Option<Many<'a>> {
         let many = Many::of_one(space.first()?, space.seen(), default)?;
-        Some(Many { several: (space.tuples() > 1).then_some(space), ..many })
+        let several = (space.tuples() > 1).then_some(space);
+        Some(Many { several, has_more: many.has_more || several.is_some(), ..many })
     }
 
     /// Those of one table.
@@ -61,7 +64,8 @@ impl<'a> Many<'a> {
     ) -> Option<Many<'a>> {
         let policies = tuple.telling()?;
         let (mask, seen) = (Words::of(&tuple.mask), Words::of(seen));
-        Some(Many { tuple, policies, several: None, mask, seen, default })
+        let has_more = tuple.has_any_behind();
+        Some(Many { tuple, policies, several: None, has_more, mask, seen, default })
     }
 
     /// A flow that can be looked up here; `None` if it is not of IPv4, or a fragment.
@@ -97,11 +101,18 @@ impl<'a> Many<'a> {
     #[inline(always)]
     pub(crate) fn ask(&self, Question(flow): Question, cache: Cache) -> Asked<'a> {
         let tag = self.tuple.tag_of(&flow.under(self.mask));
+        if self.has_more {
+            self.ask_more(flow, tag, cache);
+        }
+        Asked { flow, tag, home: self.policies.ask(tag.spread(), cache) }
+    }
+
+    #[inline(never)]
+    fn ask_more(&self, flow: Words, tag: Tag, cache: Cache) {
         self.tuple.ask_behind(tag, cache);
         if let Some(space) = self.several {
             space.ask_others(&flow.fields(), cache);
         }
-        Asked { flow, tag, home: self.policies.ask(tag.spread(), cache) }
     }
 
     /// The policy that presumably decides a flow which was [asked](Many::ask) for; asks for its memory.

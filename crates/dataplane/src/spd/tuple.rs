@@ -280,6 +280,11 @@ impl<A: Address> Tuple<A> {
         }
     }
 
+    /// Whether any tag has more policies than the best.
+    pub(super) fn has_any_behind(&self) -> bool {
+        !self.behind.is_empty()
+    }
+
     /// Whether no policy has a tag but the best.
     pub(super) fn has_none_behind(&self, tag: Tag) -> bool {
         self.behind(tag).is_empty()
@@ -303,7 +308,7 @@ impl<A: Address> Tuple<A> {
     /// Asks for the memory of all but the best with a tag, if there are any.
     #[inline(always)]
     pub(super) fn ask_behind(&self, tag: Tag, cache: Cache) {
-        if !self.behind.is_empty() {
+        if self.has_any_behind() {
             self.behind.ask(tag.spread(), cache);
         }
     }

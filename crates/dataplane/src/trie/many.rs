@@ -36,16 +36,19 @@ impl<W: Word> Trie<W> {
         let (addresses, values) = (&addresses[..count], &mut values[..count]);
         match &self.flat {
             Some(flat) => match asked_cache() {
-                Cache::First => self.read(flat, addresses, values, Cache::First),
-                Cache::Second => self.read(flat, addresses, values, Cache::Second),
+                Cache::First => self.read::<false>(flat, addresses, values),
+                Cache::Second => self.read::<true>(flat, addresses, values),
             },
             None => counting_bits(|| self.descend_many(addresses, values)),
         }
     }
 
     /// From what is written out; what is not, together.
-    #[inline(always)]
-    fn read(&self, flat: &Flat, addresses: &[W], values: &mut [u32], cache: Cache) {
+    ///
+    /// A function for each cache into which memory may be asked for, the `SECOND` or the first.
+    #[inline(never)]
+    fn read<const SECOND: bool>(&self, flat: &Flat, addresses: &[W], values: &mut [u32]) {
+        let cache = Cache::second_if(SECOND);
         let mut entries: [Option<Entry<'_>>; SIDE_BY_SIDE] = [None; SIDE_BY_SIDE];
         for (address, entry) in addresses.iter().zip(&mut entries) {
             *entry = flat.entry(*address);

@@ -37,7 +37,7 @@ pub(super) fn admit(
     let (mut known, mut known_v6) = (Known::of_none(), Known::of_none());
     let mut mac = LastMac::new();
     let packets = slots.len();
-    for slot in slots.iter_mut().take(BATCH_PACKETS) {
+    for slot in &mut slots[..packets.min(BATCH_PACKETS)] {
         let mac = mac.bits(slot, view);
         let group = match parse::plain_header::<ipv4::Plain>(&slot.frame, mac) {
             Some(header) => {

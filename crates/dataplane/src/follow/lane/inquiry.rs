@@ -19,10 +19,10 @@ pub(super) fn is_quick(side: &Side<'_>) -> bool {
 /// Of each question the policy that presumably decides.
 pub(super) type Presumed<'v> = ArrayVec<Option<&'v Policy>, BATCH_PACKETS>;
 
-/// The question about the packet before. It is not with the others, as it is only just written when it is read: it has to be in
+/// The question about the packet before, if there was one. It is not with the others, as it is only just written when it is read: it has to be in
 /// registers, and what answers are found by out of line is in memory.
 #[derive(Default)]
-pub(super) struct Last(Option<Question>);
+pub(super) struct Last(Question);
 
 /// What policies are asked about packets of IPv4: once about those that are the same to them, and come one after the other.
 pub(super) struct Inquiry<'v> {
@@ -44,8 +44,8 @@ impl<'v> Inquiry<'v> {
     pub(super) fn note(&mut self, header: &ipv4::Plain, last: &mut Last, cache: Cache) -> Group {
         let Some(many) = &self.many else { return Group::FIRST };
         let question = many.header(header);
-        if last.0.is_none_or(|last| !many.same(last, question)) {
-            last.0 = Some(question);
+        if self.asked.is_empty() || !many.same(last.0, question) {
+            last.0 = question;
             self.asked.push(many.ask(question, cache));
         }
         Group::last_of(self.asked.len())

@@ -74,20 +74,20 @@ impl Lane {
             return (0, 0);
         }
         match asked_cache() {
-            Cache::First => self.pass(slots, view, turn, Cache::First),
-            Cache::Second => self.pass(slots, view, turn, Cache::Second),
+            Cache::First => self.pass::<false>(slots, view, turn),
+            Cache::Second => self.pass::<true>(slots, view, turn),
         }
     }
 
-    /// The same where memory is asked for into that cache. Compiled for each, so that no packet asks which it is.
-    #[inline(always)]
-    fn pass<'v>(
+    /// The same where memory is asked for into the `SECOND` cache, or the first: a function for each, as for what is sealed.
+    #[inline(never)]
+    fn pass<'v, const SECOND: bool>(
         &mut self,
         slots: &mut [Slot<'v>],
         view: &'v View,
         turn: &mut Turn<'_>,
-        cache: Cache,
     ) -> (usize, usize) {
+        let cache = Cache::second_if(SECOND);
         let named = name(slots, view, cache);
         let named_len = named.len();
         let slots = &mut slots[..named_len];

@@ -88,9 +88,9 @@ impl Lane {
         }
     }
 
-    /// The same where memory is asked for into the `SECOND` cache, or the first. Compiled for each, so that no packet asks which
-    /// it is; and so are the closures in it, of which each has to have one caller to be compiled into that.
-    #[inline(always)]
+    /// The same where memory is asked for into the `SECOND` cache, or the first. A function for each, so that no packet asks which it
+    /// is: where both are compiled into their caller, the compiler finds what they have in common and asks again.
+    #[inline(never)]
     fn pass<'v, const SECOND: bool>(
         &mut self,
         slots: &mut [Slot<'v>],
@@ -163,10 +163,12 @@ fn seal_all<'v, const MIXED: bool>(
         plain += 1;
     }
     keys::ask_first(&slots[..plain], need, cache);
+    // Not asked for anew, so that what is reckoned from it is reckoned once.
+    let now_ns = turn.now_ns;
     let mut numbered = 0;
     for (slot, group) in slots[..plain].iter_mut().zip(found.groups()) {
         let policy = found.exit::<MIXED>(*group, mixed).and_then(|exit| exit.policy);
-        if number::<MIXED>(slot, policy, turn).is_none() {
+        if number::<MIXED>(slot, policy, turn, now_ns).is_none() {
             break;
         }
         numbered += 1;
@@ -230,19 +232,20 @@ fn number<const MIXED: bool>(
     slot: &mut Slot<'_>,
     policy: Option<&Policy>,
     turn: &Turn<'_>,
+    now_ns: u64,
 ) -> Option<()> {
     let bytes = u64::from(slot.counted);
     match slot.outbound {
         Some(sa) => {
             let alone = sa.free_access(turn)?;
             (slot.sequence, slot.iv) = sa.take_one(alone).ok()?;
-            sa.count(1, bytes, turn.now_ns, alone);
+            sa.count(1, bytes, now_ns, alone);
         }
         None if MIXED => {}
         None => return None,
     }
     if let Some(policy) = policy {
-        policy.count(turn.seat, 1, bytes, turn.now_ns);
+        policy.count(turn.seat, 1, bytes, now_ns);
     }
     Some(())
 }

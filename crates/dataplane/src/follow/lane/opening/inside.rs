@@ -95,17 +95,17 @@ impl<'v> Inside<'v> {
 
     /// Looks at what was inside of packets that were decrypted, up to the first that is to be parked, of which nothing is
     /// changed; how many it looked at.
-    #[inline(never)]
     pub(super) fn look_at_all(&mut self, slots: &mut [Slot<'_>]) -> usize {
         match asked_cache() {
-            Cache::First => self.look_into(slots, Cache::First),
-            Cache::Second => self.look_into(slots, Cache::Second),
+            Cache::First => self.look_into::<false>(slots),
+            Cache::Second => self.look_into::<true>(slots),
         }
     }
 
-    /// The same where memory is asked for into that cache; compiled for each.
-    #[inline(always)]
-    fn look_into(&mut self, slots: &mut [Slot<'_>], cache: Cache) -> usize {
+    /// The same where memory is asked for into the `SECOND` cache, or the first: a function for each.
+    #[inline(never)]
+    fn look_into<const SECOND: bool>(&mut self, slots: &mut [Slot<'_>]) -> usize {
+        let cache = Cache::second_if(SECOND);
         for slot in slots {
             let by = match slot.verdict {
                 None => self.look(slot, cache),
