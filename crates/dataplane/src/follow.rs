@@ -366,9 +366,13 @@ fn accepts_all(side: &Side<'_>, flow: &Flow) -> bool {
     side.is_silent() || matches!(found(), Lookup::Default(DefaultAction::Accept))
 }
 
-/// Seals a packet that is still as it came, or [ready](envelope::ready), and says where it leaves. `None` if there is no room for what
-/// goes around it: then it is not encrypted, and must not leave. Its SA is a [simple](crate::sa::Traits::is_simple) tunnel, with that
-/// outer header if it is [usual](Hot::usual_outer).
+/// Seals a packet that is still as it came, or [ready](envelope::ready), and says where it leaves. Its SA is a
+/// [simple](crate::sa::Traits::is_simple) tunnel, with that outer header if it is [usual](Hot::usual_outer). One that is ready was found
+/// to be short enough for the way.
+///
+/// # Errors
+///
+/// It is too big for the way, or there is no room for what goes around it: then it is not encrypted, and must not leave.
 #[inline(always)]
 #[must_use = "a packet that was not encrypted must not leave"]
 fn seal<P: PlainHeader, const READY: bool>(
@@ -377,7 +381,7 @@ fn seal<P: PlainHeader, const READY: bool>(
     usual_outer: Option<&ipv4::Template>,
     numbers: (u64, u64),
     way: &Way,
-) -> Option<()> {
+) -> Result<(), Verdict> {
     match usual_outer.map(Outer::V4) {
         Some(outer) => seal_behind::<P, READY, FRONT_V4_LEN>(slot, hot, outer, numbers, way),
         None => seal_other::<P, READY>(slot, hot, numbers, way),
@@ -391,7 +395,7 @@ fn seal_other<P: PlainHeader, const READY: bool>(
     hot: &Hot,
     numbers: (u64, u64),
     way: &Way,
-) -> Option<()> {
+) -> Result<(), Verdict> {
     match hot.outer() {
         outer @ Outer::V4(_) => {
             seal_behind::<P, READY, FRONT_V4_UDP_LEN>(slot, hot, outer, numbers, way)
@@ -409,13 +413,18 @@ fn seal_behind<P: PlainHeader, const READY: bool, const FRONT_LEN: usize>(
     outer: Outer<'_>,
     numbers: (u64, u64),
     way: &Way,
-) -> Option<()> {
-    let header: P = parse::reread(&slot.frame, ethernet::HEADER_LEN)?;
+) -> Result<(), Verdict> {
+    let header: P = parse::reread(&slot.frame, ethernet::HEADER_LEN).ok_or(Verdict::NoRoom)?;
+    let len = envelope::len_behind(FRONT_LEN, usize::from(header.total_len()));
+    if !READY && len > way.mtu() {
+        return Err(Verdict::TooBig);
+    }
     let frame = &mut slot.frame;
-    let frame = envelope::frame::<P, READY, FRONT_LEN>(frame, &header, hot, outer, numbers)?;
+    let frame = envelope::frame::<P, READY, FRONT_LEN>(frame, &header, hot, outer, numbers);
+    let frame = frame.ok_or(Verdict::NoRoom)?;
     way.write(frame.link);
     encrypt_data(hot, numbers, frame.enveloped);
     slot.egress = Some(way.port());
     slot.decide(Verdict::Sealed);
-    Some(())
+    Ok(())
 }

@@ -93,18 +93,20 @@ impl Frame {
     /// The packet, to be changed in place.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        self.window_mut(self.start, self.len)
+        self.window_mut(self.headroom(), self.len())
     }
 
     /// `len` bytes of the chunk from offset `start`, which the callers have checked.
+    ///
+    /// As whole words: from numbers of 16 bits nobody who cuts the bytes up could tell that they are as many as were asked for.
     #[inline]
-    fn window_mut(&mut self, start: u16, len: u16) -> &mut [u8] {
-        debug_assert!(usize::from(start) + usize::from(len) <= usize::from(self.size));
+    fn window_mut(&mut self, start: usize, len: usize) -> &mut [u8] {
+        debug_assert!(start + len <= usize::from(self.size));
         // SAFETY: the callers pass a window inside the chunk; the rest as in `bytes`, and `&mut
         // self` makes this the only reference.
         unsafe {
-            let first = self.chunk.as_ptr().add(usize::from(start));
-            std::slice::from_raw_parts_mut(first, usize::from(len))
+            let first = self.chunk.as_ptr().add(start);
+            std::slice::from_raw_parts_mut(first, len)
         }
     }
 
@@ -142,7 +144,7 @@ impl Frame {
         // `count <= start`, so it fits 16 bits.
         self.start -= count as u16;
         self.len += count as u16;
-        Some(self.window_mut(self.start, count as u16))
+        Some(self.window_mut(self.headroom(), count))
     }
 
     /// Removes `count` bytes from the front; `false`, and no change, when there are fewer.
@@ -164,9 +166,9 @@ impl Frame {
         if count > self.tailroom() {
             return None;
         }
-        let end = self.start + self.len;
+        let end = self.headroom() + self.len();
         self.len += count as u16;
-        Some(self.window_mut(end, count as u16))
+        Some(self.window_mut(end, count))
     }
 
     /// Grows the packet at both ends, by bytes whose content is whatever the chunk held; `None`, and no
@@ -192,7 +194,7 @@ impl Frame {
         }
         // Both are within the chunk, so they fit 16 bits.
         (self.start, self.len) = (start as u16, len as u16);
-        Some(self.window_mut(start as u16, len as u16))
+        Some(self.window_mut(start, len))
     }
 
     /// The `N` bytes at `offset` of the packet, or behind it: there they are whatever the chunk held. `None` where it ends before.
@@ -202,8 +204,7 @@ impl Frame {
         if start + N > usize::from(self.size) {
             return None;
         }
-        // Both are within the chunk, so they fit 16 bits.
-        self.window_mut(start as u16, N as u16).first_chunk_mut()
+        self.window_mut(start, N).first_chunk_mut()
     }
 
     /// Shortens the packet to `len` bytes; a packet that is already shorter stays as it is.

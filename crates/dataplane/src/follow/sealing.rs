@@ -155,11 +155,11 @@ impl<P: PlainHeader> Trails<P> {
             let lender = shares[usize::from(*number)].lender;
             let numbers = shares[lender].numbers.next();
             let Share { trail, sealer, .. } = &shares[usize::from(*number)];
-            let sealed = numbers.and_then(|numbers| {
+            let is_sealed = numbers.is_some_and(|numbers| {
                 let (hot, way) = (sealer.sa.hot(), &trail.like.way);
-                seal::<P, true>(slot, hot, sealer.usual_outer, numbers, way)
+                seal::<P, true>(slot, hot, sealer.usual_outer, numbers, way).is_ok()
             });
-            if sealed.is_none() {
+            if !is_sealed {
                 slot.refuse(Some(sealer.sa), Verdict::NoRoom);
             }
         }
@@ -275,7 +275,7 @@ impl<P: PlainHeader> Trail<P> {
         let (mut sealed, mut bytes) = (0, 0);
         for slot in slots {
             let Some(numbers) = numbers.next() else { break };
-            if seal::<P, true>(slot, hot, usual_outer, numbers, &self.like.way).is_none() {
+            if seal::<P, true>(slot, hot, usual_outer, numbers, &self.like.way).is_err() {
                 slot.refuse(Some(sa), Verdict::NoRoom);
             }
             sealed += 1;

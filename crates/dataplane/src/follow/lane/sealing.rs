@@ -22,7 +22,6 @@ use crate::batch::{Slot, Turn};
 use crate::bundles::Sole;
 use crate::cpu::{Cache, asked_cache};
 use crate::encrypt::TAIL_LEN_MAX;
-use crate::envelope;
 use crate::follow::busy::Busy;
 use crate::follow::hours::Hours;
 use crate::follow::seal;
@@ -289,24 +288,21 @@ fn encrypt_one<'v, const MIXED: bool>(
 ) -> Result<(), Verdict> {
     let sa = slot.outbound.ok_or(Verdict::NoRoom)?;
     let way = router.way::<false>(slot, later, view, turn)?;
-    let front_len = envelope::front_len(sa.hot());
-    if envelope::len_behind(front_len, usize::from(slot.counted)) > way.mtu() {
-        return Err(Verdict::TooBig);
-    }
     let numbers = (slot.sequence, slot.iv);
     let sealed = match MIXED && parse::is_v6(&slot.frame, ethernet::HEADER_LEN) {
         false => seal::<ipv4::Plain, false>(slot, sa.hot(), sa.hot().usual_outer(), numbers, way),
         true => seal_v6(slot, sa, numbers, way),
     };
-    if sealed.is_none() {
-        slot.refuse(Some(sa), Verdict::NoRoom);
+    match sealed {
+        Err(Verdict::NoRoom) => slot.refuse(Some(sa), Verdict::NoRoom),
+        other => return other,
     }
     Ok(())
 }
 
 /// Out of line, so that nothing of it takes registers from what most packets are.
 #[inline(never)]
-fn seal_v6(slot: &mut Slot<'_>, sa: &Sa, numbers: (u64, u64), way: &Way) -> Option<()> {
+fn seal_v6(slot: &mut Slot<'_>, sa: &Sa, numbers: (u64, u64), way: &Way) -> Result<(), Verdict> {
     seal::<ipv6::Plain, false>(slot, sa.hot(), sa.hot().usual_outer(), numbers, way)
 }
 
