@@ -512,7 +512,8 @@ mod tests {
                     prop_assert_eq!(found, best);
                     if let Some(many) = Many::of_one(&tuple, &mask, DefaultAction::Accept) {
                         let flow = datagram([0; 4], address.to_be_bytes(), 0, Fragment::Whole);
-                        let asked = many.ask(many.flow(&Flow { dst_port: port, ..flow }).unwrap(), Cache::First);
+                        let question = many.flow(&Flow { dst_port: port, ..flow }).unwrap();
+                        let asked = many.ask(question, Cache::First);
                         let found = match many.lookup(asked, many.presume(asked, Cache::First)) {
                             Lookup::Policy(policy) => Some(policy.index()),
                             _ => None,

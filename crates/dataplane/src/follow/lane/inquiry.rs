@@ -19,8 +19,8 @@ pub(super) fn is_quick(side: &Side<'_>) -> bool {
 /// Of each question the policy that presumably decides.
 pub(super) type Presumed<'v> = ArrayVec<Option<&'v Policy>, BATCH_PACKETS>;
 
-/// The question about the packet before, if there was one. It is not with the others, as it is only just written when it is read: it has to be in
-/// registers, and what answers are found by out of line is in memory.
+/// The question about the packet before, if there was one. It is not with the others, as it is only just written when it is read: it
+/// has to be in registers, and what answers are found by out of line is in memory.
 #[derive(Default)]
 pub(super) struct Last(Question);
 

@@ -126,7 +126,8 @@ fn is_plain(sa: &Sa) -> bool {
     sa.hot().traits.is_simple()
 }
 
-/// Seals packets with which others are mixed; none if all leave in clear and by no policy, which counts them. Out of line, so that nothing of it takes registers where there are none.
+/// Seals packets with which others are mixed; none if all leave in clear and by no policy, which counts them. Out of line, so that
+/// nothing of it takes registers where there are none.
 #[inline(never)]
 fn seal_mixed<'v>(
     slots: &mut [Slot<'v>],
