@@ -50,21 +50,25 @@ pub fn fix_cache(cache: Cache) {
     IS_SECOND.store(cache == Cache::Second, Relaxed);
 }
 
-/// Asks for memory from now on into the [quicker](quicker_cache) one with so many SAs, if nobody has said another; which that is.
+/// Asks for memory from now on into the cache for so many SAs, which is that.
 #[inline]
 pub fn suit_cache(sas: usize) -> Cache {
-    let cache = quicker_cache(sas);
-    if asked_cache() != cache && !IS_FIXED.load(Relaxed) {
+    let cache = cache_for(sas);
+    if asked_cache() != cache {
         IS_SECOND.store(cache == Cache::Second, Relaxed);
     }
-    asked_cache()
+    cache
 }
 
-/// The cache that this processor is quicker with where there are so many SAs: docs/measurements.md, "Into which cache".
+/// The cache into which memory is to be asked for where there are so many SAs: what somebody has said, or else the one that this
+/// processor is quicker with (docs/measurements.md, "Into which cache").
 #[inline]
-pub fn quicker_cache(sas: usize) -> Cache {
+pub fn cache_for(sas: usize) -> Cache {
     static IS_OF_AMD: LazyLock<bool> = LazyLock::new(is_of_amd);
-    Cache::second_if(sas > NEAR_SAS && *IS_OF_AMD)
+    match IS_FIXED.load(Relaxed) {
+        true => asked_cache(),
+        false => Cache::second_if(sas > NEAR_SAS && *IS_OF_AMD),
+    }
 }
 
 fn is_of_amd() -> bool {
@@ -119,8 +123,8 @@ mod tests {
 
     #[test]
     fn few_sas_are_near_and_what_somebody_says_is_asked() {
-        assert_eq!(quicker_cache(NEAR_SAS), Cache::First);
-        assert_eq!(quicker_cache(NEAR_SAS + 1), Cache::second_if(is_of_amd()));
+        assert_eq!(cache_for(NEAR_SAS), Cache::First);
+        assert_eq!(cache_for(NEAR_SAS + 1), Cache::second_if(is_of_amd()));
         for cache in Cache::ALL {
             fix_cache(cache);
             for sas in [1, 50_000] {

@@ -415,8 +415,8 @@ fn seal_behind<P: PlainHeader, const READY: bool, const FRONT_LEN: usize>(
     way: &Way,
 ) -> Result<(), Verdict> {
     let header: P = parse::reread(&slot.frame, ethernet::HEADER_LEN).ok_or(Verdict::NoRoom)?;
-    let len = envelope::len_behind(FRONT_LEN, usize::from(header.total_len()));
-    if !READY && len > way.mtu() {
+    let content_len = usize::from(header.total_len());
+    if !READY && envelope::len_behind(FRONT_LEN, content_len) > way.mtu() {
         return Err(Verdict::TooBig);
     }
     let frame = &mut slot.frame;

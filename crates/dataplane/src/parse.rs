@@ -82,7 +82,7 @@ pub(crate) fn parse(batch: &mut Batch<'_>, view: &View) {
 /// What nearly every packet is, in a few branches: IPv4, whole and without options, behind an Ethernet header
 /// for us without a tag. `None` for any other, good or bad.
 #[inline(always)]
-pub(crate) fn plain(frame: &Frame, mac: u64) -> Option<Flow> {
+fn plain(frame: &Frame, mac: u64) -> Option<Flow> {
     plain_header::<ipv4::Plain>(frame, mac).map(|header| header.flow())
 }
 

@@ -60,7 +60,7 @@ impl Machine {
 
 /// The cache into which memory is asked for, with few SAs and with many.
 fn prefetch() -> String {
-    match [1, usize::MAX].map(|sas| cpu::suit_cache(sas).name()) {
+    match [1, usize::MAX].map(|sas| cpu::cache_for(sas).name()) {
         [few, many] if few == many => many.to_owned(),
         [few, many] => format!("{many} ({few} up to {} SAs)", cpu::NEAR_SAS),
     }

@@ -295,10 +295,12 @@ fn encrypt_one<'v, const MIXED: bool>(
         true => seal_v6(slot, sa, numbers, way),
     };
     match sealed {
-        Err(Verdict::NoRoom) => slot.refuse(Some(sa), Verdict::NoRoom),
-        other => return other,
+        Err(Verdict::NoRoom) => {
+            slot.refuse(Some(sa), Verdict::NoRoom);
+            Ok(())
+        }
+        other => other,
     }
-    Ok(())
 }
 
 /// Out of line, so that nothing of it takes registers from what most packets are.
