@@ -25,3 +25,14 @@ pub fn afresh<T>(reference: &T) -> &T {
     // SAFETY: the address of a reference that lives as long.
     unsafe { &*address }
 }
+
+/// The same for what is written as well: what was read of it before is not kept, but read once more.
+#[inline(always)]
+#[expect(clippy::pointers_in_nomem_asm_block, reason = "nothing is read or written by it")]
+pub fn afresh_mut<T>(reference: &mut T) -> &mut T {
+    let mut address: *mut T = reference;
+    // SAFETY: no instruction; the address stays what it was.
+    unsafe { asm!("/* {0} */", inout(reg) address, options(nomem, nostack, preserves_flags)) };
+    // SAFETY: the address of a reference that lives as long, and that nobody else uses meanwhile.
+    unsafe { &mut *address }
+}

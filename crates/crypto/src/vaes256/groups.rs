@@ -11,15 +11,18 @@ use super::lanes::{PAIR_LEN, load, pin, store};
 use super::line::{self, LINE_LEN, Rest};
 use super::stream::Stream;
 use crate::vaes::block::BLOCK_LEN;
-use crate::vaes::opaque::afresh;
+use crate::vaes::opaque::{afresh, afresh_mut};
 use crate::vaes::{Schedule, for_each_round};
 
 /// Pairs whose products are summed before they are reduced: as many blocks as there are powers.
 pub const GROUP_PAIRS: usize = 8;
+const GROUP_BLOCKS: usize = 2 * GROUP_PAIRS;
 const GROUP_LEN: usize = GROUP_PAIRS * PAIR_LEN;
 
 /// What is left of a packet may be too long for a line and too short for a group. Then half a group goes before it.
 const HALF_PAIRS: usize = GROUP_PAIRS / 2;
+/// Blocks of it: so often a line may begin.
+pub const HALF_BLOCKS: usize = 2 * HALF_PAIRS;
 const HALF_LEN: usize = HALF_PAIRS * PAIR_LEN;
 
 /// Seals or opens `data` in place, and asks `with_tag` about the tag that it has or should have. `rest` is the packet before its
@@ -143,7 +146,12 @@ pub fn hash_beside<const PAIRS: usize, const ROUND: usize>(
     if pair == 0 {
         blocks = _mm256_xor_si256(blocks, _mm256_zextsi128_si256(before));
     }
-    sum.add(blocks, powers(schedule, 2 * (PAIRS - pair)));
+    let powers = powers(schedule, 2 * (PAIRS - pair));
+    if ROUND == 1 {
+        *sum = Products::of(blocks, powers);
+    } else {
+        sum.add(blocks, powers);
+    }
 }
 
 /// The hash of `PAIRS` pairs and all before.
@@ -176,8 +184,7 @@ fn seal_group<const ROUNDS: usize, const PAIRS: usize, const PENDING: usize>(
         stream.round::<PAIRS>(&mut states, ROUND);
         if PENDING > 0 {
             hash_beside::<GROUP_PAIRS, ROUND>(schedule, *before, &mut sum, |pair| load(&pending[pair]));
-            states.iter_mut().for_each(|state| pin(state));
-            sum.pin();
+            pin_all(&mut states, &mut sum);
         }
     });
     if PENDING > 0 {
@@ -199,8 +206,7 @@ fn open_group<const ROUNDS: usize, const PAIRS: usize>(
     for_each_round!(ROUND => {
         stream.round::<PAIRS>(&mut states, ROUND);
         hash_beside::<PAIRS, ROUND>(schedule, *before, &mut sum, |pair| load(&group[pair]));
-        states.iter_mut().for_each(|state| pin(state));
-        sum.pin();
+        pin_all(&mut states, &mut sum);
     });
     *before = sum.reduced();
     finish::<ROUNDS, PAIRS>(stream, states, group);
@@ -210,12 +216,17 @@ fn open_group<const ROUNDS: usize, const PAIRS: usize>(
 #[target_feature(enable = "avx2,vaes,vpclmulqdq")]
 fn counter_blocks<const PAIRS: usize>(stream: &mut Stream<'_>) -> [__m256i; PAIRS] {
     stream.schedule = afresh(stream.schedule);
-    let mut states = [_mm256_setzero_si256(); PAIRS];
-    for (pair, state) in states.iter_mut().enumerate() {
-        *state = stream.pair(pair);
-    }
+    let states = stream.pairs::<PAIRS, GROUP_BLOCKS>();
     stream.advance(PAIRS);
     states
+}
+
+/// What was written for AES and for products so far stays before what comes.
+#[inline]
+#[target_feature(enable = "avx2,vaes,vpclmulqdq")]
+pub fn pin_all(states: &mut [__m256i], sum: &mut Products) {
+    states.iter_mut().for_each(|state| pin(state));
+    sum.pin();
 }
 
 /// The rounds from the tenth on, and the texts.
@@ -229,7 +240,9 @@ fn finish<const ROUNDS: usize, const PAIRS: usize>(
     for round in 10..ROUNDS {
         stream.round(&mut states, round);
     }
-    for (state, pair) in states.into_iter().zip(group) {
-        store(pair, stream.last_round::<ROUNDS>(state, load(pair)));
+    let key = stream.last_key::<ROUNDS>();
+    // Texts that were hashed and kept until here would go to the stack and back.
+    for (state, pair) in states.into_iter().zip(afresh_mut(group)) {
+        store(pair, _mm256_aesenclast_epi128(state, _mm256_xor_si256(key, load(pair))));
     }
 }

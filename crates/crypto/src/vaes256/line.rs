@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 
 use super::ghash::{Products, powers, reverse, reverse_block};
-use super::groups::{GROUP_PAIRS, hash_beside};
+use super::groups::{GROUP_PAIRS, HALF_BLOCKS, hash_beside, pin_all};
 use super::lanes::{PAIR_LEN, keep_last, lanes_of, load, load_last, store, store_last};
 use super::stream::Stream;
 use crate::vaes::block::{BLOCK_LEN, block, store_block};
@@ -96,49 +96,68 @@ fn line<
     let schedule = rest.schedule;
     let stream = Stream::new(schedule, &rest.head.nonce, rest.counter);
     let tag_pair = PAIRS - 1;
-    let mut states = [stream.tag(); PAIRS];
-    for (pair, state) in states[..tag_pair].iter_mut().enumerate() {
-        *state = stream.pair(pair);
+    let mut states = stream.pairs::<PAIRS, HALF_BLOCKS>();
+    states[tag_pair] = match BLOCKS % 2 {
+        0 => stream.tag(),
+        _ => _mm256_blend_epi32::<0xf0>(states[tag_pair], stream.tag()),
+    };
+    // What is sealed is read late: a register that waits is one that AES lacks.
+    let reads_late = SEALING && PAIRS > 2;
+    let mut texts = [_mm256_setzero_si256(); PAIRS];
+    if !reads_late {
+        texts = load_pairs::<BLOCKS, PAIRS>(data);
     }
-    if BLOCKS % 2 == 1 {
-        states[tag_pair] = _mm256_blend_epi32::<0xf0>(stream.pair(tag_pair), states[tag_pair]);
-    }
-    let mut before = rest.before;
+    let (mut before, mut group, mut sum) = (rest.before, Products::zero(), Products::zero());
+    for_each_round!(ROUND => {
+        stream.round(&mut states, ROUND);
+        if PENDING > 0 {
+            hash_beside::<GROUP_PAIRS, ROUND>(schedule, before, &mut group, |pair| load(&pending[pair]));
+        }
+        if !SEALING && ROUND <= BLOCKS.div_ceil(2) {
+            hash_pair::<BLOCKS>(schedule, ROUND - 1, &mut sum, texts[ROUND - 1]);
+            pin_all(&mut states, &mut sum);
+        }
+    });
     if PENDING > 0 {
-        let mut sum = Products::zero();
-        for_each_round!(ROUND => {
-            stream.round(&mut states, ROUND);
-            hash_beside::<GROUP_PAIRS, ROUND>(schedule, before, &mut sum, |pair| load(&pending[pair]));
-        });
-        before = sum.reduced();
-    } else {
-        for_each_round!(ROUND => { stream.round(&mut states, ROUND) });
+        before = group.reduced();
     }
     for round in 10..ROUNDS {
         stream.round(&mut states, round);
     }
-    let texts = load_pairs::<BLOCKS, PAIRS>(data);
-    let mut ciphers = texts;
+    if reads_late {
+        texts = load_pairs::<BLOCKS, PAIRS>(data);
+    }
     for (state, text) in states.iter_mut().zip(texts) {
         *state = stream.last_round::<ROUNDS>(*state, text);
     }
     store_pairs::<BLOCKS, PAIRS>(data, &states);
-    if SEALING {
-        ciphers = keep_pairs::<BLOCKS, PAIRS>(data, &states);
-    }
-    let mut sum = Products::zero();
     let ends = _mm256_shuffle_epi8(lanes_of(&rest.head.ends), load(rest.places));
     let ends = _mm256_xor_si256(ends, _mm256_zextsi128_si256(before));
     let first_power = block(schedule.power(BLOCKS + rest.ahead));
     sum.add(ends, _mm256_set_m128i(block(schedule.power(1)), first_power));
-    for (pair, cipher) in ciphers[..BLOCKS.div_ceil(2)].iter().enumerate() {
-        sum.add(reverse(*cipher), powers(schedule, BLOCKS - 2 * pair + 1));
+    if SEALING {
+        let ciphers = keep_pairs::<BLOCKS, PAIRS>(data, &states);
+        for (pair, cipher) in ciphers[..BLOCKS.div_ceil(2)].iter().enumerate() {
+            hash_pair::<BLOCKS>(schedule, pair, &mut sum, *cipher);
+        }
     }
     let encryption = match BLOCKS % 2 {
         0 => _mm256_castsi256_si128(states[tag_pair]),
         _ => _mm256_extracti128_si256::<1>(states[tag_pair]),
     };
     with_tag(_mm_xor_si128(reverse_block(sum.reduced()), encryption))
+}
+
+/// Hashes one pair of `BLOCKS` blocks.
+#[inline]
+#[target_feature(enable = "avx2,vaes,vpclmulqdq")]
+fn hash_pair<const BLOCKS: usize>(
+    schedule: &Schedule,
+    pair: usize,
+    sum: &mut Products,
+    ciphers: __m256i,
+) {
+    sum.add(reverse(ciphers), powers(schedule, BLOCKS - 2 * pair + 1));
 }
 
 /// Pairs before the one that the last block is in.
