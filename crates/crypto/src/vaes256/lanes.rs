@@ -72,11 +72,11 @@ static MOVES: [u8; 3 * BLOCK_LEN] = {
     moves
 };
 
-/// Ones where a block has bytes: a window at 16 less their number.
-static BYTES: [u8; 2 * BLOCK_LEN] = {
-    let mut bytes = [0; 2 * BLOCK_LEN];
+/// Ones where a pair has bytes: a window at 32 less their number.
+static BYTES: [u8; 2 * PAIR_LEN] = {
+    let mut bytes = [0; 2 * PAIR_LEN];
     let mut at = 0;
-    while at < BLOCK_LEN {
+    while at < PAIR_LEN {
         bytes[at] = 0xff;
         at += 1;
     }
@@ -84,7 +84,7 @@ static BYTES: [u8; 2 * BLOCK_LEN] = {
 };
 
 #[inline]
-fn window(table: &[u8], at: usize) -> &[u8; BLOCK_LEN] {
+fn window<const LEN: usize>(table: &[u8], at: usize) -> &[u8; LEN] {
     table[at..].first_chunk().expect("a window within the table")
 }
 
@@ -119,11 +119,14 @@ pub fn store_last(data: &mut [u8], lane: __m128i) {
     store_block(end, _mm_shuffle_epi8(lane, block(to_the_end)));
 }
 
-/// The bytes of the last block that `data` has; zeros after them.
+/// The first `len` bytes of a pair; zeros after them.
+///
+/// # Panics
+/// If it does not have as many.
 #[inline]
 #[target_feature(enable = "avx2,vaes,vpclmulqdq")]
-pub fn keep_last(data: &[u8], lane: __m128i) -> __m128i {
-    _mm_and_si128(lane, block(window(&BYTES, BLOCK_LEN - last_len(data))))
+pub fn keep(lanes: __m256i, len: usize) -> __m256i {
+    _mm256_and_si256(lanes, load(window(&BYTES, PAIR_LEN - len)))
 }
 
 /// No instruction, but a place that the compiler keeps: what `lanes` are made of comes before it, what is made of them after it,
