@@ -112,6 +112,7 @@ fn line<
         stream.round(&mut states, ROUND);
         if PENDING > 0 {
             hash_beside::<GROUP_PAIRS, ROUND>(schedule, before, &mut group, |pair| load(&pending[pair]));
+            pin_all(&mut states, &mut group);
         }
         if !SEALING && ROUND <= BLOCKS.div_ceil(2) {
             hash_pair::<BLOCKS>(schedule, ROUND - 1, &mut sum, texts[ROUND - 1]);
