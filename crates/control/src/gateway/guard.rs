@@ -37,6 +37,9 @@ const SLACK_LINES: usize = 10_000;
 /// Bytes of lines that room is kept for; a tunnel's policies have about 200.
 const NEWS_KEPT: usize = 16 << 10;
 
+/// Bytes of the longest line: two prefixes of IPv6, two ports with masks.
+const LINE_BYTES_MAX: usize = 128;
+
 /// A direction and what must not pass in clear in it.
 pub type Held = (Direction, Selector);
 
@@ -79,7 +82,7 @@ impl Guard {
             Some(append(&path)?)
         } else {
             lines = left.len();
-            Some(write_anew(&path, left.iter())?)
+            Some(write_anew(&path, left.iter().copied())?)
         };
         let mut held = HashMap::default();
         if !left.is_empty() {
@@ -150,9 +153,9 @@ impl Guard {
                 }
                 // What is held now has the changes in it already.
                 _ => {
-                    let held: Vec<Held> = self.held.keys().filter_map(held_of).collect();
-                    self.file = Some(write_anew(&self.path, held.iter())?);
-                    self.lines = held.len();
+                    let held = self.held.keys().filter_map(held_of);
+                    self.file = Some(write_anew(&self.path, held)?);
+                    self.lines = self.held.len();
                 }
             }
             self.news.clear();
@@ -249,13 +252,20 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Replaces the file as a whole, so that a crash in between leaves the old one.
-fn write_anew<'a>(path: &Path, held: impl Iterator<Item = &'a Held>) -> io::Result<File> {
+/// Replaces the file as a whole, so that a crash in between leaves the old one. In pieces: all lines of 100 000 policies in memory at
+/// once would be 5 MiB, in which whoever asks something meanwhile waits for new pages.
+fn write_anew(path: &Path, held: impl Iterator<Item = Held>) -> io::Result<File> {
     let fresh = path.with_extension("new");
     let mut file =
         OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&fresh)?;
-    let mut text = String::new();
-    held.for_each(|held| write_line(&mut text, '+', *held));
+    let mut text = String::with_capacity(NEWS_KEPT);
+    for held in held {
+        write_line(&mut text, '+', held);
+        if text.len() + LINE_BYTES_MAX > NEWS_KEPT {
+            file.write_all(text.as_bytes())?;
+            text.clear();
+        }
+    }
     file.write_all(text.as_bytes())?;
     fs::rename(&fresh, path)?;
     append(path)
@@ -459,6 +469,39 @@ mod tests {
         guard.flush().unwrap();
         drop(guard);
         assert_eq!(open(directory.path()).unwrap().1, [one, two]);
+    }
+
+    #[test]
+    fn a_long_log_is_written_anew_in_pieces() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE);
+        let nth = |n: u32| {
+            held(Direction::Out, "16.0.0.0/8", &format!("48.{}.{}.0/24", n / 256, n % 256))
+        };
+        let all: Vec<Held> = (0..2000).map(nth).collect();
+        let mut text = String::new();
+        all.iter().for_each(|one| write_line(&mut text, '+', *one));
+        assert!(text.len() > 4 * NEWS_KEPT);
+        fs::write(&path, format!("{text}+ out 48.")).unwrap();
+        assert_eq!(open(directory.path()).unwrap().1, all);
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+
+    #[test]
+    fn no_line_is_longer_than_there_is_room_for() {
+        let address: IpAddr = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap();
+        let prefix = Prefix::new(address, 128).unwrap();
+        let port = PortMatch::exactly(u16::MAX);
+        let selector = Selector {
+            source: prefix,
+            destination: prefix,
+            protocol: u8::MAX,
+            source_port: port,
+            destination_port: port,
+        };
+        let mut text = String::new();
+        write_line(&mut text, '+', (Direction::Forward, selector));
+        assert!(text.len() <= LINE_BYTES_MAX, "{text}");
     }
 
     #[test]
