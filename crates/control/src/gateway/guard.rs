@@ -14,7 +14,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -36,9 +36,6 @@ const SLACK_LINES: usize = 10_000;
 
 /// Bytes of lines that room is kept for; a tunnel's policies have about 200.
 const NEWS_KEPT: usize = 16 << 10;
-
-/// Bytes of the longest line: two prefixes of IPv6, two ports with masks.
-const LINE_BYTES_MAX: usize = 128;
 
 /// A direction and what must not pass in clear in it.
 pub type Held = (Direction, Selector);
@@ -256,17 +253,15 @@ fn remove(path: &Path) -> io::Result<()> {
 /// once would be 5 MiB, in which whoever asks something meanwhile waits for new pages.
 fn write_anew(path: &Path, held: impl Iterator<Item = Held>) -> io::Result<File> {
     let fresh = path.with_extension("new");
-    let mut file =
+    let file =
         OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&fresh)?;
-    let mut text = String::with_capacity(NEWS_KEPT);
+    let (mut file, mut line) = (BufWriter::with_capacity(NEWS_KEPT, file), String::new());
     for held in held {
-        write_line(&mut text, '+', held);
-        if text.len() + LINE_BYTES_MAX > NEWS_KEPT {
-            file.write_all(text.as_bytes())?;
-            text.clear();
-        }
+        line.clear();
+        write_line(&mut line, '+', held);
+        file.write_all(line.as_bytes())?;
     }
-    file.write_all(text.as_bytes())?;
+    file.flush()?;
     fs::rename(&fresh, path)?;
     append(path)
 }
@@ -488,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_is_longer_than_there_is_room_for() {
+    fn the_longest_line_is_read_as_it_was_written() {
         let address: IpAddr = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap();
         let prefix = Prefix::new(address, 128).unwrap();
         let port = PortMatch::exactly(u16::MAX);
@@ -501,7 +496,8 @@ mod tests {
         };
         let mut text = String::new();
         write_line(&mut text, '+', (Direction::Forward, selector));
-        assert!(text.len() <= LINE_BYTES_MAX, "{text}");
+        assert!(text.len() <= 128, "{text}");
+        assert_eq!(replay(&text), [(Direction::Forward, selector)]);
     }
 
     #[test]

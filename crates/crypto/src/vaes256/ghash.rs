@@ -25,28 +25,19 @@ impl Products {
         Products { low: zero, middle: zero, high: zero }
     }
 
-    /// The products of both lanes.
-    #[inline]
-    #[target_feature(enable = "avx2,vaes,vpclmulqdq")]
-    pub fn of(blocks: __m256i, powers: __m256i) -> Products {
-        Products {
-            low: _mm256_clmulepi64_epi128::<0x00>(blocks, powers),
-            middle: _mm256_xor_si256(
-                _mm256_clmulepi64_epi128::<0x01>(blocks, powers),
-                _mm256_clmulepi64_epi128::<0x10>(blocks, powers),
-            ),
-            high: _mm256_clmulepi64_epi128::<0x11>(blocks, powers),
-        }
-    }
-
     /// Adds the products of both lanes.
     #[inline]
     #[target_feature(enable = "avx2,vaes,vpclmulqdq")]
     pub fn add(&mut self, blocks: __m256i, powers: __m256i) {
-        let products = Products::of(blocks, powers);
-        self.low = _mm256_xor_si256(self.low, products.low);
-        self.middle = _mm256_xor_si256(self.middle, products.middle);
-        self.high = _mm256_xor_si256(self.high, products.high);
+        let low = _mm256_clmulepi64_epi128::<0x00>(blocks, powers);
+        let high = _mm256_clmulepi64_epi128::<0x11>(blocks, powers);
+        let middle = _mm256_xor_si256(
+            _mm256_clmulepi64_epi128::<0x01>(blocks, powers),
+            _mm256_clmulepi64_epi128::<0x10>(blocks, powers),
+        );
+        self.low = _mm256_xor_si256(self.low, low);
+        self.middle = _mm256_xor_si256(self.middle, middle);
+        self.high = _mm256_xor_si256(self.high, high);
     }
 
     /// The sum of both lanes, modulo the polynomial.

@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 use super::ghash::{Products, powers, reverse};
 use super::lanes::{PAIR_LEN, load, pin, store};
 use super::line::{self, LINE_LEN, Rest};
-use super::stream::Stream;
+use super::stream::{Stream, last_round};
 use crate::vaes::block::BLOCK_LEN;
 use crate::vaes::opaque::{afresh, afresh_mut};
 use crate::vaes::{Schedule, for_each_round};
@@ -146,12 +146,7 @@ pub fn hash_beside<const PAIRS: usize, const ROUND: usize>(
     if pair == 0 {
         blocks = _mm256_xor_si256(blocks, _mm256_zextsi128_si256(before));
     }
-    let powers = powers(schedule, 2 * (PAIRS - pair));
-    if ROUND == 1 {
-        *sum = Products::of(blocks, powers);
-    } else {
-        sum.add(blocks, powers);
-    }
+    sum.add(blocks, powers(schedule, 2 * (PAIRS - pair)));
 }
 
 /// The hash of `PAIRS` pairs and all before.
@@ -243,6 +238,6 @@ fn finish<const ROUNDS: usize, const PAIRS: usize>(
     let key = stream.last_key::<ROUNDS>();
     // Texts that were hashed and kept until here would go to the stack and back.
     for (state, pair) in states.into_iter().zip(afresh_mut(group)) {
-        store(pair, _mm256_aesenclast_epi128(state, _mm256_xor_si256(key, load(pair))));
+        store(pair, last_round(key, state, load(pair)));
     }
 }

@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 use super::ghash::{Products, powers, reverse, reverse_block};
 use super::groups::{GROUP_PAIRS, HALF_BLOCKS, hash_beside, pin_all};
 use super::lanes::{PAIR_LEN, keep, lanes_of, load, load_last, pin, store, store_last};
-use super::stream::Stream;
+use super::stream::{Stream, last_round};
 use crate::vaes::block::{BLOCK_LEN, block, store_block};
 use crate::vaes::head::Head;
 use crate::vaes::{Schedule, for_each_round};
@@ -130,8 +130,9 @@ fn line<
     if reads_late {
         texts = load_pairs::<BLOCKS, PAIRS>(data);
     }
+    let key = stream.last_key::<ROUNDS>();
     for (state, text) in states.iter_mut().zip(texts) {
-        *state = stream.last_round::<ROUNDS>(*state, text);
+        *state = last_round(key, *state, text);
     }
     store_pairs::<BLOCKS, PAIRS>(data, &states);
     let ends = _mm256_shuffle_epi8(lanes_of(&rest.head.ends), load(rest.places));

@@ -78,14 +78,6 @@ impl<'a> Stream<'a> {
         broadcast(self.schedule.round_key(ROUNDS))
     }
 
-    /// The last round, which adds the text as well.
-    #[inline]
-    #[target_feature(enable = "avx2,vaes,vpclmulqdq")]
-    pub fn last_round<const ROUNDS: usize>(&self, state: __m256i, text: __m256i) -> __m256i {
-        let key = self.last_key::<ROUNDS>();
-        _mm256_aesenclast_epi128(state, _mm256_xor_si256(key, text))
-    }
-
     /// The counter that is `ahead` more than the blocks before, in both lanes: in network order, as AES takes it, with all that is the
     /// same for a packet's blocks.
     #[inline]
@@ -96,6 +88,13 @@ impl<'a> Stream<'a> {
         let counter = _mm256_add_epi32(self.done, counters(ahead, ahead));
         _mm256_xor_si256(self.start, _mm256_shuffle_epi8(counter, order))
     }
+}
+
+/// The last round with [its key](Stream::last_key), which adds the text as well.
+#[inline]
+#[target_feature(enable = "avx2,vaes,vpclmulqdq")]
+pub fn last_round(key: __m256i, state: __m256i, text: __m256i) -> __m256i {
+    _mm256_aesenclast_epi128(state, _mm256_xor_si256(key, text))
 }
 
 /// A counter for each lane, in its last word.
