@@ -380,6 +380,14 @@ fn print_status(status: &api::Status) {
     println!("SAs        {}", grouped(status.sas));
     println!("policies   {}", grouped(status.policies));
     println!("routes     {}, neighbours {}", grouped(status.routes), grouped(status.neighbours));
+    let feed = &status.route_feed;
+    println!(
+        "news       {} of the kernel's routing, lost {} times, {} not readable; {} refused",
+        grouped(feed.events),
+        grouped(feed.overruns),
+        grouped(feed.garbled),
+        grouped(feed.solicit_errors)
+    );
     println!(
         "packets    {} received, {} accounted for, {open} under way",
         grouped(status.received_packets),

@@ -269,8 +269,8 @@ pub fn account(gateway: &Gateway) -> String {
             }
         }
     }
-    let (status, workers) = (gateway.show("status"), gateway.show("workers"));
-    format!("{met:?}\n{lost:?}\n{status}\n{workers}\n{}", gateway.log())
+    let shown = ["status", "workers", "neighbours"].map(|what| gateway.show(what).to_string());
+    format!("{met:?}\n{lost:?}\n{}\n{}", shown.join("\n"), gateway.log())
 }
 
 /// What the kernels around a gateway know of its links: neighbours, and what they sent and lost.

@@ -424,6 +424,8 @@ impl Gateway {
             tables: &self.forwarding.tables,
             host: self.forwarding.host.as_ref(),
             kernel: self.feed.kernel(),
+            feed: self.feed.counters(),
+            neighbours: &self.forwarding.view().neighbours,
             network: &self.network,
             vrfs: &self.forwarding.view().vrfs,
             ports: &self.forwarding.ports,

@@ -30,6 +30,7 @@ use netlink_packet_core::{
     NLM_F_DUMP_INTR, NLM_F_MULTIPART, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use kernel::{Change, Event, Kernel, Kind};
@@ -72,11 +73,11 @@ pub enum FeedError {
 }
 
 /// How the feed is doing.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeedCounters {
     /// Events taken in.
     pub events: u64,
-    /// Dumps asked for; each start takes four.
+    /// Lists asked for: four at the start, and each again when it is in doubt.
     pub dumps: u64,
     /// Times that events were lost and everything was read again.
     pub overruns: u64,
@@ -165,7 +166,9 @@ impl RouteFeed {
     }
 
     /// Makes the kernel resolve a neighbour, or confirm one that it has not heard of lately. The
-    /// answer comes as [`Change::Neighbour`]. The kernel spaces its own probes (one a second), so
+    /// answer comes as [`Change::Neighbour`], also when the kernel has known all along: of a neighbour
+    /// that it calls reachable there is no news by itself, and what was told before may have been
+    /// overtaken, as the kernel writes what it tells without a lock against the next. The kernel spaces its own probes (one a second), so
     /// asking often does no harm beyond the system call. A neighbour that the gateway sends to, and
     /// the kernel does not, goes stale and would be forgotten: ask every few seconds for those in
     /// use.
@@ -174,7 +177,8 @@ impl RouteFeed {
     ///
     /// That of sending; whether the neighbour answers is not known yet.
     pub fn solicit(&mut self, ifindex: u32, address: IpAddr) -> io::Result<()> {
-        decode::request_resolution(&mut self.socket, ifindex, address).map(|_sequence| ())
+        decode::request_resolution(&mut self.socket, ifindex, address)?;
+        decode::request_neighbour(&mut self.socket, ifindex, address).map(|_sequence| ())
     }
 
     /// Waits until nothing is being read.
@@ -248,6 +252,8 @@ impl Intake<'_> {
                 let source = netlink::error_of(message.payload());
                 return self.broke_off(kind, source.unwrap_or_else(|| io::ErrorKind::Other.into()));
             }
+            // Why there is none was said when it was to be resolved, or it is gone again.
+            (NLMSG_ERROR, None) if decode::refuses_neighbour(message.payload()) => {}
             (NLMSG_ERROR, None) => {
                 self.counters.solicit_errors += 1;
                 let error = netlink::error_of(message.payload());

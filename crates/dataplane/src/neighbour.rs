@@ -42,6 +42,11 @@ impl Neighbours {
         Some(*mac)
     }
 
+    /// The link-layer address of a neighbour, for people: it is not marked.
+    pub fn mac(&self, port: u16, address: IpAddr) -> Option<MacAddr> {
+        self.table.get(&(port, address)).map(|(mac, _)| *mac)
+    }
+
     /// See [`Table::settle`].
     pub(crate) fn settle(&mut self) -> bool {
         self.table.settle()
@@ -99,6 +104,7 @@ mod tests {
         assert_eq!(table.resolve(1, a), None, "another port");
         assert_eq!(table.resolve(0, a), Some(MacAddr([2; 6])));
         assert_eq!(table.take_used().collect::<Vec<_>>(), [(0, a)]);
+        assert_eq!(table.mac(1, b), Some(MacAddr([4; 6])));
         assert_eq!(table.take_used().count(), 0);
 
         let old = table.clone();

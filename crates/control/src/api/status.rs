@@ -1,9 +1,11 @@
 //! The instance itself: how it is, what an earlier run left, and what is to take over.
 
-use super::host::HostDevice;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+use super::host::HostDevice;
+use crate::route_feed::FeedCounters;
 
 /// What is to take over.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +43,9 @@ pub struct Status {
     pub routes: u64,
     /// Neighbours known.
     pub neighbours: u64,
+    /// How following the kernel's links, addresses, routes and neighbours goes.
+    #[serde(default)]
+    pub route_feed: FeedCounters,
     /// Packets received by all workers.
     pub received_packets: u64,
     /// Packets whose end has been counted; equals `received_packets` but for those under way.

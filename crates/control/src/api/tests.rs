@@ -162,6 +162,7 @@ impl Facts for Fixed {
             policies: 1,
             routes: 1,
             neighbours: 1,
+            route_feed: crate::route_feed::FeedCounters::default(),
             received_packets: 10,
             accounted_packets: 10,
             guard: "none".into(),

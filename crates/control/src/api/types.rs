@@ -425,6 +425,6 @@ pub struct Neighbour {
     pub mac: Option<String>,
     /// The kernel's state for it: "reachable", "stale", …
     pub state: String,
-    /// Packets may be sent to it.
+    /// The gateway has it as it should be sent to; of interfaces that are no ports it has none.
     pub usable: bool,
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crypto::Engine;
 use dataplane::clock::Clock;
+use dataplane::neighbour::Neighbours;
 use dataplane::policy::Direction;
 use dataplane::sa::Mode;
 use dataplane::verdict::{Outcome, Verdict};
@@ -24,7 +25,7 @@ use crate::api::{
 };
 use crate::config::Config;
 use crate::journal::Health;
-use crate::route_feed::{Kernel, Route as KernelRoute, Table};
+use crate::route_feed::{FeedCounters, Kernel, Route as KernelRoute, Table};
 use crate::xfrm::{PolicyId, SaId, Server};
 
 /// What was counted at the last question, for rates.
@@ -53,6 +54,10 @@ pub struct View<'a> {
     pub host: Option<&'a Host>,
     /// The kernel's tables.
     pub kernel: &'a Kernel,
+    /// How following them goes.
+    pub feed: FeedCounters,
+    /// The neighbours that workers send to.
+    pub neighbours: &'a Neighbours,
     /// Which interface is which port.
     pub network: &'a Network,
     /// Where ports lead.
@@ -351,7 +356,10 @@ impl Facts for View<'_> {
                     .map_or_else(String::new, |link| link.name.clone()),
                 mac: neighbour.mac.map(|mac| mac.to_string()),
                 state: neighbour.state.name().to_owned(),
-                usable: neighbour.usable_mac().is_some(),
+                usable: self
+                    .network
+                    .port(neighbour.ifindex)
+                    .is_some_and(|port| self.neighbours.mac(port, neighbour.address).is_some()),
             })
             .collect()
     }
@@ -371,6 +379,7 @@ impl Facts for View<'_> {
             policies: self.tables.sizes().1 as u64,
             routes: self.kernel.route_count() as u64,
             neighbours: self.kernel.neighbours().count() as u64,
+            route_feed: self.feed,
             received_packets: counters.iter().map(|one| one.received).sum(),
             accounted_packets: counters.iter().map(|one| one.decided()).sum(),
             guard: "the XDP programs stay and drop what is for the workers, and the kernel blocks \

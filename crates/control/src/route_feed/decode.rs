@@ -114,6 +114,23 @@ pub(super) fn request_resolution(
     ifindex: u32,
     address: IpAddr,
 ) -> io::Result<u32> {
+    let mut message = named(ifindex, address);
+    message.header.flags = NeighbourFlags::Use;
+    send(socket, &RouteNetlinkMessage::NewNeighbour(message), NLM_F_REQUEST | NLM_F_CREATE)
+}
+
+/// Asks for one neighbour as it is now. The answer reads like news.
+pub(super) fn request_neighbour(
+    socket: &mut NetlinkSocket,
+    ifindex: u32,
+    address: IpAddr,
+) -> io::Result<u32> {
+    let message = RouteNetlinkMessage::GetNeighbour(named(ifindex, address));
+    send(socket, &message, NLM_F_REQUEST)
+}
+
+/// A message about one neighbour.
+fn named(ifindex: u32, address: IpAddr) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = match Family::of(address) {
         Family::V4 => AddressFamily::Inet,
@@ -121,9 +138,15 @@ pub(super) fn request_resolution(
     };
     message.header.ifindex = ifindex;
     message.header.state = NudState::None;
-    message.header.flags = NeighbourFlags::Use;
     message.attributes.push(NeighbourAttribute::Destination(address.into()));
-    send(socket, &RouteNetlinkMessage::NewNeighbour(message), NLM_F_REQUEST | NLM_F_CREATE)
+    message
+}
+
+/// Whether a refusal is that of [`request_neighbour`].
+pub(super) fn refuses_neighbour(refusal: &[u8]) -> bool {
+    const GET_NEIGHBOUR: u16 = 30;
+    // An errno, then the header of what is refused: its length in four bytes, its type in two.
+    refusal.get(8..10) == Some(&GET_NEIGHBOUR.to_ne_bytes())
 }
 
 fn send(socket: &mut NetlinkSocket, message: &RouteNetlinkMessage, flags: u16) -> io::Result<u32> {

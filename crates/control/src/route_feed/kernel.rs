@@ -66,6 +66,17 @@ impl Event {
         }
     }
 
+    /// What an event is about, of things that a new one takes the place of as a whole; `None` of routes.
+    pub(super) fn key(&self) -> Option<Key> {
+        match *self {
+            Self::Link(Link { ifindex, .. }) | Self::LinkGone(ifindex) => Some(Key::Link(ifindex)),
+            Self::Address(address) | Self::AddressGone(address) => Some(Key::Address(address)),
+            Self::Neighbour(Neighbour { ifindex, address, .. })
+            | Self::NeighbourGone(ifindex, address) => Some(Key::Neighbour(ifindex, address)),
+            Self::Route(..) | Self::RouteGone(_) | Self::Object(_) | Self::ObjectGone(_) => None,
+        }
+    }
+
     /// The table and prefix that an event about routes is about.
     pub(super) fn route_key(&self) -> Option<(Table, Prefix)> {
         match self {
@@ -73,6 +84,14 @@ impl Event {
             _ => None,
         }
     }
+}
+
+/// A thing of which there is one: a later event about it overrules an earlier one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    Link(u32),
+    Address(Address),
+    Neighbour(u32, IpAddr),
 }
 
 /// What is different now. A change names the thing; its present state is in the [`Kernel`].

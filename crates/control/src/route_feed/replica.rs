@@ -2,13 +2,15 @@
 //!
 //! The plan:
 //!
-//! 1. Each kind of thing is read by a dump, one kind at a time. Events and dump parts come through
-//!    one socket in the order in which the kernel made them. Events before the first part are in
-//!    the dump already; later ones are applied to what is known *and* to what is being read, so at
-//!    the end of the dump what was read is complete. It then takes the place of what was known, and
-//!    the differences are told. The order of routes for one prefix is that of the dump: when the
-//!    dump comes to a prefix, it overrules the events before, and when an event comes in the middle
-//!    of a prefix, the dump is repeated.
+//! 1. Each kind of thing is read by a dump, one kind at a time, and events go on meanwhile: they are
+//!    applied to what is known *and* to what is being read, so at the end of the dump what was read is
+//!    complete. It then takes the place of what was known, and the differences are told. Both come
+//!    through one socket, but not in the order in which the kernel made them: it reads a part without a
+//!    lock against events, and may queue one of a later change first. So of a thing that events have
+//!    told of since the dump was asked for, what the dump says counts for nothing. Routes are another
+//!    matter, as their order for one prefix is that of the dump: events before the first part are in it
+//!    already, when it comes to a prefix it overrules the events before, and when an event comes in the
+//!    middle of a prefix, the dump is repeated.
 //! 2. When events were lost (the socket's buffer overran), everything is read again, but not before
 //!    the socket has been seen empty: until then the kernel goes on losing events in silence.
 //! 3. When an event leaves the routes in doubt, the routes are read again. The end of a next-hop object
@@ -22,7 +24,7 @@ use std::collections::HashSet;
 
 use dataplane::prefix::Prefix;
 
-use super::kernel::{Change, Event, Kernel, Kind};
+use super::kernel::{Change, Event, Kernel, Key, Kind};
 use super::model::Table;
 
 /// How often an interrupted dump is repeated before its result is taken as it is.
@@ -47,6 +49,8 @@ struct Reading {
     fresh: Kernel,
     /// The first part has come.
     started: bool,
+    /// What events have told of meanwhile, but for routes.
+    told: HashSet<Key>,
     /// The prefixes whose routes the dump has come to, and the one that it came to last.
     listed: HashSet<(Table, Prefix)>,
     last: Option<(Table, Prefix)>,
@@ -58,8 +62,10 @@ struct Reading {
 impl Reading {
     fn event(&mut self, event: &Event) {
         self.interrupted |= matches!(event, Event::ObjectGone(_));
-        if !self.started {
-            return;
+        match event.key() {
+            Some(key) => _ = self.told.insert(key),
+            None if !self.started => return,
+            None => {}
         }
         self.interrupted |= self.last.is_some() && self.last == event.route_key();
         // Doubts about what is being read are normal: it is not complete. They are about what is
@@ -69,6 +75,9 @@ impl Reading {
 
     fn entry(&mut self, event: Event) {
         self.started = true;
+        if event.key().is_some_and(|key| self.told.contains(&key)) {
+            return;
+        }
         if let Some(key) = event.route_key() {
             if self.listed.insert(key) {
                 self.fresh.forget_routes(key);
@@ -107,6 +116,7 @@ impl Replica {
             kind,
             fresh: Kernel::default(),
             started: false,
+            told: HashSet::new(),
             listed: HashSet::new(),
             last: None,
             interrupted: false,
@@ -228,6 +238,8 @@ mod tests {
         overrun: bool,
         /// The dump under way: its kind, and the next key to list.
         dump: Option<(Kind, u32)>,
+        /// The part that was read and is not queued yet.
+        part: Vec<Message>,
     }
 
     impl Simulation {
@@ -255,16 +267,18 @@ mod tests {
             }
         }
 
-        /// Makes the next part of the dump under way, of two entries, when there is room.
+        /// Queues the part that was read, when there is room, and reads the next one, of two entries.
         fn list(&mut self, interrupt: bool) {
-            let Some((kind, from)) = self.dump.filter(|_| self.queue.len() < self.capacity) else {
+            if self.queue.len() >= self.capacity {
                 return;
-            };
+            }
+            self.queue.extend(self.part.drain(..));
+            let Some((kind, from)) = self.dump else { return };
             let all = if kind == Kind::Neighbours { &self.truth } else { &BTreeMap::new() };
             let part: Vec<(u32, Neighbour)> =
                 all.range(from..).take(2).map(|(&id, &n)| (id, n)).collect();
             if interrupt {
-                self.queue.push_back(Message::Interrupted);
+                self.part.push(Message::Interrupted);
             }
             match part.last() {
                 Some(&(last, _)) => self.dump = Some((kind, last + 1)),
@@ -272,9 +286,9 @@ mod tests {
             }
             let ended = part.is_empty();
             let entries = part.into_iter().map(|(_, n)| Message::Entry(Event::Neighbour(n)));
-            self.queue.extend(entries);
+            self.part.extend(entries);
             if ended {
-                self.queue.push_back(Message::End);
+                self.part.push(Message::End);
             }
         }
 
@@ -317,6 +331,7 @@ mod tests {
                 congested: false,
                 overrun: false,
                 dump: None,
+                part: Vec::new(),
             };
             let mut replica = Replica::new();
             let mut changes = Vec::new();
@@ -413,6 +428,31 @@ mod tests {
         assert_eq!(replica.next(), None, "not before the socket was seen empty");
         replica.empty();
         assert_eq!(replica.next(), Some(Kind::Links));
+    }
+
+    #[test]
+    fn what_is_read_before_a_change_and_queued_behind_its_news_counts_for_nothing() {
+        let mut replica = Replica::new();
+        let mut changes = Vec::new();
+        let at = |host| IpAddr::from([10, 0, 0, host]);
+        let neighbour = |host, state| Neighbour { ifindex: 1, address: at(host), mac: None, state };
+        let entry = |host, state| Event::Neighbour(neighbour(host, state));
+        let (old, new) = (NeighbourState::Incomplete, NeighbourState::Reachable);
+
+        replica.begin(Kind::Neighbours);
+        // One before any part, one whose end is told of, and one between parts.
+        replica.event(entry(1, new), &mut changes);
+        replica.event(Event::NeighbourGone(1, at(2)), &mut changes);
+        [1, 2].into_iter().for_each(|host| replica.entry(entry(host, old)));
+        replica.event(entry(3, new), &mut changes);
+        [3, 4].into_iter().for_each(|host| replica.entry(entry(host, old)));
+        replica.end(&mut changes);
+
+        let known = |host| replica.kernel().neighbour(1, at(host)).copied();
+        assert_eq!(known(1), Some(neighbour(1, new)));
+        assert_eq!(known(2), None);
+        assert_eq!(known(3), Some(neighbour(3, new)));
+        assert_eq!(known(4), Some(neighbour(4, old)));
     }
 
     #[test]

@@ -340,7 +340,13 @@ fn neighbours_are_resolved_by_the_kernel_on_request() {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
+            // One that the kernel knows and the feed does not: who asks is told without any news.
+            feed.replica.event(Event::NeighbourGone(v0, ip(there)), &mut Vec::new());
+            assert!(!is(&feed, |_| true));
             feed.solicit(v0, ip(there)).unwrap();
+            feed.follow_until("one that is known", |k| {
+                k.neighbour(v0, ip(there)).is_some_and(|n| n.usable_mac().is_some())
+            });
         }
         feed.solicit(v0, ip("10.9.0.77")).unwrap();
         feed.follow_until("nobody there", |k| {
