@@ -19,7 +19,7 @@ test: setup-test
 # The same tests, where the number of workers is not theirs to choose on two that share their queues.
 workers: setup-test
 	cargo test --workspace --quiet --no-run
-	PEREGRINE_TEST_CORES=0,1 cargo test --package peregrine
+	PEREGRINE_TEST_CORES=0,1 cargo test --package peregrine --no-fail-fast
 
 # Every peer that is not Peregrine: kernels booted in QEMU, and the daemons inside. The results are
 # printed as a table, and written to target/interop/results.json.

@@ -23,7 +23,7 @@ use std::arch::x86_64::*;
 
 use super::ends::{EMPTY, Ends, FULL, ROOMY};
 use super::ghash::{Products, reduce, reverse, sum_of_lanes};
-use super::lanes::{LANES_LEN, keep, load, load_whole, store, store_whole};
+use super::lanes::{LANES_LEN, keep, load, load_whole, pin, store, store_whole};
 use super::stream::Stream;
 use super::{groups, hash};
 use crate::vaes::block::{BLOCK_LEN, block, store_block};
@@ -135,6 +135,10 @@ fn process_line<
         sum = hash::of_line::<UNITS, TAIL, WHOLE>(schedule, before, &texts, tail_blocks, ends);
     }
     stream.rounds(&mut states, 1..ROUNDS);
+    if !SEALING {
+        // The compiler would put all rounds of the block that encrypts the tag behind all else.
+        states.iter_mut().for_each(|state| pin(state));
+    }
     stream.last_round::<ROUNDS, UNITS>(&mut states, &texts);
     for unit in 0..filled {
         let data = &mut data[unit * LANES_LEN..];
