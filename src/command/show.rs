@@ -382,7 +382,7 @@ fn print_status(status: &api::Status) {
     println!("routes     {}, neighbours {}", grouped(status.routes), grouped(status.neighbours));
     let feed = &status.route_feed;
     println!(
-        "news       {} of the kernel's routing, lost {} times, {} not readable; {} refused",
+        "news       {} of the kernel's tables, lost {} times, {} unreadable, {} neighbours refused",
         grouped(feed.events),
         grouped(feed.overruns),
         grouped(feed.garbled),

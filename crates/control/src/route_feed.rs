@@ -168,10 +168,10 @@ impl RouteFeed {
     /// Makes the kernel resolve a neighbour, or confirm one that it has not heard of lately. The
     /// answer comes as [`Change::Neighbour`], also when the kernel has known all along: of a neighbour
     /// that it calls reachable there is no news by itself, and what was told before may have been
-    /// overtaken, as the kernel writes what it tells without a lock against the next. The kernel spaces its own probes (one a second), so
-    /// asking often does no harm beyond the system call. A neighbour that the gateway sends to, and
-    /// the kernel does not, goes stale and would be forgotten: ask every few seconds for those in
-    /// use.
+    /// overtaken, as the kernel writes what it tells without a lock against the next. The kernel spaces
+    /// its own probes (one a second), so asking often does no harm beyond the system calls. A neighbour
+    /// that the gateway sends to, and the kernel does not, goes stale and would be forgotten: ask every
+    /// few seconds for those in use.
     ///
     /// # Errors
     ///
