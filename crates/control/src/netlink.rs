@@ -196,6 +196,12 @@ pub(crate) fn messages(datagram: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&[
     })
 }
 
+/// The type of the request that an NLMSG_ERROR payload carries, which is the one that it refuses.
+pub(crate) fn refused_type(payload: &[u8]) -> Option<u16> {
+    let refusal = ErrorBuffer::new_checked(payload).ok()?;
+    NetlinkBuffer::new_checked(refusal.payload()).ok().map(|request| request.message_type())
+}
+
 /// The error that an NLMSG_ERROR payload carries; `None` for an acknowledgement.
 pub(crate) fn error_of(payload: &[u8]) -> Option<io::Error> {
     let buffer = ErrorBuffer::new_checked(payload).ok()?;

@@ -34,8 +34,10 @@ use wire::xfrm::attribute::AttributeIter;
 use super::kernel::{Event, Kind};
 use super::model::{Address, Link, Neighbour, NeighbourState, NextHop, Route, RouteKind, Table};
 use super::table::Placement;
-use crate::netlink::NetlinkSocket;
+use crate::netlink::{self, NetlinkSocket};
 
+/// The question for one neighbour, RTM_GETNEIGH (linux/rtnetlink.h).
+const GET_NEIGHBOUR: u16 = 30;
 /// News of next-hop objects, RTM_…NEXTHOP (linux/rtnetlink.h), which the codec does not know.
 const NEW_OBJECT: u16 = 104;
 const DELETED_OBJECT: u16 = 105;
@@ -144,9 +146,7 @@ fn named(ifindex: u32, address: IpAddr) -> NeighbourMessage {
 
 /// Whether a refusal is that of [`request_neighbour`].
 pub(super) fn refuses_neighbour(refusal: &[u8]) -> bool {
-    const GET_NEIGHBOUR: u16 = 30;
-    // An errno, then the header of what is refused: its length in four bytes, its type in two.
-    refusal.get(8..10) == Some(&GET_NEIGHBOUR.to_ne_bytes())
+    netlink::refused_type(refusal) == Some(GET_NEIGHBOUR)
 }
 
 fn send(socket: &mut NetlinkSocket, message: &RouteNetlinkMessage, flags: u16) -> io::Result<u32> {
