@@ -58,7 +58,12 @@ pub(crate) struct Plain<P> {
 #[inline(always)]
 pub(crate) fn plain_behind<P: PlainHeader>(esp_at: usize, slot: &Slot<'_>) -> Option<Plain<P>> {
     let at = esp_at + PREFIX_LEN;
-    let (plaintext, _) = slot.frame.bytes().get(at..)?.split_last_chunk::<ICV_LEN>()?;
+    let behind = slot.frame.bytes().get(at..)?;
+    // The shortest content that is plain: asked once, instead of by each who takes a part of it.
+    if behind.len() < ipv4::Plain::LEN + ICV_LEN {
+        return None;
+    }
+    let (plaintext, _) = behind.split_last_chunk::<ICV_LEN>()?;
     let content = P::within(plaintext)?;
     Some(Plain { at, len: content.len() as u16, header: P::read(content)? })
 }

@@ -7,7 +7,8 @@ use crate::sa::SaFlags;
 const ECN: u8 = 0b11;
 const NOT_ECT: u8 = 0b00;
 const ECT_1: u8 = 0b01;
-const CE: u8 = 0b11;
+/// Congestion met.
+pub(crate) const CE: u8 = 0b11;
 
 /// An outer mark of congestion on an inner packet whose sender would not understand it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

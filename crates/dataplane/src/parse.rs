@@ -177,6 +177,24 @@ pub(crate) fn plain_esp_v6(frame: &Frame, mac: u64) -> Option<(Ipv6Addr, PlainEs
     Some((destination, esp))
 }
 
+/// Reads a packet with ESP behind its IP header, whose destination and SPI stand in it as [`bare_ends`] has them.
+#[inline(always)]
+pub(crate) fn bare_esp(frame: &Frame, mac: u64, ends: u64) -> Option<PlainEsp> {
+    let packet = behind_link(frame, mac, EtherType::IPV4)?;
+    let outer = flow::plain_header_v4_of::<{ protocol::ESP }>(packet)?;
+    if outer.ends()[1] != ends {
+        return None;
+    }
+    let esp = packet.get(ipv4::HEADER_LEN..usize::from(outer.total_len()))?;
+    PlainEsp::read(outer.tos(), ipv4::HEADER_LEN, esp)
+}
+
+/// A destination, and behind it an SPI, as they stand in a packet with ESP behind its IP header.
+pub(crate) fn bare_ends(destination: Ipv4Addr, spi: u32) -> u64 {
+    let [_, ends] = ipv4::Plain::ends_of(protocol::ESP, 0, destination.to_bits(), spi);
+    ends
+}
+
 /// Where ESP in UDP begins, behind a plain header.
 pub(crate) const IN_UDP_AT: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
 

@@ -273,23 +273,25 @@ impl Way {
         link[HEADER_LEN - 8..].copy_from_slice(&self.header[1].to_ne_bytes());
     }
 
-    /// Takes a hop from a packet behind a link header, which gets another, and says where it leaves. It was found to be plain
-    /// before, with such a header.
+    /// Takes a hop from the packet that begins behind the first `at` bytes of a frame, gives it a link header in the last of
+    /// those, and says where it leaves. It was found to be plain before, with such a header.
     #[inline(always)]
     pub(crate) fn pass_on(
         &self,
         slot: &mut Slot<'_>,
+        at: usize,
         header: &impl PlainHeader,
     ) -> Result<(), Verdict> {
         let len = usize::from(header.total_len());
         if len > self.mtu {
             return Err(Verdict::TooBig);
         }
-        let frame = slot.frame.bytes_mut().split_first_chunk_mut();
+        let frame =
+            at.checked_sub(HEADER_LEN).and_then(|at| slot.frame.narrow(at, HEADER_LEN + len));
+        let frame = frame.and_then(<[u8]>::split_first_chunk_mut);
         let (link, packet) = frame.ok_or(Verdict::EthernetTruncated)?;
         header.take_hop_of(packet).ok_or(Verdict::TtlExpired)?;
         self.write(link);
-        slot.frame.truncate(HEADER_LEN + len);
         slot.egress = Some(self.port);
         Ok(())
     }

@@ -504,6 +504,20 @@ mod tests {
         }
 
         #[test]
+        fn a_hop_is_taken_whatever_the_checksum(mut bytes: [u8; Plain::LEN]) {
+            // Carries come where sums end, so each sum has its turn.
+            for sum in 0..=u16::MAX {
+                bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+                let (mut taken, mut forwarded) = (bytes, bytes);
+                forwarded[0] = 0x45;
+                let has_hops = decrement_ttl(&mut forwarded);
+                let hop = Plain::reread(&bytes).take_hop(taken.first_chunk_mut().unwrap());
+                prop_assert_eq!(hop.is_some(), has_hops);
+                prop_assert_eq!(&taken[1..], &forwarded[1..]);
+            }
+        }
+
+        #[test]
         fn changes_in_place_keep_the_full_checksum(mut bytes: [u8; 20], tos: u8) {
             bytes[0] = 0x45;
             resum(&mut bytes, 20);

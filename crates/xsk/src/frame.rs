@@ -214,18 +214,18 @@ impl Frame {
         self.len = len.min(self.len()) as u16;
     }
 
-    /// Makes the packet `len` bytes of itself, those behind the first `front`; `None`, and no change, when
-    /// there are fewer.
+    /// Makes the packet `len` bytes of itself, those behind the first `front`, and returns them; `None`, and no change,
+    /// when there are fewer.
     #[inline]
     #[must_use]
-    pub fn narrow(&mut self, front: usize, len: usize) -> Option<()> {
+    pub fn narrow(&mut self, front: usize, len: usize) -> Option<&mut [u8]> {
         if front > self.len() || len > self.len() - front {
             return None;
         }
-        // Both are within the packet, so they fit 16 bits.
-        self.start += front as u16;
-        self.len = len as u16;
-        Some(())
+        let start = self.headroom() + front;
+        // Both are within the chunk, so they fit 16 bits.
+        (self.start, self.len) = (start as u16, len as u16);
+        Some(self.window_mut(start, len))
     }
 
     /// Empties the packet and puts its start back to the default headroom.

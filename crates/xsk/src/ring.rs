@@ -135,12 +135,11 @@ impl TxRing {
     pub fn push_run(&mut self, frames: &mut Vec<Frame>) -> Moved {
         let extent = self.umem.extent();
         let mut bytes = 0;
-        let descriptors = frames.iter().map(|frame| {
+        let packets = self.ring.put_run(frames, |frame| {
             let len = frame.len() as u32;
             bytes += u64::from(len);
             Descriptor { address: extent.address(frame), len, options: 0 }
         });
-        let packets = self.ring.put_run(descriptors);
         // Their chunks are the ring's now.
         frames.drain(..packets);
         Moved { packets, bytes }
@@ -190,16 +189,18 @@ impl RxRing {
         let mut bytes = 0;
         let max = max.min(self.ring.available() as usize);
         into.reserve(max);
-        let mut room = into.spare_capacity_mut().iter_mut();
+        let mut end = into.spare_capacity_mut().as_mut_ptr();
         let mut frames = 0;
         let packets = self.ring.take_run(max, |descriptor| {
             // SAFETY: as `pop`.
             let frame = unsafe { extent.frame(descriptor.address, descriptor.len) };
-            if let Some(frame) = frame
-                && let Some(room) = room.next()
-            {
+            if let Some(frame) = frame {
                 bytes += u64::from(descriptor.len);
-                room.write(frame);
+                // SAFETY: there is room for `max`, and no more are taken.
+                end = unsafe {
+                    (*end).write(frame);
+                    end.add(1)
+                };
                 frames += 1;
             }
         });

@@ -202,7 +202,7 @@ impl Extent {
     pub(crate) unsafe fn frame(&self, address: u64, len: u32) -> Option<Frame> {
         let size = u64::from(self.chunk_size);
         // Chunks are as long as a power of two.
-        let start = address & (size - 1);
+        let start = address & u64::from(self.chunk_size.wrapping_sub(1));
         if address >= self.len || start + u64::from(len) > size {
             return None;
         }

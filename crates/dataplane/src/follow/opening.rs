@@ -320,10 +320,15 @@ fn decrypt_all<'v>(
     shares: &[Share<'_, 'v>],
     view: &View,
 ) -> (usize, usize) {
-    decrypt_each(slots, view, |at| {
+    let of = |at: usize| {
         let Share { trail, opener, .. } = shares.get(usize::from(gathered[at]))?;
         Some((*trail, opener.sa))
-    })
+    };
+    let sas = shares.iter().map(|share| share.opener.sa);
+    match shares.iter().all(|share| share.trail.is_bare()) {
+        true => decrypt_each::<true>(slots, sas, view, of),
+        false => decrypt_each::<false>(slots, sas, view, of),
+    }
 }
 
 /// Leaves a packet as `open` would have: of so many bytes behind its link header, ESP among them from there on, with that

@@ -69,16 +69,15 @@ impl Plain {
     #[inline(always)]
     #[must_use = "a packet without a hop left is not forwarded"]
     pub fn take_hop(&self, packet: &mut [u8; HEADER_LEN]) -> Option<()> {
-        // Time to live, and checksum.
-        const CHANGED: u64 = 0xffff_00ff;
         if self.ttl() <= 1 {
             return None;
         }
-        // As `Header::decrement_ttl`.
-        let sum = (self.second >> 16) as u16 as u32 + 1;
-        let sum = (sum + (sum >= 0xffff) as u32) as u16;
-        let second = self.second & !CHANGED | (sum as u64) << 16 | (self.ttl() - 1) as u64;
-        packet[8..16].copy_from_slice(&second.to_le_bytes());
+        // As `Header::decrement_ttl`, in the four bytes from the time to live to the checksum: one less at their one end
+        // and one more at the other, where a carry falls off and comes back in as another one.
+        let changed = self.second as u32;
+        let carry = (changed >= 0xfffe_0000) as u32;
+        let changed = changed.wrapping_sub(1).wrapping_add((1 + carry) << 16);
+        packet[8..12].copy_from_slice(&changed.to_le_bytes());
         Some(())
     }
 

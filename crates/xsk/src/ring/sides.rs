@@ -104,6 +104,18 @@ impl<T: Copy> Shared<T> {
         // SAFETY: the mask keeps the slot inside the `entries` slots that `new` checked.
         unsafe { self.slots.add((index & self.mask) as usize) }
     }
+
+    /// Slots from one on, no more than there are: those up to the ring's end, and those from its beginning on.
+    #[inline]
+    fn run(&self, index: u32, count: usize) -> [NonNull<[T]>; 2] {
+        let entries = self.mask as usize + 1;
+        let count = count.min(entries);
+        let first = count.min(entries - (index & self.mask) as usize);
+        [
+            NonNull::slice_from_raw_parts(self.slot(index), first),
+            NonNull::slice_from_raw_parts(self.slots, count - first),
+        ]
+    }
 }
 
 /// The side of a ring that fills slots.
@@ -151,21 +163,25 @@ impl<T: Copy> Producer<T> {
         true
     }
 
-    /// Puts a run of items, as many as there is room for; how many.
+    /// Puts the items of a run, as many as there is room for; how many.
     #[inline]
-    pub(super) fn put_run(&mut self, items: impl ExactSizeIterator<Item = T>) -> usize {
+    pub(super) fn put_run<S>(&mut self, run: &[S], mut item: impl FnMut(&S) -> T) -> usize {
         let room = match self.known_free() as usize {
-            known if known >= items.len() => known,
+            known if known >= run.len() => known,
             _ => self.free() as usize,
         };
-        let count = room.min(items.len());
-        let mut head = self.head;
-        for item in items.take(count) {
-            // SAFETY: as in `put`: no more than `room` slots from the head on are written.
-            unsafe { self.shared.slot(head).write(item) };
-            head = head.wrapping_add(1);
+        let mut rest = &run[..room.min(run.len())];
+        let count = rest.len();
+        for mut slots in self.shared.run(self.head, count) {
+            // SAFETY: as in `put`: no more than `room` slots from the head on, of which each bit pattern is an item's.
+            let slots = unsafe { slots.as_mut() };
+            let (now, later) = rest.split_at(slots.len());
+            for (slot, source) in slots.iter_mut().zip(now) {
+                *slot = item(source);
+            }
+            rest = later;
         }
-        self.head = head;
+        self.head = self.head.wrapping_add(count as u32);
         count
     }
 
@@ -222,13 +238,11 @@ impl<T: Copy> Consumer<T> {
     #[inline]
     pub(super) fn take_run(&mut self, max: usize, mut take: impl FnMut(T)) -> usize {
         let count = (self.available() as usize).min(max);
-        let mut tail = self.tail;
-        for _ in 0..count {
-            // SAFETY: as in `take`: no more than `available` slots from the tail on are read.
-            take(unsafe { self.shared.slot(tail).read() });
-            tail = tail.wrapping_add(1);
+        for slots in self.shared.run(self.tail, count) {
+            // SAFETY: as in `take`: no more than `available` slots from the tail on.
+            unsafe { slots.as_ref() }.iter().for_each(|item| take(*item));
         }
-        self.tail = tail;
+        self.tail = self.tail.wrapping_add(count as u32);
         count
     }
 

@@ -187,7 +187,7 @@ fn pass_on<P: PlainHeader>(
 ) -> Result<(), Verdict> {
     let header: P = parse::reread(&slot.frame, HEADER_LEN).ok_or(Verdict::IpTruncated)?;
     let way = router.way_by(code, header.destination().address(), slot, view, turn)?;
-    way.pass_on(slot, &header)
+    way.pass_on(slot, HEADER_LEN, &header)
 }
 
 /// Out of line, so that nothing of it takes registers from what most packets are.

@@ -104,7 +104,7 @@ impl Lane {
 }
 
 /// Finds the SAs of packets, up to the first that has to take the stages, and asks their windows. Some are refused, by those or as
-/// there is no such SA. How many packets there are, and of which something may be carried inwards.
+/// there is no such SA. How many packets there are, and what their outer headers say.
 #[inline(always)]
 fn check_all<'v>(
     slots: &mut [Slot<'v>],
@@ -149,7 +149,7 @@ fn check_all<'v>(
 }
 
 /// Asks for what tells whether windows want to hear of packets, from one on up to the first that [`pass_over`] is to look at: where
-/// that is, and of which before it something may be carried inwards.
+/// that is, and what the outer headers before it say.
 #[inline(always)]
 fn ask_windows(
     slots: &[Slot<'_>],
@@ -164,7 +164,8 @@ fn ask_windows(
         if sa.hot().traits.is_encapsulated() != named.is_in_udp() {
             break;
         }
-        marks.note(plain, named.tos, sa);
+        marks.note(named.tos);
+        marks.note_sa(sa);
         sa.prefetch_to_open(cache);
         sa.replay().prefetch(named.received, cache);
         plain += 1;

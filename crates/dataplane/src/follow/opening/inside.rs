@@ -153,21 +153,13 @@ impl<P: PlainHeader> Inner<P> {
                 tally.packets += 1;
                 tally.contents += u64::from(content.len);
                 tally.bytes += u64::from(content.header.total_len());
-                let sent_off = self.send_off(slot, &content);
+                // In front of it is what it was opened from.
+                let sent_off = self.like.way.pass_on(slot, content.at, &content.header);
                 slot.decide(sent_off.err().unwrap_or(Verdict::Opened));
             }
             Err(refused) => slot.refuse(Some(sa), refusal(refused)),
         }
         true
-    }
-
-    /// Takes a packet's content out, and a hop from it, and sends it off.
-    #[inline(always)]
-    fn send_off(&self, slot: &mut Slot<'_>, content: &content::Plain<P>) -> Result<(), Verdict> {
-        let len = usize::from(content.header.total_len());
-        slot.frame.narrow(content.at, len).ok_or(Verdict::InnerMalformed)?;
-        content.header.take_hop_of(slot.frame.bytes_mut()).ok_or(Verdict::TtlExpired)?;
-        self.like.way.send_off(slot)
     }
 }
 

@@ -1,30 +1,35 @@
 //! What the outer headers of ESP packets say that is carried inwards once they are decrypted: marks of congestion (RFC 6040
 //! §4.2), and the DSCP where an SA is told to.
 //!
-//! Whoever opens packets takes note of those that have any, and goes over them when all are decrypted: a look at what only just
-//! was would keep the processor waiting.
+//! Whoever opens packets takes note of what all of them say together, and only if any of them may have marks are they gone over, when
+//! all are decrypted: a look at what only just was would keep the processor waiting.
 
 use wire::{ipv4, ipv6};
 
-use crate::batch::{BATCH_PACKETS, Slot};
+use crate::batch::Slot;
 use crate::content;
 use crate::ecn;
 use crate::parse;
 use crate::plain::PlainHeader;
-use crate::sa::Sa;
+use crate::sa::{Sa, SaFlags};
 
-/// Of which packets of a batch something may be carried inwards: a bit for each.
+/// What the outer types of service of packets say, one over the other.
 #[derive(Clone, Copy, Default)]
-pub(in crate::follow) struct Marks(u64);
-
-const _: () = assert!(BATCH_PACKETS <= u64::BITS as usize);
+pub(in crate::follow) struct Marks(u8);
 
 impl Marks {
-    /// Takes note of the outer type of service of a packet, one of the first of a batch.
+    /// Takes note of that of a packet.
     #[inline(always)]
-    pub(in crate::follow) fn note(&mut self, at: usize, tos: u8, sa: &Sa) {
-        let is_marked = !ecn::leaves_alone(tos, &sa.hot().traits.flags());
-        self.0 |= u64::from(is_marked) << at;
+    pub(in crate::follow) fn note(&mut self, tos: u8) {
+        self.0 |= tos;
+    }
+
+    /// Takes note of an SA that packets come through: what it carries inwards of each counts as a mark.
+    #[inline(always)]
+    pub(in crate::follow) fn note_sa(&mut self, sa: &Sa) {
+        if sa.hot().traits.flags().decap_dscp {
+            self.0 |= ecn::CE;
+        }
     }
 
     /// Carries it inwards, of packets that were [taken up](super::take_up) and decrypted, each by the SA that `of` names; how many there
@@ -35,29 +40,21 @@ impl Marks {
         slots: &mut [Slot<'v>],
         of: impl Fn(usize, &Slot<'v>) -> Option<&'v Sa>,
     ) -> usize {
-        if self.0 == 0 { slots.len() } else { self.carry_all(slots, of) }
+        let leaves_alone = ecn::leaves_alone(self.0, &SaFlags::default());
+        if leaves_alone { slots.len() } else { carry_all(slots, of) }
     }
+}
 
-    #[inline(never)]
-    fn carry_all<'v>(
-        self,
-        slots: &mut [Slot<'v>],
-        of: impl Fn(usize, &Slot<'v>) -> Option<&'v Sa>,
-    ) -> usize {
-        let (mut carried, mut left) = (slots.len(), self.0);
-        while left != 0 {
-            let at = left.trailing_zeros() as usize;
-            left &= left - 1;
-            let Some(slot) = slots.get_mut(at).filter(|slot| slot.verdict.is_none()) else {
-                continue;
-            };
-            // Behind one to be parked as well, as it may be that they will be.
-            if of(at, slot).is_some_and(|sa| carry_one(slot, sa).is_none()) {
-                carried = carried.min(at);
-            }
+#[inline(never)]
+fn carry_all<'v>(slots: &mut [Slot<'v>], of: impl Fn(usize, &Slot<'v>) -> Option<&'v Sa>) -> usize {
+    let mut carried = slots.len();
+    for (at, slot) in slots.iter_mut().enumerate().filter(|(_, slot)| slot.verdict.is_none()) {
+        // Behind one to be parked as well, as it may be that they will be.
+        if of(at, slot).is_some_and(|sa| carry_one(slot, sa).is_none()) {
+            carried = carried.min(at);
         }
-        carried
     }
+    carried
 }
 
 /// Carries what a packet's outer header says inwards. `None`, and nothing inside is changed, if that is not as nearly all is, or
@@ -68,6 +65,9 @@ fn carry_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<()> {
         false => outer_tos::<ipv4::Plain>(slot),
         true => outer_tos::<ipv6::Plain>(slot),
     }?;
+    if ecn::leaves_alone(outer_tos, &sa.hot().traits.flags()) {
+        return Some(());
+    }
     // What taking the content out looks at.
     slot.flow.tos = outer_tos;
     let (at, inner_tos) = inside::<ipv4::Plain>(slot).or_else(|| inside::<ipv6::Plain>(slot))?;

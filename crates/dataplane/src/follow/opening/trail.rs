@@ -8,7 +8,7 @@ use wire::{ipv4, ipv6};
 use super::inside::{Counting, Inner};
 use super::marks::Marks;
 use super::{has_moved, is_plain, park, refuses_stray, take_up};
-use crate::batch::{BATCH_PACKETS, Slot, Turn, is_same};
+use crate::batch::{Slot, Turn, is_same};
 use crate::cpu::LINE;
 use crate::decrypt::{decrypt_data, pass_or_refuse};
 use crate::follow::accepts_all;
@@ -28,6 +28,8 @@ pub(super) struct Trail {
     spi: u32,
     pub(super) destination: IpAddr,
     pub(super) in_udp: bool,
+    /// If they are [bare](Trail::is_bare): both as they stand in one.
+    ends: u64,
     /// What those of a family have in common with them that are to follow, once they are opened.
     pub(super) v4: Option<Inner<ipv4::Plain>>,
     pub(super) v6: Option<Inner<ipv6::Plain>>,
@@ -64,7 +66,11 @@ impl Trail {
         };
         let (spi, destination) = (sa.hot().spi, sa.destination());
         let in_udp = sa.hot().traits.is_encapsulated();
-        let trail = Trail { entry: Entry::of(slot, view), spi, destination, in_udp, v4, v6 };
+        let ends = match destination {
+            IpAddr::V4(ours) => parse::bare_ends(ours, spi),
+            IpAddr::V6(_) => 0,
+        };
+        let trail = Trail { entry: Entry::of(slot, view), spi, destination, in_udp, ends, v4, v6 };
         is_same(trail.sa(view), sa).then_some(trail)
     }
 
@@ -99,7 +105,10 @@ impl Trail {
         turn: &Turn<'_>,
     ) -> (usize, usize) {
         let Opener { sa, v4, v6 } = *opener;
-        let (decrypted, odd) = self.decrypt(slots, sa, view);
+        let (decrypted, odd) = match self.is_bare() {
+            true => self.decrypt_bare(slots, sa, view),
+            false => self.decrypt(slots, sa, view),
+        };
         let welcome = &mut slots[..decrypted];
         let mut looked = 0;
         loop {
@@ -117,6 +126,18 @@ impl Trail {
         let others = &mut slots[looked..decrypted + odd];
         others.iter_mut().for_each(|slot| park(slot, sa));
         (looked, others.len())
+    }
+
+    /// Whether its packets are over IPv4 and in no UDP, as most are.
+    pub(super) fn is_bare(&self) -> bool {
+        self.destination.is_ipv4() && !self.in_udp
+    }
+
+    /// An ESP packet of the SA, whose packets are bare.
+    #[inline(always)]
+    fn names_bare(&self, slot: &Slot<'_>) -> Option<PlainEsp> {
+        let is_its = slot.ingress == self.entry.ingress;
+        is_its.then(|| parse::bare_esp(&slot.frame, self.entry.mac, self.ends))?
     }
 
     /// An ESP packet of the SA.
@@ -161,26 +182,32 @@ impl Trail {
     /// Decrypts the first packets that are their SA's: how many, and how many more are decrypted to be parked.
     #[inline(never)]
     fn decrypt<'v>(&self, slots: &mut [Slot<'v>], sa: &'v Sa, view: &View) -> (usize, usize) {
-        decrypt_each(slots, view, |_| Some((self, sa)))
+        decrypt_each::<false>(slots, [sa].into_iter(), view, |_| Some((self, sa)))
+    }
+
+    /// The same where they are bare.
+    #[inline(never)]
+    fn decrypt_bare<'v>(&self, slots: &mut [Slot<'v>], sa: &'v Sa, view: &View) -> (usize, usize) {
+        decrypt_each::<true>(slots, [sa].into_iter(), view, |_| Some((self, sa)))
     }
 }
 
 /// Whose a packet is, if it is of a trail's SA.
 type Whose<'t, 'v> = Option<(&'t Trail, &'v Sa)>;
 
-/// Decrypts packets of the trails and SAs that `of` names, but for those of which a window does not want to hear, or that no SA is
+/// Decrypts packets of the trails and SAs that `of` names, which are of these `sas`, all of which may be `BARE`, but for those of which a window does not want to hear, or that no SA is
 /// for, up to one that is another's: how many, and how many more are decrypted to be parked.
 #[inline(always)]
-pub(super) fn decrypt_each<'t, 'v>(
+pub(super) fn decrypt_each<'t, 'v, const BARE: bool>(
     slots: &mut [Slot<'v>],
+    sas: impl Iterator<Item = &'v Sa>,
     view: &View,
     of: impl Fn(usize) -> Whose<'t, 'v>,
 ) -> (usize, usize) {
-    let slots_len = slots.len().min(BATCH_PACKETS);
-    let slots = &mut slots[..slots_len];
     let (mut looked, mut marks) = (0, Marks::default());
+    sas.for_each(|sa| marks.note_sa(sa));
     loop {
-        (looked, marks) = decrypt_welcome(slots, looked, marks, view, &of);
+        (looked, marks) = decrypt_welcome::<BARE>(slots, looked, marks, view, &of);
         let Some(slot) = slots.get_mut(looked) else { break };
         if !refuses(slot, of(looked), view) {
             break;
@@ -199,9 +226,9 @@ fn refuses(slot: &mut Slot<'_>, whose: Whose<'_, '_>, view: &View) -> bool {
 }
 
 /// The same from one on, up to one that is to be refused, if any: a loop that goes on behind such would keep less in registers. Where that
-/// is, and of which before it something may be carried inwards.
+/// is, and what the outer headers before it say.
 #[inline(always)]
-fn decrypt_welcome<'t, 'v>(
+fn decrypt_welcome<'t, 'v, const BARE: bool>(
     slots: &mut [Slot<'v>],
     first: usize,
     mut marks: Marks,
@@ -216,12 +243,13 @@ fn decrypt_welcome<'t, 'v>(
         }
         let slot = &mut slots[at];
         let Some((trail, sa)) = of(at) else { break };
-        let Some(esp) = trail.takes(slot, sa, view) else { break };
+        let esp = if BARE { trail.names_bare(slot) } else { trail.takes(slot, sa, view) };
+        let Some(esp) = esp else { break };
         let Ok(sequence) = sa.replay().check(esp.sequence) else { break };
         if take_up(slot, esp.at, esp.len(), sequence).is_none() {
             break;
         }
-        marks.note(at, esp.tos, sa);
+        marks.note(esp.tos);
         let decrypted = match slot.frame.bytes_mut().get_mut(esp.at + ESP_HEADER_LEN..) {
             Some(payload) => decrypt_data(sa.hot(), esp.spi, sequence, payload, esp.ciphertext_len),
             None => None,
