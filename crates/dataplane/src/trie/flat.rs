@@ -118,14 +118,14 @@ impl Budget {
 #[derive(Clone, Copy)]
 pub(super) struct Entry<'f> {
     leaf: &'f Leaf,
-    at: usize,
+    word: &'f u32,
 }
 
 impl<'f> Entry<'f> {
     /// Its memory.
     #[inline(always)]
     pub(super) fn word(self) -> &'f u32 {
-        &self.leaf.entries[self.at]
+        self.word
     }
 
     /// Where the value of the address is, which is 0 if no prefix from [`BITS`] bits on has it; `None` if the
@@ -133,11 +133,38 @@ impl<'f> Entry<'f> {
     #[inline(always)]
     pub(super) fn value<W: Word>(self, address: W) -> Option<&'f u32> {
         let word = self.word();
-        if !leads_further(*word) {
-            return Some(word);
-        }
+        if leads_further(*word) { self.in_tail(*word, address) } else { Some(word) }
+    }
+
+    /// The same where the entry, which is this word, leads further.
+    #[inline(always)]
+    pub(super) fn in_tail<W: Word>(self, word: u32, address: W) -> Option<&'f u32> {
         let tail = self.leaf.tails.get((word - FURTHER) as usize)?.as_ref()?;
         Some(&tail[address.bits(BITS + LEAF_BITS, TAIL_BITS) as usize])
+    }
+}
+
+/// Where the addresses lead that begin with the same [`BITS`] bits: a leaf, and which of their next bits count there; `None` where
+/// prefixes are not written out.
+type Begun<'f> = Option<(&'f Leaf, usize)>;
+
+/// The entries of addresses one after the other, of which many begin like the one before.
+pub(super) struct Entries<'f> {
+    flat: &'f Flat,
+    root: u32,
+    begun: Begun<'f>,
+}
+
+impl<'f> Entries<'f> {
+    /// The entry of an address; `None` where prefixes are not written out.
+    #[inline(always)]
+    pub(super) fn next<W: Word>(&mut self, address: W) -> Option<Entry<'f>> {
+        let root = address.bits(0, BITS);
+        if root != self.root {
+            (self.root, self.begun) = (root, self.flat.begun(root as usize));
+        }
+        let (leaf, mask) = self.begun?;
+        Some(Entry { leaf, word: &leaf.entries[address.bits(BITS, LEAF_BITS) as usize & mask] })
     }
 }
 
@@ -151,16 +178,21 @@ impl Flat {
         Flat { branches, budget: Budget { leaves: 0, free, prefixes } }
     }
 
-    /// The entry of an address; `None` where prefixes are not written out.
+    /// The entries of addresses that come one after the other.
     #[inline(always)]
-    pub(super) fn entry<W: Word>(&self, address: W) -> Option<Entry<'_>> {
-        let root = address.bits(0, BITS) as usize;
+    pub(super) fn entries(&self) -> Entries<'_> {
+        // No address begins with so many bits.
+        Entries { flat: self, root: u32::MAX, begun: None }
+    }
+
+    #[inline(always)]
+    fn begun(&self, root: usize) -> Begun<'_> {
         let middle = self.branches.get(root / (BRANCH * BRANCH))?;
         let place = &middle[root / BRANCH % BRANCH][root % BRANCH];
         match &place.leaf {
-            Some(leaf) => Some(Entry { leaf, at: address.bits(BITS, LEAF_BITS) as usize }),
+            Some(leaf) => Some((leaf, usize::MAX)),
             // Always the same line.
-            None if place.count == 0 => Some(Entry { leaf: &NONE, at: 0 }),
+            None if place.count == 0 => Some((&NONE, 0)),
             None => None,
         }
     }
@@ -168,7 +200,7 @@ impl Flat {
     /// The value of an address, as [`Entry::value`] says, and how many of its first bits say so.
     #[inline]
     pub(super) fn find<W: Word>(&self, address: W) -> Option<(u32, u32)> {
-        let entry = self.entry(address)?;
+        let entry = self.entries().next(address)?;
         let bits = match *entry.word() {
             word if leads_further(word) => BITS + LEAF_BITS + TAIL_BITS,
             _ if entry.leaf.is_none() => BITS,

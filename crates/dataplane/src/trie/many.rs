@@ -50,59 +50,61 @@ impl<W: Word> Trie<W> {
     fn read<const SECOND: bool>(&self, flat: &Flat, addresses: &[W], values: &mut [u32]) {
         let cache = Cache::second_if(SECOND);
         let mut entries: [Option<Entry<'_>>; SIDE_BY_SIDE] = [None; SIDE_BY_SIDE];
+        let mut next = flat.entries();
         for (address, entry) in addresses.iter().zip(&mut entries) {
-            *entry = flat.entry(*address);
+            *entry = next.next(*address);
             if let Some(entry) = entry {
                 prefetch(entry.word(), cache);
             }
         }
-        let mut further = 0;
-        for ((address, entry), value) in addresses.iter().zip(&entries).zip(values.iter_mut()) {
+        // Of those whose values are in tails: which address it is, and where.
+        let (mut tails, mut count) = ([(0, &0); SIDE_BY_SIDE], 0);
+        let mut are_all_known = true;
+        for (at, ((address, entry), value)) in
+            addresses.iter().zip(&entries).zip(values.iter_mut()).enumerate()
+        {
             *value = entry.map_or(TO_TRIE, |entry| *entry.word());
             match *value {
                 0 => *value = self.above(*address),
-                word => further += usize::from(leads_further(word)),
+                word if leads_further(word) => {
+                    match entry.and_then(|entry| entry.in_tail(word, *address)) {
+                        Some(known) => {
+                            prefetch(known, cache);
+                            // There are no more than so many: it spares a question.
+                            tails[count % SIDE_BY_SIDE] = (at, known);
+                            count += 1;
+                        }
+                        None => are_all_known = false,
+                    }
+                }
+                _ => {}
             }
         }
-        if further != 0 {
-            self.read_further(&entries, addresses, values);
+        for (at, known) in &tails[..count] {
+            values[*at] = match known {
+                0 => self.above(addresses[*at]),
+                known => **known,
+            };
+        }
+        if !are_all_known {
+            self.read_further(addresses, values);
         }
     }
 
-    /// The values of addresses whose entries say that they are elsewhere: in tails, or in the trie.
+    /// The values of those addresses whose entries say that the trie knows.
     #[inline(never)]
-    fn read_further(&self, entries: &[Option<Entry<'_>>], addresses: &[W], values: &mut [u32]) {
-        let cache = asked_cache();
-        let mut known: [Option<&u32>; SIDE_BY_SIDE] = [None; SIDE_BY_SIDE];
-        for (at, known) in known.iter_mut().enumerate().take(values.len()) {
-            if leads_further(values[at])
-                && let Some(entry) = entries[at]
-            {
-                *known = entry.value(addresses[at]);
-                if let Some(value) = known {
-                    prefetch(*value, cache);
-                }
-            }
-        }
-        let mut asked = [W::ZERO; SIDE_BY_SIDE];
+    fn read_further(&self, addresses: &[W], values: &mut [u32]) {
+        let (mut asked, mut found) = ([W::ZERO; SIDE_BY_SIDE], [0; SIDE_BY_SIDE]);
         let mut count = 0;
-        for ((address, value), known) in addresses.iter().zip(values.iter_mut()).zip(&known) {
-            match known {
-                Some(0) => *value = self.above(*address),
-                Some(known) => *value = **known,
-                None if leads_further(*value) => {
-                    asked[count] = *address;
-                    count += 1;
-                }
-                None => {}
+        for (address, value) in addresses.iter().zip(&*values) {
+            if leads_further(*value) {
+                asked[count] = *address;
+                count += 1;
             }
         }
-        if count != 0 {
-            let mut found = [0; SIDE_BY_SIDE];
-            counting_bits(|| self.descend_many(&asked[..count], &mut found[..count]));
-            let unknown = values.iter_mut().filter(|value| leads_further(**value));
-            unknown.zip(&found).for_each(|(value, found)| *value = *found);
-        }
+        counting_bits(|| self.descend_many(&asked[..count], &mut found[..count]));
+        let unknown = values.iter_mut().filter(|value| leads_further(**value));
+        unknown.zip(&found).for_each(|(value, found)| *value = *found);
     }
 
     /// Down the trie.
