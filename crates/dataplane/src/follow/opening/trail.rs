@@ -195,8 +195,9 @@ impl Trail {
 /// Whose a packet is, if it is of a trail's SA.
 type Whose<'t, 'v> = Option<(&'t Trail, &'v Sa)>;
 
-/// Decrypts packets of the trails and SAs that `of` names, which are of these `sas`, all of which may be `BARE`, but for those of which a window does not want to hear, or that no SA is
-/// for, up to one that is another's: how many, and how many more are decrypted to be parked.
+/// Decrypts packets of the trails and SAs that `of` names, and of no other SAs than `sas`; the packets of all trails may be `BARE`.
+/// But for those of which a window does not want to hear, or that no SA is for, up to one that is another's: how many, and how many
+/// more are decrypted to be parked.
 #[inline(always)]
 pub(super) fn decrypt_each<'t, 'v, const BARE: bool>(
     slots: &mut [Slot<'v>],
