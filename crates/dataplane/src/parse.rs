@@ -156,16 +156,35 @@ impl PlainEsp {
     }
 }
 
-/// Reads a packet with ESP behind its IP header: where it goes, too.
+/// Reads a packet with ESP behind its IP header: that header, too.
 #[inline(always)]
-pub(crate) fn plain_esp(frame: &Frame, mac: u64) -> Option<(Ipv4Addr, PlainEsp)> {
+fn bare(frame: &Frame, mac: u64) -> Option<(ipv4::Plain, PlainEsp)> {
     let packet = behind_link(frame, mac, EtherType::IPV4)?;
     let outer = flow::plain_header_v4_of::<{ protocol::ESP }>(packet)?;
     let esp = packet.get(ipv4::HEADER_LEN..usize::from(outer.total_len()))?;
-    Some((outer.destination(), PlainEsp::read(outer.tos(), ipv4::HEADER_LEN, esp)?))
+    Some((outer, PlainEsp::read(outer.tos(), ipv4::HEADER_LEN, esp)?))
 }
 
-/// The same of IPv6, without extension headers.
+/// The same, and where it goes.
+#[inline(always)]
+pub(crate) fn plain_esp(frame: &Frame, mac: u64) -> Option<(Ipv4Addr, PlainEsp)> {
+    bare(frame, mac).map(|(outer, esp)| (outer.destination(), esp))
+}
+
+/// The same of one whose destination and SPI stand in it as [`bare_ends`] has them.
+#[inline(always)]
+pub(crate) fn bare_esp(frame: &Frame, mac: u64, ends: u64) -> Option<PlainEsp> {
+    let (outer, esp) = bare(frame, mac)?;
+    (outer.ends()[1] == ends).then_some(esp)
+}
+
+/// A destination, and behind it an SPI, as they stand in a packet with ESP behind its IP header.
+pub(crate) fn bare_ends(destination: Ipv4Addr, spi: u32) -> u64 {
+    let [_, ends] = ipv4::Plain::ends_of(protocol::ESP, 0, destination.to_bits(), spi);
+    ends
+}
+
+/// What [`plain_esp`] reads, of IPv6 without extension headers.
 #[inline(always)]
 pub(crate) fn plain_esp_v6(frame: &Frame, mac: u64) -> Option<(Ipv6Addr, PlainEsp)> {
     let packet = ipv6::Packet::parse(behind_link(frame, mac, EtherType::IPV6)?).ok()?;
@@ -175,24 +194,6 @@ pub(crate) fn plain_esp_v6(frame: &Frame, mac: u64) -> Option<(Ipv6Addr, PlainEs
     let destination = is_sound.then(|| outer.destination())?;
     let esp = PlainEsp::read(outer.traffic_class(), ipv6::HEADER_LEN, packet.payload)?;
     Some((destination, esp))
-}
-
-/// Reads a packet with ESP behind its IP header, whose destination and SPI stand in it as [`bare_ends`] has them.
-#[inline(always)]
-pub(crate) fn bare_esp(frame: &Frame, mac: u64, ends: u64) -> Option<PlainEsp> {
-    let packet = behind_link(frame, mac, EtherType::IPV4)?;
-    let outer = flow::plain_header_v4_of::<{ protocol::ESP }>(packet)?;
-    if outer.ends()[1] != ends {
-        return None;
-    }
-    let esp = packet.get(ipv4::HEADER_LEN..usize::from(outer.total_len()))?;
-    PlainEsp::read(outer.tos(), ipv4::HEADER_LEN, esp)
-}
-
-/// A destination, and behind it an SPI, as they stand in a packet with ESP behind its IP header.
-pub(crate) fn bare_ends(destination: Ipv4Addr, spi: u32) -> u64 {
-    let [_, ends] = ipv4::Plain::ends_of(protocol::ESP, 0, destination.to_bits(), spi);
-    ends
 }
 
 /// Where ESP in UDP begins, behind a plain header.

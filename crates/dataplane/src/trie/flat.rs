@@ -128,15 +128,8 @@ impl<'f> Entry<'f> {
         self.word
     }
 
-    /// Where the value of the address is, which is 0 if no prefix from [`BITS`] bits on has it; `None` if the
-    /// trie knows.
-    #[inline(always)]
-    pub(super) fn value<W: Word>(self, address: W) -> Option<&'f u32> {
-        let word = self.word();
-        if leads_further(*word) { self.in_tail(*word, address) } else { Some(word) }
-    }
-
-    /// The same where the entry, which is this word, leads further.
+    /// Where the value of the address is if the entry, which is this word, leads further; that is 0 if no prefix from [`BITS`] bits on
+    /// has it. `None` if the trie knows.
     #[inline(always)]
     pub(super) fn in_tail<W: Word>(self, word: u32, address: W) -> Option<&'f u32> {
         let tail = self.leaf.tails.get((word - FURTHER) as usize)?.as_ref()?;
@@ -197,16 +190,18 @@ impl Flat {
         }
     }
 
-    /// The value of an address, as [`Entry::value`] says, and how many of its first bits say so.
+    /// The value of an address, 0 if no prefix from [`BITS`] bits on has it, and how many of its first bits say so; `None` if the trie
+    /// knows.
     #[inline]
     pub(super) fn find<W: Word>(&self, address: W) -> Option<(u32, u32)> {
         let entry = self.entries().next(address)?;
-        let bits = match *entry.word() {
-            word if leads_further(word) => BITS + LEAF_BITS + TAIL_BITS,
-            _ if entry.leaf.is_none() => BITS,
-            _ => BITS + LEAF_BITS,
-        };
-        Some((*entry.value(address)?, bits))
+        Some(match *entry.word() {
+            word if leads_further(word) => {
+                (*entry.in_tail(word, address)?, BITS + LEAF_BITS + TAIL_BITS)
+            }
+            word if entry.leaf.is_none() => (word, BITS),
+            word => (word, BITS + LEAF_BITS),
+        })
     }
 
     /// Writes out anew what a prefix of [`BITS`] bits or more covers, which was added (1), removed (-1) or has

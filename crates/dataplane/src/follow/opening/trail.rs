@@ -106,8 +106,8 @@ impl Trail {
     ) -> (usize, usize) {
         let Opener { sa, v4, v6 } = *opener;
         let (decrypted, odd) = match self.is_bare() {
-            true => self.decrypt_bare(slots, sa, view),
-            false => self.decrypt(slots, sa, view),
+            true => self.decrypt::<true>(slots, sa, view),
+            false => self.decrypt::<false>(slots, sa, view),
         };
         let welcome = &mut slots[..decrypted];
         let mut looked = 0;
@@ -143,16 +143,17 @@ impl Trail {
     /// An ESP packet of the SA.
     #[inline(always)]
     fn names(&self, slot: &Slot<'_>, view: &View) -> Option<PlainEsp> {
+        if self.is_bare() {
+            return self.names_bare(slot);
+        }
         if slot.ingress != self.entry.ingress {
             return None;
         }
         let (frame, mac) = (&slot.frame, self.entry.mac);
         let (is_ours, esp) = match self.destination {
             IpAddr::V4(ours) => {
-                let (destination, esp) = match self.in_udp {
-                    false => parse::plain_esp(frame, mac)?,
-                    true => parse::plain_esp_in_udp(frame, mac, &view.encapsulation_ports)?,
-                };
+                let in_udp = parse::plain_esp_in_udp(frame, mac, &view.encapsulation_ports);
+                let (destination, esp) = in_udp?;
                 (destination == ours, esp)
             }
             IpAddr::V6(ours) => {
@@ -179,16 +180,15 @@ impl Trail {
         matches!(checked, Some(Err(_)))
     }
 
-    /// Decrypts the first packets that are their SA's: how many, and how many more are decrypted to be parked.
+    /// Decrypts the first packets that are their SA's, which may be `BARE`: how many, and how many more are decrypted to be parked.
     #[inline(never)]
-    fn decrypt<'v>(&self, slots: &mut [Slot<'v>], sa: &'v Sa, view: &View) -> (usize, usize) {
-        decrypt_each::<false>(slots, [sa].into_iter(), view, |_| Some((self, sa)))
-    }
-
-    /// The same where they are bare.
-    #[inline(never)]
-    fn decrypt_bare<'v>(&self, slots: &mut [Slot<'v>], sa: &'v Sa, view: &View) -> (usize, usize) {
-        decrypt_each::<true>(slots, [sa].into_iter(), view, |_| Some((self, sa)))
+    fn decrypt<'v, const BARE: bool>(
+        &self,
+        slots: &mut [Slot<'v>],
+        sa: &'v Sa,
+        view: &View,
+    ) -> (usize, usize) {
+        decrypt_each::<BARE>(slots, [sa].into_iter(), view, |_| Some((self, sa)))
     }
 }
 
