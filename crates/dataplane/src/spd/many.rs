@@ -64,7 +64,7 @@ impl<'a> Many<'a> {
     ) -> Option<Many<'a>> {
         let policies = tuple.telling()?;
         let (mask, seen) = (Words::of(&tuple.mask), Words::of(seen));
-        let has_more = tuple.has_any_behind();
+        let has_more = tuple.has_many_behind();
         Some(Many { tuple, policies, several: None, has_more, mask, seen, default })
     }
 
