@@ -118,22 +118,8 @@ impl Plan {
         let mut rows = Vec::new();
         for &selection in &self.selections {
             for &sas in &self.sas {
-                let first = &self.sizes[0].1;
-                // Building 50 000 tunnels takes longer than measuring them: once for all lines.
-                let bench = |selection| {
-                    PathBench::new(self.engine, selection, sas, Measured::Seal, first)
-                        .map_err(unfit)
-                };
-                let against = (selection == Selection::PolicyUncached)
-                    .then(|| bench(Selection::P2p))
-                    .transpose()?;
-                let mut pair = Pair { path: bench(selection)?, against };
-                for &order in &self.orders {
-                    pair.each(|path| {
-                        path.set_order(order);
-                        Ok(())
-                    })?;
-                    self.lines(&mut pair, (selection, order, sas), &bar, &mut rows)?;
+                for &direction in &self.directions {
+                    self.lines((selection, sas, direction), &bar, &mut rows)?;
                 }
             }
         }
@@ -141,24 +127,35 @@ impl Plan {
         Ok(rows)
     }
 
-    /// All directions and sizes of one pair of gateways, its tunnels in one order.
+    /// All orders and sizes of one pair of gateways.
     fn lines(
         &self,
-        pair: &mut Pair,
-        (selection, order, sas): (Selection, Order, usize),
+        (selection, sas, direction): (Selection, usize, Measured),
         bar: &ProgressBar,
         rows: &mut Vec<Row>,
     ) -> anyhow::Result<()> {
-        for &direction in &self.directions {
-            // In clear there is one direction, and nothing to open.
-            if selection == Selection::Plain && direction != Measured::Seal {
-                bar.inc(self.sizes.len() as u64);
-                continue;
-            }
+        // In clear there is one direction, and nothing to open.
+        if selection == Selection::Plain && direction != Measured::Seal {
+            bar.inc((self.orders.len() * self.sizes.len()) as u64);
+            return Ok(());
+        }
+        let first = &self.sizes[0].1;
+        // Building 50 000 tunnels takes longer than measuring them: once for all lines.
+        let bench = |selection| {
+            PathBench::new(self.engine, selection, sas, direction, first).map_err(unfit)
+        };
+        let against = selection == Selection::PolicyUncached;
+        let against = against.then(|| bench(Selection::P2p)).transpose()?;
+        let pair = &mut Pair { path: bench(selection)?, against };
+        for &order in &self.orders {
+            pair.each(|path| {
+                path.set_order(order);
+                Ok(())
+            })?;
             for (name, sizes) in &self.sizes {
                 let (way, to) = (selection.name(), direction_name(direction));
                 bar.set_message(format!("{way}, {to}, {sas} SAs, {name}"));
-                pair.each(|path| path.measure(direction, sizes))?;
+                pair.each(|path| path.set_sizes(sizes))?;
                 let kind = (selection, order, direction, sas);
                 rows.push(self.line(pair, kind, name, sizes)?);
                 bar.inc(1);

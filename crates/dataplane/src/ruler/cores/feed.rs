@@ -10,6 +10,7 @@ use crate::batch::BATCH_PACKETS;
 use crate::clock::Clock;
 use crate::crew::crew;
 use crate::ruler::RulerError;
+use crate::ruler::path::gateways::Keys;
 use crate::ruler::path::{CHUNK, HEADERS_LEN, Selection, check_sizes, gateways, headers};
 use crate::view::{Publisher, View};
 
@@ -69,8 +70,8 @@ impl Feed {
             }
         };
         let (west, east) = (
-            gateways::west_view(Selection::Policy, engine, tunnels)?,
-            gateways::east_view(Selection::Policy, engine, tunnels)?,
+            gateways::west_view(Selection::Policy, engine, tunnels, Keys::Apart)?,
+            gateways::east_view(Selection::Policy, engine, tunnels, Keys::Apart)?,
         );
         let (view, others) = if way == Way::Seal { (west, east) } else { (east, west) };
         let publisher = Publisher::new(others);

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use crypto::{Engine, SharedKey};
+use crypto::{Engine, KeyError, SharedKey};
 use wire::ethernet::MacAddr;
 use wire::{natt, protocol};
 
@@ -58,6 +58,40 @@ const IN_UDP: UdpEncapsulation =
 const GROUP: u32 = 1;
 pub(super) const RED_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 pub(super) const BLACK_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+/// The keys of the two gateways of a ruler: in each the SAs have keys of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keys {
+    /// The SA's own, in both.
+    Apart,
+    /// One with the same bytes in all; the gateway that seals has it in one place, and leaves as little as it can in the caches
+    /// of the one that opens.
+    Alike,
+}
+
+impl Keys {
+    /// The keys of the gateway that seals, by tunnel.
+    fn of_west(self, engine: Engine) -> Result<impl Fn(usize) -> KeyResult, RulerError> {
+        let one = match self {
+            Keys::Apart => None,
+            Keys::Alike => Some(SharedKey::new(engine, &key_bytes(0))?),
+        };
+        Ok(move |tunnel| match &one {
+            Some(one) => Ok(one.clone()),
+            None => SharedKey::new(engine, &key_bytes(tunnel)),
+        })
+    }
+
+    /// Those of the one that opens.
+    fn of_east(self, engine: Engine) -> impl Fn(usize) -> KeyResult {
+        move |tunnel| match self {
+            Keys::Apart => SharedKey::new(engine, &key_bytes(tunnel)),
+            Keys::Alike => SharedKey::new(engine, &key_bytes(0)),
+        }
+    }
+}
+
+type KeyResult = Result<SharedKey, KeyError>;
 
 /// Distinct keys; this is no secret and no packet leaves the process.
 pub(crate) fn key_bytes(tunnel: usize) -> [u8; KEY_LEN] {
@@ -135,9 +169,9 @@ fn ends(selection: Selection, tunnel: usize) -> Ends {
     }
 }
 
-/// The SA of one tunnel with a key of its own, made one after the other as control makes them. No gateway is to find
-/// in the cache what the other has just used.
-fn sa(selection: Selection, ends: Ends, tunnel: usize, engine: Engine) -> Result<Sa, RulerError> {
+/// The SA of one tunnel. Each gateway has its own, which are made one after the other as control makes them: none is to find in
+/// the cache what the other has just used.
+fn sa(selection: Selection, ends: Ends, tunnel: usize, key: SharedKey) -> Result<Sa, RulerError> {
     let Ends { west, east, if_id } = ends;
     let is_limited = selection == Selection::PolicyLimited;
     let far = HardLimits { packets: FAR, bytes: FAR };
@@ -148,7 +182,7 @@ fn sa(selection: Selection, ends: Ends, tunnel: usize, engine: Engine) -> Result
         source: west,
         destination: east,
         reqid: 1 + tunnel as u32,
-        key: SharedKey::new(engine, &key_bytes(tunnel))?,
+        key,
         salt: [7; 4],
         extended_sequence: true,
         replay_window: 64,
@@ -291,7 +325,9 @@ pub(crate) fn west_view(
     selection: Selection,
     engine: Engine,
     tunnels: usize,
+    keys: Keys,
 ) -> Result<View, RulerError> {
+    let key_of = keys.of_west(engine)?;
     // Epochs counted in memory: these keys and IVs never leave the process.
     let mut epoch = 0;
     let nonces = NonceSpace::new(move || {
@@ -307,7 +343,7 @@ pub(crate) fn west_view(
             view.fib.insert(host, via(BLACK, EAST.into()));
             continue;
         }
-        let sa = Arc::new(sa(selection, ends(selection, tunnel), tunnel, engine)?);
+        let sa = Arc::new(sa(selection, ends(selection, tunnel), tunnel, key_of(tunnel)?)?);
         sa.arm(&nonces)?;
         view.bundles.set(tunnel as u32, Some(sa));
         if !selection.is_by_routes() {
@@ -344,7 +380,9 @@ pub(crate) fn east_view(
     selection: Selection,
     engine: Engine,
     tunnels: usize,
+    keys: Keys,
 ) -> Result<View, RulerError> {
+    let key_of = keys.of_east(engine);
     let mut view = base_view();
     put_others(selection, Direction::Forward, &mut view);
     view.local.insert(EAST.into());
@@ -353,7 +391,8 @@ pub(crate) fn east_view(
     for tunnel in 0..tunnels {
         let Ends { west, east, if_id } = ends(selection, tunnel);
         let east = if selection == Selection::P2mp { EAST.into() } else { east };
-        view.sad.insert(Arc::new(sa(selection, Ends { west, east, if_id }, tunnel, engine)?));
+        let led = Ends { west, east, if_id };
+        view.sad.insert(Arc::new(sa(selection, led, tunnel, key_of(tunnel)?)?));
         if selection == Selection::P2mp {
             // No policy: the routes say whose packets are welcome.
             if let Some(row) = view.tunnels.join(TunnelName { if_id, remote: Some(west) }) {
