@@ -58,6 +58,9 @@ pub enum CalibrationError {
 
 /// Measures the loop with the frames of `recipe` and `wiring`, for each direction of the recipe.
 /// `None` when stopped before it was complete.
+///
+/// # Errors
+/// [`CalibrationError`]: the loop cannot be built, its generator failed, or no frame came back.
 pub fn calibrate(
     recipe: &Recipe,
     wiring: &Wiring,

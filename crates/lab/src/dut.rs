@@ -161,7 +161,7 @@ impl Dut {
         Ok([near.facts()?, far.facts()?])
     }
 
-    /// The same once no packet is under way in either; after [`SETTLE_PATIENCE`] as it is, for the
+    /// The same once no packet is under way in either; after `SETTLE_PATIENCE` as it is, for the
     /// accounts to tell.
     ///
     /// # Errors

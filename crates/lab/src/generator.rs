@@ -89,6 +89,9 @@ impl Schedule {
 
 impl Generator {
     /// Works out the templates.
+    ///
+    /// # Errors
+    /// [`FrameError`] for a size that does not hold the headers and the stamp.
     pub fn new(source: Source) -> Result<Generator, FrameError> {
         let template = |kind, size| {
             Template::new(&FrameSpec {

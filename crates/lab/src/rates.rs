@@ -92,6 +92,9 @@ pub enum RatesError {
 }
 
 /// Measures.
+///
+/// # Errors
+/// [`RatesError`]: the gateways cannot be built, the traffic does not come through them, or a request was refused.
 pub fn run(options: &Options) -> Result<Report, RatesError> {
     let display = Display::new(options.quiet);
     let scratch = Scratch::make().map_err(RatesError::Scratch)?;

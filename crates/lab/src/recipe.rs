@@ -220,6 +220,9 @@ impl Recipe {
     }
 
     /// A built-in recipe.
+    ///
+    /// # Errors
+    /// [`RecipeError`] with the names that there are, if none has this id.
     pub fn built_in(id: &str) -> Result<Recipe, RecipeError> {
         let (_, text) =
             BUILT_IN.iter().find(|(name, _)| *name == id).ok_or_else(|| RecipeError::Unknown {
@@ -230,6 +233,9 @@ impl Recipe {
     }
 
     /// Reads and checks a recipe.
+    ///
+    /// # Errors
+    /// [`RecipeError`]: no TOML, a field that is unknown or missing, a newer schema, or what [`Recipe::check`] says.
     pub fn parse(text: &str) -> Result<Recipe, RecipeError> {
         /// The one field that every schema has.
         #[derive(Deserialize)]
@@ -248,6 +254,9 @@ impl Recipe {
 
     /// Whether everything can be run: values within limits, every tunnel's addresses in range,
     /// every mix known and large enough for the stamp.
+    ///
+    /// # Errors
+    /// [`RecipeError`] with the first value that cannot be, and what was expected.
     pub fn check(&self) -> Result<(), RecipeError> {
         self.check_values()?;
         self.check_pairs()?;

@@ -51,6 +51,9 @@ pub enum ReportError {
 }
 
 /// Draws plot and page of one run into its folder.
+///
+/// # Errors
+/// [`ReportError`] if the run has nothing to draw, or a file cannot be written.
 pub fn draw(folder: &Path, run: &Run) -> Result<Drawn, ReportError> {
     let name = name_of(folder);
     let plot = assemble(&[Named { name: &name, run }]).ok_or(ReportError::NoRun)?;
@@ -63,6 +66,9 @@ pub fn draw(folder: &Path, run: &Run) -> Result<Drawn, ReportError> {
 }
 
 /// Redraws: one folder in place, page included; several as an overlay into `out`.
+///
+/// # Errors
+/// [`ReportError`] if a folder cannot be read, there is none, or a file cannot be written.
 pub fn redraw(folders: &[PathBuf], out: &Path) -> Result<Drawn, ReportError> {
     let runs =
         folders.iter().map(|folder| read(folder)).collect::<Result<Vec<Run>, ReadError>>()?;

@@ -137,6 +137,9 @@ impl From<IkeError> for RunError {
 }
 
 /// Runs a recipe and writes its folder.
+///
+/// # Errors
+/// [`RunError`]: what was impossible, with the folder of the curves before it, if there are some.
 pub fn run(options: &Options) -> Result<Outcome, RunError> {
     let mut recipe = options.recipe.clone();
     recipe.ramp.settle_s = load::settle_s(&recipe.ramp);

@@ -179,6 +179,9 @@ pub struct Station {
 
 impl Station {
     /// Opens both ports in `namespace`. A step that runs while `stop` becomes true is cut short.
+    ///
+    /// # Errors
+    /// [`StationError`] if a port cannot be opened, or its frames do not fit a buffer.
     pub fn open(
         namespace: &Namespace,
         ports: [StationPort; 2],
@@ -195,6 +198,9 @@ impl Station {
     }
 
     /// Runs one step and returns its books; `watch` sees it four times a second.
+    ///
+    /// # Errors
+    /// [`StationError`] if a port failed or the thread ended.
     pub fn step(
         &mut self,
         order: Order,
@@ -211,6 +217,9 @@ impl Station {
     }
 
     /// Changes what both ports send, and begins new books.
+    ///
+    /// # Errors
+    /// As of [`Station::open`], if the new frames do not fit or the thread ended.
     pub fn replace(&mut self, sources: [Source; 2]) -> Result<(), StationError> {
         self.ask(Command::Sources(Box::new(sources)))?;
         match self.next()? {
@@ -220,6 +229,9 @@ impl Station {
     }
 
     /// The ports' counters.
+    ///
+    /// # Errors
+    /// [`StationError::Gone`] if the thread ended.
     pub fn counters(&mut self) -> Result<StationCounters, StationError> {
         self.ask(Command::Counters)?;
         match self.next()? {

@@ -1,7 +1,7 @@
 //! `peregrine lab swanctl`: the published address plans as files for strongSwan and for `ip`.
 //!
 //! [`Plan`] is arithmetic: which tunnel has which endpoints, networks and identities, and which
-//! daemon of how many it belongs to. [`files`] turns it into text, and [`write`] puts that on disk.
+//! daemon of how many it belongs to. [`files`] turns it into text, and [`write()`] puts that on disk.
 //! It starts nothing and asks nobody; `lab run --keys ike` negotiates without files, from the same
 //! [`crate::ike`] terms.
 

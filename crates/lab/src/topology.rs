@@ -1,8 +1,7 @@
 //! Network namespaces, veth pairs and the processes inside them.
 //!
-//! A [`Topology`] owns everything it makes and takes it down again when it is dropped: processes
-//! first (by their own pid), then namespaces, with which their links go. Names carry the pid and a
-//! serial, so that several topologies live side by side.
+//! A [`Namespace`] and a [`Process`] are taken down again when they are dropped: processes by their own pid,
+//! namespaces with their links. Names carry the pid and a serial, so that several labs live side by side.
 //!
 //! It does not know about IPsec, traffic or gateways; it is `ip`, `ethtool` and `sysctl` with an owner.
 
@@ -78,6 +77,9 @@ pub struct Namespace {
 impl Namespace {
     /// Makes a namespace whose loopback is up and which does no duplicate address detection
     /// (IPv6 addresses would otherwise be unusable for their first second).
+    ///
+    /// # Errors
+    /// [`TopologyError`] with what the failed command said; mostly the process lacks the privilege.
     pub fn new(label: &str) -> Result<Namespace, TopologyError> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
@@ -122,17 +124,26 @@ impl Namespace {
     }
 
     /// Runs `program args…` inside and returns its standard output.
+    ///
+    /// # Errors
+    /// [`TopologyError`] with the command line and what it said, if it failed.
     pub fn run(&self, program: &str, args: &[&str]) -> Result<String, TopologyError> {
         let line = format!("[{}] {program} {}", self.name, args.join(" "));
         finish(&line, self.command(program).args(args).output())
     }
 
     /// Runs `ip` with arguments separated by spaces.
+    ///
+    /// # Errors
+    /// As of [`Namespace::run`].
     pub fn ip(&self, args: &str) -> Result<String, TopologyError> {
         self.run("ip", &args.split_whitespace().collect::<Vec<_>>())
     }
 
     /// Feeds many lines to one `ip -batch`.
+    ///
+    /// # Errors
+    /// [`TopologyError`] with what `ip` said of the first line that failed.
     pub fn ip_batch(&self, lines: &[String]) -> Result<(), TopologyError> {
         if lines.is_empty() {
             return Ok(());
@@ -142,16 +153,25 @@ impl Namespace {
     }
 
     /// Sets one kernel setting of the namespace (dots or slashes).
+    ///
+    /// # Errors
+    /// As of [`Namespace::run`]: there is no such setting, or not this value.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<(), TopologyError> {
         self.run("sysctl", &["-q", "-w", &format!("{key}={value}")]).map(|_| ())
     }
 
     /// Moves the calling thread inside. The thread should belong to the lab and end with it.
+    ///
+    /// # Errors
+    /// [`TopologyError`] if the namespace is gone, or the process lacks the privilege.
     pub fn enter(&self) -> Result<(), TopologyError> {
         Namespace::enter_path(&self.path())
     }
 
     /// The same by the namespace's [`Namespace::path`], for a thread that may outlive its owner.
+    ///
+    /// # Errors
+    /// As of [`Namespace::enter`].
     pub fn enter_path(path: &Path) -> Result<(), TopologyError> {
         let failed =
             |e: rustix::io::Errno| io_error(format!("entering namespace {path:?}"))(e.into());
@@ -161,6 +181,9 @@ impl Namespace {
     }
 
     /// Runs `work` on a thread of its own inside the namespace and waits for it.
+    ///
+    /// # Errors
+    /// As of [`Namespace::enter`]; `work` has not run then.
     pub fn scope<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, TopologyError> {
         thread::scope(|scope| {
             let inside = scope.spawn(|| self.enter().map(|()| work()));
@@ -179,6 +202,9 @@ impl Drop for Namespace {
 }
 
 /// Runs a command that reads `lines` on its standard input, and returns its standard output.
+///
+/// # Errors
+/// [`TopologyError`] if the command cannot be started, or with what it said, if it failed.
 pub fn batch(
     mut command: Command,
     args: &[&str],
@@ -217,6 +243,9 @@ pub struct Veth {
 impl Veth {
     /// Makes and raises a pair with `queues` queues each way. Transmit checksum offload is switched
     /// off: a veth would otherwise deliver packets of kernel senders with unfinished checksums.
+    ///
+    /// # Errors
+    /// [`TopologyError`] with what `ip` or `ethtool` said, if it failed.
     pub fn new(
         (left_ns, left): (&Namespace, &str),
         (right_ns, right): (&Namespace, &str),
@@ -247,6 +276,9 @@ pub struct Process {
 
 impl Process {
     /// Starts `command` with both outputs going to the file `log`.
+    ///
+    /// # Errors
+    /// [`TopologyError`] if the log cannot be made or the program not be started.
     pub fn start(name: &str, mut command: Command, log: PathBuf) -> Result<Process, TopologyError> {
         let file = fs::File::create(&log).map_err(io_error(format!("creating {log:?}")))?;
         let errors = file.try_clone().map_err(io_error("sharing the log"))?;
@@ -275,6 +307,9 @@ impl Process {
     }
 
     /// Waits until `ready` says so; fails if the process ends first or the time is over.
+    ///
+    /// # Errors
+    /// [`TopologyError`] with its output, if it ended before, or was not ready in time.
     pub fn wait_until(
         &mut self,
         patience: Duration,

@@ -74,6 +74,9 @@ pub type LinkDrops = BTreeMap<String, u64>;
 
 impl Wiring {
     /// Makes namespaces and links of a recipe; addresses come with [`Wiring::address`].
+    ///
+    /// # Errors
+    /// [`WiringError`] with what a command said, if it failed; what was made is gone then.
     pub fn build(recipe: &Recipe) -> Result<Wiring, WiringError> {
         let generator = Namespace::new("gen")?;
         let gateways =
@@ -142,6 +145,9 @@ impl Wiring {
     }
 
     /// Gives both gateways the addresses and routes for `tunnels` tunnels, in place of earlier ones.
+    ///
+    /// # Errors
+    /// [`WiringError`] with what `ip` said, or if the recipe has no addresses for so many tunnels.
     pub fn address(&self, recipe: &Recipe, tunnels: u32) -> Result<(), WiringError> {
         for (side, namespace) in SIDES.into_iter().zip(&self.gateways) {
             let site = recipe.site(side);
@@ -196,6 +202,9 @@ impl Wiring {
     }
 
     /// What the generator's ports send for `tunnels` tunnels.
+    ///
+    /// # Errors
+    /// [`WiringError`] if the recipe has no addresses for so many tunnels, or an interface is gone.
     pub fn ports(&self, recipe: &Recipe, tunnels: u32) -> Result<[StationPort; 2], WiringError> {
         let [near, far] = [0, 1].map(|index: usize| self.port(recipe, tunnels, index));
         Ok([near?, far?])
@@ -256,6 +265,9 @@ impl Wiring {
 
     /// Packets that each link end dropped on receiving since it was made, and on sending where a
     /// kernel forwards.
+    ///
+    /// # Errors
+    /// [`WiringError`] if an interface is gone.
     pub fn drops(&self, recipe: &Recipe) -> Result<LinkDrops, WiringError> {
         self.links(recipe)
             .into_iter()
@@ -279,6 +291,9 @@ pub fn senders(direction: Direction) -> [bool; 2] {
 }
 
 /// The Ethernet address of an interface.
+///
+/// # Errors
+/// [`WiringError`] if there is no such interface, or `ip` says nothing of its address.
 pub fn mac(namespace: &Namespace, interface: &str) -> Result<[u8; 6], WiringError> {
     let link = describe(namespace, interface)?;
     let bytes: Option<Vec<u8>> = link["address"]

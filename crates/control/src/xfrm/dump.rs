@@ -74,7 +74,7 @@ impl Server {
         Dump { table, progress, seq: header.seq, port: client.port, ext_ack: client.ext_ack }
     }
 
-    /// The next part of a dump: at most [`PART_MAX`] bytes of entries, at the end a part that says
+    /// The next part of a dump: at most `PART_MAX` bytes of entries, at the end a part that says
     /// so, then nothing.
     pub fn dump_next(&self, dump: &mut Dump, counters: &dyn Counters) -> Option<Bytes> {
         if let Progress::Before(cursor) = dump.progress {

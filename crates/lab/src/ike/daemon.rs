@@ -56,6 +56,9 @@ pub struct Place<'a> {
 
 impl Daemon {
     /// Starts a daemon; `label` is unique among the run's. [`Daemon::wait_until_ready`] is next.
+    ///
+    /// # Errors
+    /// [`IkeError`] if its files cannot be written or the program not started.
     pub fn start(place: Place<'_>, label: &str, settings: &Settings) -> Result<Daemon, IkeError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -86,6 +89,9 @@ impl Daemon {
     }
 
     /// Waits until it answers on its control socket; returns its version.
+    ///
+    /// # Errors
+    /// [`IkeError`] with the end of its log, if it ends early or does not answer in time.
     pub fn wait_until_ready(&mut self) -> Result<String, IkeError> {
         let socket = self.socket.clone();
         let mut version = None;
@@ -104,6 +110,9 @@ impl Daemon {
     }
 
     /// A connection to its control socket.
+    ///
+    /// # Errors
+    /// [`IkeError`] with the end of its log, if it does not accept the connection.
     pub fn client(&self) -> Result<Client, IkeError> {
         Client::connect(&self.socket).map_err(|error| self.error(error))
     }

@@ -31,6 +31,9 @@ pub struct Seen {
 }
 
 /// What `swanctl --list-sas` prints for the daemons of these control sockets.
+///
+/// # Errors
+/// [`TopologyError`] with what `swanctl` said, if it failed.
 pub fn list(sockets: &[&Path]) -> Result<Vec<Seen>, TopologyError> {
     let mut seen = Vec::new();
     for socket in sockets {

@@ -72,6 +72,9 @@ pub struct Daemons {
 
 impl Daemons {
     /// Step 1: starts all daemons and waits until each answers.
+    ///
+    /// # Errors
+    /// [`IkeError`]: files cannot be written, or a daemon does not start or answer.
     pub fn start(stage: &Stage<'_>) -> Result<Daemons, IkeError> {
         let mut shards = Shards::fitting(stage.tunnels);
         shards.count = stage.keying.shards.unwrap_or(shards.count).min(stage.tunnels);
@@ -114,6 +117,9 @@ impl Daemons {
     }
 
     /// Steps 2 to 5; nothing when it was stopped before all tunnels were up.
+    ///
+    /// # Errors
+    /// [`IkeError`]: a daemon refused or ended, or a gateway does not hold as many SAs as were negotiated.
     pub fn negotiate(&self, stage: &Stage<'_>) -> Result<Option<Negotiation>, IkeError> {
         let terms = stage.recipe.terms(stage.keying.responder)?;
         let gateways_before = [0, 1].map(|index: usize| stage.dut.usage(index));

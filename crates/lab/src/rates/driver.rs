@@ -137,6 +137,9 @@ impl Driver {
     }
 
     /// Carries out an order.
+    ///
+    /// # Errors
+    /// [`ProgramError`] at the first request that the gateway refuses, or if the connection ends.
     pub fn obey(&mut self, order: Order) -> Result<Done, ProgramError> {
         let (begin, sent) = (Instant::now(), self.sent);
         let (mut books, mut listed) = (Books::default(), 0);

@@ -65,6 +65,9 @@ pub struct Program {
 
 impl Program {
     /// Connects to a gateway's `xfrm.sock`.
+    ///
+    /// # Errors
+    /// [`ProgramError`] if nobody accepts the connection.
     pub fn connect(path: &Path) -> Result<Program, ProgramError> {
         let fd =
             socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).map_err(io::Error::from)?;
@@ -76,6 +79,9 @@ impl Program {
     }
 
     /// Opens a netlink socket, as every XFRM program does.
+    ///
+    /// # Errors
+    /// [`ProgramError`] if there is no such socket.
     pub fn netlink() -> Result<Program, ProgramError> {
         let mut socket = Socket::new(NETLINK_XFRM)?;
         socket.bind(&SocketAddr::new(0, 0))?;
@@ -83,6 +89,9 @@ impl Program {
     }
 
     /// Sends a request and waits for its answer. An acknowledgement is an answer of no bytes.
+    ///
+    /// # Errors
+    /// As of [`Program::receive`].
     pub fn ask(&mut self, request: &[u8]) -> Result<&[u8], ProgramError> {
         let asked = self.send(request)?;
         self.receive(asked)
@@ -90,6 +99,9 @@ impl Program {
 
     /// Sends a request, whose answer is to be [`received`](Program::receive) after those of all
     /// requests before it.
+    ///
+    /// # Errors
+    /// [`ProgramError`] if the connection ended.
     pub fn send(&mut self, request: &[u8]) -> Result<Asked, ProgramError> {
         match &self.wire {
             Wire::Direct(fd) => {
@@ -103,6 +115,9 @@ impl Program {
     }
 
     /// Sends a datagram of several requests, and notes those that are answered if all is well.
+    ///
+    /// # Errors
+    /// [`ProgramError`] if the connection ended.
     pub fn send_packed(
         &mut self,
         requests: &[u8],
@@ -117,12 +132,18 @@ impl Program {
     }
 
     /// Waits for the answer to a request.
+    ///
+    /// # Errors
+    /// [`ProgramError`] if the connection ended, the request was refused, or something else was answered.
     pub fn receive(&mut self, asked: Asked) -> Result<&[u8], ProgramError> {
         let len = self.next()?;
         judge(asked, &self.buffer[..len])
     }
 
     /// Waits for the messages of a dump; how many there were.
+    ///
+    /// # Errors
+    /// As of [`Program::receive`].
     pub fn receive_dump(&mut self, asked: Asked) -> Result<u64, ProgramError> {
         let mut messages = 0;
         loop {

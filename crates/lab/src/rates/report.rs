@@ -17,9 +17,9 @@ pub const RULER: &str = "one synchronous client, socket to socket";
 /// Everything that was measured, and where.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// [`SCHEMA`].
+    /// `SCHEMA`.
     pub schema: u32,
-    /// [`RULER`].
+    /// `RULER`.
     pub ruler: &'static str,
     /// Of this program.
     pub version: &'static str,

@@ -98,6 +98,9 @@ fn failed(reason: impl ToString) -> RatesError {
 }
 
 /// The other end: obeys orders until there are no more.
+///
+/// # Errors
+/// [`RatesError`]: an order cannot be read or its answer not be written, or [`Driver::obey`] failed.
 pub fn serve(orders: impl BufRead, mut answers: impl Write) -> Result<(), RatesError> {
     let mut driver = Driver::new(Program::netlink()?);
     for line in orders.lines() {

@@ -24,6 +24,9 @@ impl Default for Ike {
 
 impl Recipe {
     /// What all tunnels have in common; an error when strongSwan has no name for the ESP algorithm.
+    ///
+    /// # Errors
+    /// [`RecipeError`] for another ESP algorithm than the one that is negotiated.
     pub fn terms(&self, responder: Responder) -> Result<Terms, RecipeError> {
         let esp = &self.esp;
         if esp.algorithm != "rfc4106(gcm(aes))" {

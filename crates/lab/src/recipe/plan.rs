@@ -95,6 +95,9 @@ impl Recipe {
 
     /// The addresses that the generator port of `side` cycles through. Frame `n` belongs to
     /// tunnel number `n mod tunnels + 1`.
+    ///
+    /// # Errors
+    /// [`RecipeError`] if addresses do not fit their networks or are of two families.
     pub fn cycle(&self, side: Side, tunnels: u32) -> Result<Cycle, RecipeError> {
         let out_of_family = |what, net: Net| RecipeError::Plan {
             tunnel: 1,

@@ -54,6 +54,9 @@ impl Bench {
 }
 
 /// Writes figures, charts and page into a folder, which is made.
+///
+/// # Errors
+/// [`ReportError`] if a file cannot be written.
 pub fn write(folder: &Path, bench: &Bench) -> Result<Drawn, ReportError> {
     std::fs::create_dir_all(folder)
         .map_err(|source| WriteError::Io { path: folder.to_owned(), source })?;

@@ -81,6 +81,9 @@ pub fn text(matrix: &Matrix, measured: &Measured) -> String {
 }
 
 /// Chart and page into a folder, which is there.
+///
+/// # Errors
+/// [`ReportError`] if a file cannot be written.
 pub fn write(folder: &Path, matrix: &Matrix, measured: &Measured) -> Result<Drawn, ReportError> {
     let svg = chart::draw(&draw(matrix, measured));
     let json = serde_json::json!({

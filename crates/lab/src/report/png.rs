@@ -23,6 +23,9 @@ pub enum PngError {
 }
 
 /// Renders an SVG with the fonts of this machine.
+///
+/// # Errors
+/// [`PngError`] if the machine has no font, or the text is no SVG.
 pub fn render(svg: &str) -> Result<Vec<u8>, PngError> {
     let mut fonts = fontdb::Database::new();
     fonts.load_system_fonts();

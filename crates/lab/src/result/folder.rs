@@ -100,6 +100,9 @@ pub enum WriteError {
 }
 
 /// Reads a run's folder. Refuses a newer schema before it looks at anything else.
+///
+/// # Errors
+/// [`ReadError`] with the file: it is not there, of a newer schema, or not as this program writes it.
 pub fn read(folder: &Path) -> Result<Run, ReadError> {
     let result = read_json(&folder.join(RESULT_FILE))?;
     let environment = read_json(&folder.join(ENVIRONMENT_FILE))?;
@@ -110,6 +113,9 @@ pub fn read(folder: &Path) -> Result<Run, ReadError> {
 }
 
 /// Writes the three files, creating the folder. Each file appears whole or not at all.
+///
+/// # Errors
+/// [`WriteError`] with the file that cannot be written.
 pub fn write(folder: &Path, run: &Run) -> Result<(), WriteError> {
     fs::create_dir_all(folder)
         .map_err(|source| WriteError::Io { path: folder.to_owned(), source })?;

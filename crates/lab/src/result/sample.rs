@@ -116,6 +116,9 @@ pub fn write_samples(samples: &[Sample]) -> String {
 }
 
 /// Reads what [`write_samples`] wrote, or a file with more columns in another order.
+///
+/// # Errors
+/// [`SampleError`] with the column that is missing, or the line and what is wrong with it.
 pub fn read_samples(text: &str) -> Result<Vec<Sample>, SampleError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let header = lines.next().map(|(_, line)| cells(line)).unwrap_or_default();

@@ -59,6 +59,9 @@ pub enum WriteError {
 }
 
 /// All files of a plan. With certificates, they are other ones each time.
+///
+/// # Errors
+/// [`CertificateError`] if certificates are asked for and cannot be made.
 pub fn files(plan: &Plan) -> Result<Vec<File>, CertificateError> {
     let public = |path: String, text: String| File { path: path.into(), text, is_secret: false };
     let mut files = vec![
@@ -311,6 +314,9 @@ fn readme(plan: &Plan) -> String {
 }
 
 /// Writes the files of a plan into a new or empty folder.
+///
+/// # Errors
+/// [`WriteError`] if the folder holds something, or with the file that cannot be written.
 pub fn write(folder: &Path, files: &[File]) -> Result<(), WriteError> {
     let failed = |path: &Path| {
         let path = path.to_owned();

@@ -204,6 +204,9 @@ fn net(address: IpAddr, prefix: u8) -> Net {
 
 impl Plan {
     /// The plan, or why it is not possible.
+    ///
+    /// # Errors
+    /// [`PlanError`] with the value that cannot be, and what was expected.
     pub fn new(request: Request) -> Result<Plan, PlanError> {
         within("the number of tunnels", request.total, 1, u32::from(u16::MAX) * 2)?;
         let is_one = request.kind == Kind::PerCpu;

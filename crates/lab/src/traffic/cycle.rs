@@ -72,6 +72,9 @@ impl Cycle {
     /// A cycle over `near_hosts` addresses from `near` on one side and, on the other,
     /// `clients_per_tunnel` addresses from `first_client` on for each of `tunnels` tunnels, whose
     /// ranges lie `tunnel_stride` addresses apart.
+    ///
+    /// # Errors
+    /// [`CycleError`] for a count of 0, two families, or more addresses than the family or 32 bits have.
     pub fn new(
         near: (IpAddr, u32),
         first_client: IpAddr,
@@ -126,6 +129,9 @@ impl Cycle {
 
     /// The same with `count` pairs of ranges at which the tunnels take turns, the next ones so many
     /// addresses further on.
+    ///
+    /// # Errors
+    /// [`CycleError`] for a count of 0, or if the last addresses do not fit the family.
     pub fn in_pairs(
         mut self,
         count: u32,

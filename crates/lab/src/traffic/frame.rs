@@ -122,6 +122,9 @@ pub struct Template {
 
 impl Template {
     /// Works out everything that does not depend on the frame number.
+    ///
+    /// # Errors
+    /// [`FrameError`] for a size that does not hold the headers and the stamp.
     pub fn new(spec: &FrameSpec) -> Result<Template, FrameError> {
         let min = min_frame_bytes(spec.ipv6);
         if spec.size < min {
@@ -190,6 +193,9 @@ fn write_ip(ip: &mut [u8], udp_length: u16) {
 
 /// Writes frame `sequence` of the template's stream into the front of `out` and returns its
 /// length. `sent_ns` is the sender's clock at this moment, nanoseconds.
+///
+/// # Errors
+/// [`FrameError`] if `out` is shorter than the frame, or the addresses are of the other family.
 pub fn write_frame(
     template: &Template,
     out: &mut [u8],

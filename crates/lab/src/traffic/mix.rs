@@ -85,6 +85,9 @@ pub struct Mix {
 
 impl Mix {
     /// A mix from weighted sizes. Equal sizes are merged.
+    ///
+    /// # Errors
+    /// [`MixError`]: nothing with a weight, a size out of range, too many sizes, or weights without a short common period.
     pub fn new(streams: &[Stream]) -> Result<Mix, MixError> {
         let mut weights: BTreeMap<u16, u64> = BTreeMap::new();
         for stream in streams.iter().filter(|stream| stream.pps > 0) {
@@ -111,6 +114,9 @@ impl Mix {
     }
 
     /// A mix from names: tables (`imix1`), plain sizes (`1428`), any number of them added up.
+    ///
+    /// # Errors
+    /// [`MixError`] with the names that there are, if one is unknown; else as of [`Mix::new`].
     pub fn from_names<S: AsRef<str>>(names: &[S]) -> Result<Mix, MixError> {
         let mut streams = Vec::new();
         for name in names.iter().map(AsRef::as_ref) {

@@ -61,6 +61,9 @@ pub enum ViciError {
 
 impl Client {
     /// Connects to the socket of a daemon.
+    ///
+    /// # Errors
+    /// [`ViciError`] if nobody accepts the connection.
     pub fn connect(socket: &Path) -> Result<Client, ViciError> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -69,6 +72,9 @@ impl Client {
     }
 
     /// Sends a command and returns the answer, whatever it says.
+    ///
+    /// # Errors
+    /// [`ViciError`] if the connection ends or is silent too long, the command is unknown, or the answer no message.
     pub fn ask(&mut self, command: &str, message: &Message) -> Result<Message, ViciError> {
         let mut packet = vec![0; 4];
         packet.extend([COMMAND_REQUEST, command.len() as u8]);
@@ -93,6 +99,9 @@ impl Client {
     }
 
     /// Sends a command that answers `success = yes`, or else why not.
+    ///
+    /// # Errors
+    /// As of [`Client::ask`], and with the daemon's words, if it refused.
     pub fn order(&mut self, command: &str, message: &Message) -> Result<(), ViciError> {
         let answer = self.ask(command, message)?;
         if answer.text("success") == Some("yes") {

@@ -139,6 +139,9 @@ impl Message {
     }
 
     /// Reads a whole message.
+    ///
+    /// # Errors
+    /// [`DecodeError`] with what is wrong with the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Message, DecodeError> {
         let mut reader = Reader { bytes };
         let message = reader.section(0)?;

@@ -13,7 +13,7 @@ pub const SCHEMA: u32 = 1;
 /// Everything that was measured, and where.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// [`SCHEMA`].
+    /// `SCHEMA`.
     pub schema: u32,
     /// Of this program.
     pub version: &'static str,
