@@ -23,6 +23,9 @@ use crate::command::Unfit;
 ///
 /// "beside" is what the path costs beside the cipher with one key; "share" is the cipher's part of
 /// the path; "all keys" is the cipher alone with as many keys as SAs, nothing prefetched.
+///
+/// Each selection, number of SAs and direction has gateways of its own, one after the other. What those
+/// before have left in the heap may cost up to 15 %: for a gateway's own figures ask for one at a time.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -12,10 +12,11 @@
 //! port's ring to the port's ring, 64 packets at a time, with two readings of the time stamp counter
 //! per turn (below 1 cycle per packet). **What is not:** moving frames between the rings, writing
 //! the next headers, and the turn of the other side; where sealing is measured there is no other
-//! side. What the other side leaves in the caches cannot be helped: where opening alone is measured it
-//! has but one key, so that it is a third of what there might be. The payload was last touched on the same core, so it is in the second level cache, as a
-//! packet is that the kernel just copied. Consecutive packets use different tunnels, in a fixed
-//! random order over all of them or one after the other ([`Order`]).
+//! side. What the other side leaves in the caches is not to be helped; where opening alone is measured
+//! it has but one key for all tunnels, so that it is less than half of what it would be. The payload was
+//! last touched on the same core, so it is in the second level cache, as a packet is that the kernel just
+//! copied. Consecutive packets use different tunnels, in a fixed random order over all of them or one
+//! after the other ([`Order`]).
 //!
 //! All SAs: AES-256-GCM, extended sequence numbers, window of 64, IPv4 in IPv4. Nothing here
 //! prints or judges.
@@ -165,11 +166,12 @@ struct Side {
 
 impl PathBench {
     /// Builds two gateways with `tunnels` tunnels between them, which packets enter by
-    /// `selection`. What is `measured` is what they are built for. `sizes` are the lengths of the inner IP packets, in the order in which they are
-    /// sent, over and over.
+    /// `selection`, for what is to be `measured`. `sizes` are the lengths of the inner IP packets, in
+    /// the order in which they are sent, over and over.
     ///
     /// # Errors
-    /// If a number is out of bounds, memory or the engine cannot be had, or nothing can be opened because nothing is sealed.
+    /// If a number is out of bounds, memory or the engine cannot be had, or nothing can be opened
+    /// because nothing is sealed.
     pub fn new(
         engine: Engine,
         selection: Selection,
