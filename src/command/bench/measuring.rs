@@ -127,7 +127,7 @@ impl Plan {
         Ok(rows)
     }
 
-    /// All orders and sizes of one pair of gateways.
+    /// Builds a pair of gateways and measures it in all orders and sizes.
     fn lines(
         &self,
         (selection, sas, direction): (Selection, usize, Measured),

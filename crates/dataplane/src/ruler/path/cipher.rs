@@ -111,10 +111,10 @@ impl CipherBench {
     /// Asks for the keys of the packets to come, so that those that were just used for sealing lie where they would if a pass
     /// over all tunnels had come between.
     fn use_others(&self) {
-        let len = self.buffers.first().map_or(0, Vec::len);
+        let (len, cache) = (self.buffers[0].len(), suit_cache(self.keys.len()));
         let others = self.keys.len().saturating_sub(BATCH_PACKETS).min(OTHERS_MAX);
         for key in self.order.iter().cycle().skip(self.next).take(others) {
-            self.keys[*key as usize].prefetch_for(len, suit_cache(self.keys.len()));
+            self.keys[*key as usize].prefetch_for(len, cache);
         }
     }
 

@@ -70,28 +70,12 @@ pub(crate) enum Keys {
 }
 
 impl Keys {
-    /// The keys of the gateway that seals, by tunnel.
-    fn of_west(self, engine: Engine) -> Result<impl Fn(usize) -> KeyResult, RulerError> {
-        let one = match self {
-            Keys::Apart => None,
-            Keys::Alike => Some(SharedKey::new(engine, &key_bytes(0))?),
-        };
-        Ok(move |tunnel| match &one {
-            Some(one) => Ok(one.clone()),
-            None => SharedKey::new(engine, &key_bytes(tunnel)),
-        })
-    }
-
-    /// Those of the one that opens.
-    fn of_east(self, engine: Engine) -> impl Fn(usize) -> KeyResult {
-        move |tunnel| match self {
-            Keys::Apart => SharedKey::new(engine, &key_bytes(tunnel)),
-            Keys::Alike => SharedKey::new(engine, &key_bytes(0)),
-        }
+    /// A key with the bytes of a tunnel's, in a place of its own.
+    fn make(self, engine: Engine, tunnel: usize) -> Result<SharedKey, KeyError> {
+        let of = if self == Keys::Alike { 0 } else { tunnel };
+        SharedKey::new(engine, &key_bytes(of))
     }
 }
-
-type KeyResult = Result<SharedKey, KeyError>;
 
 /// Distinct keys; this is no secret and no packet leaves the process.
 pub(crate) fn key_bytes(tunnel: usize) -> [u8; KEY_LEN] {
@@ -327,7 +311,7 @@ pub(crate) fn west_view(
     tunnels: usize,
     keys: Keys,
 ) -> Result<View, RulerError> {
-    let key_of = keys.of_west(engine)?;
+    let one = (keys == Keys::Alike).then(|| keys.make(engine, 0)).transpose()?;
     // Epochs counted in memory: these keys and IVs never leave the process.
     let mut epoch = 0;
     let nonces = NonceSpace::new(move || {
@@ -343,7 +327,8 @@ pub(crate) fn west_view(
             view.fib.insert(host, via(BLACK, EAST.into()));
             continue;
         }
-        let sa = Arc::new(sa(selection, ends(selection, tunnel), tunnel, key_of(tunnel)?)?);
+        let key = one.clone().map_or_else(|| keys.make(engine, tunnel), Ok)?;
+        let sa = Arc::new(sa(selection, ends(selection, tunnel), tunnel, key)?);
         sa.arm(&nonces)?;
         view.bundles.set(tunnel as u32, Some(sa));
         if !selection.is_by_routes() {
@@ -382,7 +367,6 @@ pub(crate) fn east_view(
     tunnels: usize,
     keys: Keys,
 ) -> Result<View, RulerError> {
-    let key_of = keys.of_east(engine);
     let mut view = base_view();
     put_others(selection, Direction::Forward, &mut view);
     view.local.insert(EAST.into());
@@ -392,7 +376,7 @@ pub(crate) fn east_view(
         let Ends { west, east, if_id } = ends(selection, tunnel);
         let east = if selection == Selection::P2mp { EAST.into() } else { east };
         let led = Ends { west, east, if_id };
-        view.sad.insert(Arc::new(sa(selection, led, tunnel, key_of(tunnel)?)?));
+        view.sad.insert(Arc::new(sa(selection, led, tunnel, keys.make(engine, tunnel)?)?));
         if selection == Selection::P2mp {
             // No policy: the routes say whose packets are welcome.
             if let Some(row) = view.tunnels.join(TunnelName { if_id, remote: Some(west) }) {
