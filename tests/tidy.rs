@@ -34,6 +34,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/dataplane/src/commit.rs",
     "crates/dataplane/src/cpu.rs",
     "crates/dataplane/src/crew.rs",
+    "crates/dataplane/src/crew/lent.rs",
     "crates/dataplane/src/ledger/words.rs",
     // Calls that need a CPU's instructions, and the loads and stores of their registers.
     "crates/crypto/src/vaes.rs",

@@ -8,9 +8,11 @@
 
 use std::mem::transmute;
 
-use crate::batch::{BATCH_PACKETS, SLOTS, Slot};
+use crate::batch::{BATCH_PACKETS, SLOTS, Slot, relabel};
+use crate::cpu::{self, Cache, LINE};
 use crate::decrypt::decrypt;
 use crate::encrypt::encrypt;
+use crate::follow::lent;
 
 /// Packets of a chunk: a batch, so that a turn that lends everything hands its vector over and copies
 /// nothing. At 100 ns each they last 6 µs: claiming and giving back costs 200 ns of that, and a packet
@@ -18,36 +20,66 @@ use crate::encrypt::encrypt;
 pub(crate) const CHUNK_PACKETS: usize = BATCH_PACKETS;
 
 /// Which work its packets lack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Job {
+// A box would have to be allocated for each chunk.
+#[allow(clippy::large_enum_variant)]
+pub(crate) enum Job<'v> {
     /// To be decrypted.
     Open,
     /// To be encrypted.
     Seal,
+    /// To be sealed as those before, and nothing else.
+    SealAs(lent::Sealing),
+    /// To be opened as those before, and nothing else but to have their numbers accepted.
+    OpenAs(lent::Opening<'v>),
+}
+
+/// The memory of batches and chunks that have no packets, of which what was used last is used next, as it is in the caches.
+pub(crate) struct Spare(Vec<Vec<Slot<'static>>>);
+
+impl Spare {
+    /// Memory for so many.
+    pub(crate) fn new(count: usize) -> Spare {
+        Spare((0..count).map(|_| Vec::with_capacity(SLOTS)).collect())
+    }
+
+    fn take<'v>(&mut self) -> Vec<Slot<'v>> {
+        self.0.pop().map_or_else(|| Vec::with_capacity(SLOTS), relabel)
+    }
+
+    /// Takes memory back, the packets of which have gone.
+    pub(crate) fn give(&mut self, slots: Vec<Slot<'_>>) {
+        self.0.push(relabel(slots));
+    }
 }
 
 /// Packets under way between two workers.
 pub(crate) struct Chunk {
-    pub(crate) job: Job,
+    pub(crate) job: Job<'static>,
     slots: Vec<Slot<'static>>,
     /// How long somebody else worked on them.
     pub(crate) helped_ns: u64,
 }
 
 impl Chunk {
-    /// An empty chunk with all the memory it will need.
+    /// An empty chunk, which has no memory either.
     pub(crate) fn new() -> Chunk {
-        // As a batch has: the two are exchanged. What lies beyond a chunk's packets is never touched.
-        Chunk { job: Job::Seal, slots: Vec::with_capacity(SLOTS), helped_ns: 0 }
+        Chunk { job: Job::Seal, slots: Vec::new(), helped_ns: 0 }
     }
 
     /// Fills the chunk with up to [`CHUNK_PACKETS`] packets.
     ///
     /// # Safety
-    /// What the slots refer to must live until the chunk was emptied: the worker that calls this
+    /// What the slots and the job refer to must live until the chunk was emptied: the worker that calls this
     /// holds on to its view ([`Reader::hold`](crate::view::Reader::hold)) while any chunk is out.
-    pub(crate) unsafe fn fill<'v>(&mut self, job: Job, slots: impl Iterator<Item = Slot<'v>>) {
-        (self.job, self.helped_ns) = (job, 0);
+    pub(crate) unsafe fn fill<'v>(
+        &mut self,
+        job: Job<'v>,
+        slots: impl Iterator<Item = Slot<'v>>,
+        spare: &mut Spare,
+    ) {
+        // SAFETY: as below.
+        self.job = unsafe { transmute::<Job<'v>, Job<'static>>(job) };
+        (self.slots, self.helped_ns) = (spare.take(), 0);
         for slot in slots.take(CHUNK_PACKETS) {
             // SAFETY: the two types differ in the lifetime of shared references alone, and those
             // live as long as they are used, as the caller promises.
@@ -55,39 +87,69 @@ impl Chunk {
         }
     }
 
-    /// Takes all packets of a batch, which are no more than [`CHUNK_PACKETS`], and leaves it an empty vector
-    /// in exchange.
+    /// Takes all packets of a batch, which are no more than [`CHUNK_PACKETS`], and leaves it an empty vector.
     ///
     /// # Safety
     /// As [`Chunk::fill`].
-    pub(crate) unsafe fn take<'v>(&mut self, job: Job, slots: &mut Vec<Slot<'v>>) {
-        (self.job, self.helped_ns) = (job, 0);
+    pub(crate) unsafe fn take<'v>(
+        &mut self,
+        job: Job<'v>,
+        slots: &mut Vec<Slot<'v>>,
+        spare: &mut Spare,
+    ) {
+        // SAFETY: as in `fill`.
+        self.job = unsafe { transmute::<Job<'v>, Job<'static>>(job) };
+        self.helped_ns = 0;
+        let all = std::mem::replace(slots, spare.take());
         // SAFETY: as in `fill`; a vector's layout does not depend on the lifetimes in it.
-        let all = unsafe { transmute::<Vec<Slot<'v>>, Vec<Slot<'static>>>(std::mem::take(slots)) };
-        *slots = std::mem::replace(&mut self.slots, all);
+        self.slots = unsafe { transmute::<Vec<Slot<'v>>, Vec<Slot<'static>>>(all) };
     }
 
     /// Does the heavy part: any worker may, at any time.
     pub(crate) fn work(&mut self) {
-        match self.job {
+        self.fetch();
+        match &mut self.job {
             Job::Open => decrypt(&mut self.slots),
             Job::Seal => encrypt(&mut self.slots),
+            Job::SealAs(sealing) => sealing.work(&mut self.slots),
+            Job::OpenAs(opening) => opening.work(&mut self.slots),
         }
     }
 
-    /// The packets go back to the worker that lent them, in exchange for an empty vector.
-    pub(crate) fn exchange(&mut self, empty: &mut Vec<Slot<'static>>) {
-        if self.job == Job::Open {
+    /// Asks for what the work begins with: mostly it is in another core's cache, or in none, and all together comes in the time of one.
+    fn fetch(&self) {
+        self.slots.iter().for_each(|slot| cpu::prefetch(slot, Cache::First));
+        for slot in &self.slots {
+            slot.frame.prefetch(0);
+            slot.frame.prefetch(0usize.wrapping_sub(LINE));
+            slot.frame.prefetch(slot.frame.len());
+        }
+    }
+
+    /// Whether the packets, of which the work is done, still need a stage before `send`.
+    pub(crate) fn needs_stages(&self) -> bool {
+        match &self.job {
+            Job::Open | Job::Seal => true,
+            Job::SealAs(_) => false,
+            Job::OpenAs(opening) => opening.followers() < self.slots.len(),
+        }
+    }
+
+    /// The packets go back to the worker that lent them, and with them what was to be done.
+    pub(crate) fn give_back(&mut self) -> (Job<'static>, Vec<Slot<'static>>) {
+        self.slots.iter().for_each(|slot| cpu::prefetch(slot, Cache::First));
+        if matches!(self.job, Job::Open) {
             // `hop` changes the inner header, which is in the other core's cache.
             for slot in &self.slots {
                 slot.frame.prefetch(0);
             }
         }
-        std::mem::swap(&mut self.slots, empty);
+        (std::mem::replace(&mut self.job, Job::Seal), std::mem::take(&mut self.slots))
     }
 
     /// Moves the packets out, for a worker that gives them up.
     pub(crate) fn empty(&mut self, into: &mut Vec<Slot<'static>>) {
         into.append(&mut self.slots);
+        self.job = Job::Seal;
     }
 }

@@ -141,6 +141,15 @@ impl<T> Owner<T> {
     /// Takes back the oldest piece of work, if it is done.
     #[inline]
     pub fn commit(&mut self, take: impl FnOnce(&mut T)) -> bool {
+        self.commit_if(|work| {
+            take(work);
+            true
+        })
+    }
+
+    /// The same if it is to be taken, as `take` says, which leaves it as it is otherwise.
+    #[inline]
+    pub fn commit_if(&mut self, take: impl FnOnce(&mut T) -> bool) -> bool {
         if self.pending() == 0 {
             return false;
         }
@@ -150,9 +159,9 @@ impl<T> Owner<T> {
             return false;
         }
         // SAFETY: who did it has let go of it, by the `done` just read, and nobody claims it again.
-        slot.work.with_mut(|work| take(unsafe { &mut *work }));
-        self.committed += 1;
-        true
+        let taken = slot.work.with_mut(|work| take(unsafe { &mut *work }));
+        self.committed += u64::from(taken);
+        taken
     }
 }
 
@@ -169,10 +178,12 @@ mod tests {
         Publish,
         Work,
         Commit,
+        /// The oldest piece is looked at and left.
+        Leave,
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![Just(Step::Publish), Just(Step::Work), Just(Step::Commit)]
+        prop_oneof![Just(Step::Publish), Just(Step::Work), Just(Step::Commit), Just(Step::Leave),]
     }
 
     proptest! {
@@ -212,6 +223,14 @@ mod tests {
                         let mut taken = None;
                         owner.commit(|work| taken = Some(*work));
                         prop_assert_eq!(taken, done.pop_front());
+                    }
+                    Step::Leave => {
+                        let mut seen = None;
+                        let committed = owner.commit_if(|work| {
+                            seen = Some(*work);
+                            false
+                        });
+                        prop_assert_eq!((committed, seen), (false, done.front().copied()));
                     }
                 }
                 prop_assert_eq!(ring.unclaimed(), waiting.len() as u64);

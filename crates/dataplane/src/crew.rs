@@ -13,12 +13,15 @@
 //! one tunnel may use every core and its packets keep their order, at the beginning and the end too: the
 //! worker returns to doing all by itself only when nothing is out.
 //!
+//! Of packets that follow others (`follow/lent.rs`) it does nothing else: they come back to be sent.
+//!
 //! Nobody waits. Who has no packets of its own looks for others' work. A worker whose ring is full,
 //! because who claimed its oldest work does not run, leaves packets in its ports for a while, and then
 //! drops by name what it cannot lend.
 
 #![allow(unsafe_code)]
 
+mod lent;
 mod returned;
 
 use std::io;
@@ -30,11 +33,12 @@ use xsk::Pool;
 
 use self::returned::Returned;
 use crate::batch::{BATCH_PACKETS, Batch, Slot};
-use crate::chunk::{CHUNK_PACKETS, Chunk, Job};
+use crate::chunk::{CHUNK_PACKETS, Chunk, Job, Spare};
 use crate::clock::Clock;
 use crate::commit::{Owner, Ring};
 use crate::counters::Counters;
 use crate::doorbell::Doorbell;
+use crate::follow::lent::Opening;
 use crate::gauge::{Gauge, IDLE_PERMILLE, Wish};
 use crate::verdict::Verdict;
 
@@ -99,6 +103,7 @@ pub struct Member {
     clock: Clock,
     opened: Returned,
     sealed: Returned,
+    spare: Spare,
 }
 
 /// Stage `decrypt`, here or elsewhere: decrypts every packet that `open` let pass.
@@ -112,9 +117,9 @@ pub(crate) fn decrypt(batch: &mut Batch<'_>, crew: &mut Option<Member>) {
     let Some(crew) = crew else { return };
     if lends && !batch.named.is_empty() {
         // SAFETY: `Worker::begin_crew` holds on to the view while anything is out.
-        unsafe { crew.lend(Job::Open, batch, |slot| slot.inbound.is_some()) };
+        unsafe { crew.lend(|| Job::Open, batch, |slot| slot.inbound.is_some()) };
     }
-    batch.returned = crew.opened.join(&mut batch.slots);
+    batch.returned = crew.opened.join(&mut batch.slots, &mut crew.spare);
 }
 
 /// Stage `encrypt`, here or elsewhere: encrypts every packet that `seal` numbered.
@@ -128,9 +133,9 @@ pub(crate) fn encrypt(batch: &mut Batch<'_>, crew: &mut Option<Member>) {
     let Some(crew) = crew else { return };
     if lends && batch.seals {
         // SAFETY: as above.
-        unsafe { crew.lend(Job::Seal, batch, |slot| slot.outbound.is_some()) };
+        unsafe { crew.lend(|| Job::Seal, batch, |slot| slot.outbound.is_some()) };
     }
-    crew.sealed.join(&mut batch.slots);
+    crew.sealed.join(&mut batch.slots, &mut crew.spare);
 }
 
 /// A crew of `workers` workers: each one's part.
@@ -160,8 +165,9 @@ pub fn crew(workers: usize, clock: Clock) -> io::Result<Vec<Member>> {
         helpers: 0,
         gauge: Gauge::default(),
         clock,
-        opened: Returned::new(),
-        sealed: Returned::new(),
+        opened: Returned::default(),
+        sealed: Returned::default(),
+        spare: Spare::new(RING_CHUNKS + COMMIT_CHUNKS),
     };
     Ok(owners.into_iter().enumerate().map(member).collect())
 }
@@ -201,6 +207,39 @@ impl Member {
         self.lends || !self.opened.is_empty() || !self.sealed.is_empty()
     }
 
+    /// Whether it lends its work.
+    #[inline]
+    pub(crate) fn lends(&self) -> bool {
+        self.lends
+    }
+
+    /// Whether it can lend packets now that follow.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.owner.room() != 0
+    }
+
+    /// Whether all that has come back needs no stage but `send`.
+    #[inline]
+    pub(crate) fn brings_done(&self) -> bool {
+        !self.opened.needs_stages() && !self.sealed.needs_stages()
+    }
+
+    /// Packets that have come back opened as those before, and how.
+    #[inline]
+    pub(crate) fn openings(
+        &mut self,
+    ) -> impl Iterator<Item = (&Opening<'static>, &mut [Slot<'static>])> {
+        self.opened.openings()
+    }
+
+    /// Moves what has come back and needs no stage but `send` to the end of a batch.
+    #[inline]
+    pub(crate) fn rejoin(&mut self, batch: &mut Batch<'_>) {
+        self.opened.join(&mut batch.slots, &mut self.spare);
+        self.sealed.join(&mut batch.slots, &mut self.spare);
+    }
+
     /// Whether it should receive nothing now, as what it would have to lend may find no room.
     pub(crate) fn is_short(&mut self, now_ns: u64) -> bool {
         if self.owner.room() >= TURN_CHUNKS {
@@ -230,53 +269,20 @@ impl Member {
         }
         let (opened, sealed, gauge) = (&mut self.opened, &mut self.sealed, &mut self.gauge);
         for _ in 0..COMMIT_CHUNKS {
-            let committed = self.owner.commit(|chunk| {
+            let committed = self.owner.commit_if(|chunk| {
+                match chunk.job {
+                    Job::Open => opened.take(chunk),
+                    // Their numbers are accepted before the stages accept any: those of packets before them have to be by then.
+                    Job::OpenAs(_) if opened.needs_stages() => return false,
+                    Job::OpenAs(_) => opened.take(chunk),
+                    Job::Seal | Job::SealAs(_) => sealed.take(chunk),
+                }
                 gauge.add_help(chunk.helped_ns);
-                if chunk.job == Job::Open { opened.take(chunk) } else { sealed.take(chunk) }
+                true
             });
             if !committed {
                 break;
             }
-        }
-    }
-
-    /// Lends the packets of the batch for which `which` says so; those for which there is no room are
-    /// decided.
-    ///
-    /// # Safety
-    /// The caller holds on to its view until nothing is out any more.
-    unsafe fn lend<'v>(
-        &mut self,
-        job: Job,
-        batch: &mut Batch<'v>,
-        which: impl Fn(&Slot<'v>) -> bool,
-    ) {
-        let is_lent = |slot: &Slot<'v>| slot.verdict.is_none() && which(slot);
-        let mut count = batch.slots.iter().filter(|slot| is_lent(slot)).count();
-        if count != 0 && count == batch.slots.len() {
-            // The ordinary case of one fat tunnel: nothing else is in the batch.
-            if count <= CHUNK_PACKETS && self.owner.room() != 0 {
-                // SAFETY: as the caller promises.
-                self.owner.publish(|chunk| unsafe { chunk.take(job, &mut batch.slots) });
-                return;
-            }
-            while count != 0 && self.owner.room() != 0 {
-                let lent = count.min(CHUNK_PACKETS);
-                // SAFETY: as the caller promises.
-                self.owner.publish(|chunk| unsafe { chunk.fill(job, batch.slots.drain(..lent)) });
-                count -= lent;
-            }
-        }
-        while count != 0 && self.owner.room() != 0 {
-            let mut lent = batch.slots.extract_if(.., |slot| is_lent(slot));
-            // SAFETY: as the caller promises.
-            self.owner.publish(|chunk| unsafe { chunk.fill(job, lent.by_ref()) });
-            count = count.saturating_sub(CHUNK_PACKETS);
-        }
-        if count != 0 {
-            batch.slots.iter_mut().filter(|slot| is_lent(slot)).for_each(|slot| {
-                slot.decide(Verdict::PipelineFull);
-            });
         }
     }
 
@@ -391,8 +397,8 @@ impl Member {
                 std::thread::yield_now();
             }
         }
-        self.opened.join(&mut slots);
-        self.sealed.join(&mut slots);
+        self.opened.join(&mut slots, &mut self.spare);
+        self.sealed.join(&mut slots, &mut self.spare);
         counters.count(Verdict::Stopped, slots.len() as u64);
         slots.into_iter().for_each(|slot| pool.give(slot.frame));
     }

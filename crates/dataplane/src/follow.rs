@@ -23,6 +23,7 @@ mod aside;
 mod busy;
 mod hours;
 mod lane;
+pub(crate) mod lent;
 mod like;
 mod opening;
 mod sealing;
@@ -73,6 +74,8 @@ pub(crate) struct Followed {
     opened: usize,
     /// In clear.
     forwarded: usize,
+    /// No longer in the batch: others do the rest of it.
+    lent: usize,
     /// Where in the batch those packets belong that were decrypted and then turned out to be others.
     parked: Option<usize>,
 }
@@ -81,7 +84,8 @@ impl Followed {
     /// Whether nothing of a batch is left for the other stages.
     #[inline]
     pub(crate) fn is_all(&self, batch: &Batch<'_>) -> bool {
-        self.packets() != 0 && self.packets() == batch.slots.len() && self.parked.is_none()
+        let is_any = self.packets() + self.lent != 0;
+        is_any && self.packets() == batch.slots.len() && self.parked.is_none()
     }
 
     #[inline]

@@ -9,13 +9,15 @@ use xsk::{Frame, Pool, Port};
 use crate::batch::{BATCH_PACKETS, Batch, Turn};
 use crate::cpu::LINE;
 
-/// Fills the batch with up to `packets_max` packets, which are at most [`BATCH_PACKETS`]; the number of packets received.
+/// Fills the batch with up to `packets_max` packets, which are at most [`BATCH_PACKETS`], for a worker that `lends` its work or not; the
+/// number of packets received.
 pub(crate) fn receive(
     batch: &mut Batch<'_>,
     ports: &mut [Port],
     pool: &mut Pool,
     inbox: &mut Vec<Frame>,
     packets_max: usize,
+    lends: bool,
     turn: &mut Turn<'_>,
 ) -> usize {
     for (frame, ingress) in turn.late.drain(..) {
@@ -38,6 +40,11 @@ pub(crate) fn receive(
             // in this core's cache, and all of them together come in the time of one.
             for frame in inbox.iter() {
                 bytes += frame.len() as u64;
+                if lends {
+                    // Of mostly each it reads the headers alone, and right away.
+                    frame.fetch(0);
+                    continue;
+                }
                 frame.prefetch(0);
                 frame.prefetch(0usize.wrapping_sub(LINE));
                 frame.prefetch(frame.len());

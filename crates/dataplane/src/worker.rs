@@ -26,7 +26,7 @@ use crate::crew::{self, Lending, Member};
 use crate::doorbell::Doorbell;
 use crate::event::{Event, EventSink};
 use crate::flows::Flows;
-use crate::follow::{Followed, Trails};
+use crate::follow::Trails;
 use crate::hold::Hold;
 use crate::hop::hop;
 use crate::inspect::inspect;
@@ -253,18 +253,20 @@ impl Worker {
         };
         let batch = &mut self.batch.begin();
 
-        let received = receive(batch, ports, pool, &mut self.inbox, packets_max, turn);
+        let lends = crew.as_ref().is_some_and(Member::lends);
+        let received = receive(batch, ports, pool, &mut self.inbox, packets_max, lends, turn);
         laps.lap(Stage::Receive);
         // After receiving: what was sent when a policy was already in force meets that policy.
         let (view, version) = self.reader.enter_numbered();
         cpu::suit_cache(view.sas());
         let is_aside = crew.as_ref().is_none_or(Member::is_aside);
-        let followed = match is_aside {
-            true => self.trails.follow(batch, version, view, turn),
-            false => Followed::default(),
+        let followed = match crew.as_mut().filter(|_| !is_aside) {
+            None => self.trails.follow(batch, version, view, turn),
+            Some(crew) => self.trails.lend(batch, version, view, turn, crew),
         };
         laps.lap(Stage::Follow);
-        if !followed.is_all(batch) {
+        let is_done = crew.as_ref().is_none_or(Member::brings_done);
+        if !followed.is_all(batch) || !is_done {
             parse(batch, view);
             laps.lap(Stage::Parse);
             classify(batch, view);
@@ -289,9 +291,9 @@ impl Worker {
             laps.lap(Stage::Encrypt);
             route(batch, view, turn);
             laps.lap(Stage::Route);
-            if is_aside {
-                self.trails.learn(&followed, batch, version, view, turn);
-            }
+            self.trails.learn(&followed, batch, version, view, turn);
+        } else if let Some(crew) = crew.as_mut() {
+            crew.rejoin(batch);
         }
         send(batch, ports, &mut self.queues, pool, turn);
         laps.lap(Stage::Send);

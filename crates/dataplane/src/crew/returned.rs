@@ -1,51 +1,61 @@
 //! What comes back from the crew, until its stage takes it.
 
-use crate::batch::{SLOTS, Slot, relabel};
-use crate::chunk::Chunk;
-use crate::crew::COMMIT_CHUNKS;
+use arrayvec::ArrayVec;
 
-/// Packets that came back and wait for their stage, in chunks: one is exchanged for an empty one, so that
-/// a packet is copied once on its way back, or not at all.
+use crate::batch::Slot;
+use crate::chunk::{Chunk, Job, Spare};
+use crate::crew::COMMIT_CHUNKS;
+use crate::follow::lent;
+
+/// Packets that came back and wait for their stage, and what was to be done with them.
+#[derive(Default)]
 pub(super) struct Returned {
-    chunks: Vec<Vec<Slot<'static>>>,
-    full: usize,
+    chunks: ArrayVec<(Job<'static>, Vec<Slot<'static>>), COMMIT_CHUNKS>,
+    needs_stages: bool,
 }
 
 impl Returned {
-    /// Nothing yet.
-    pub(super) fn new() -> Returned {
-        let chunks = (0..COMMIT_CHUNKS).map(|_| Vec::with_capacity(SLOTS)).collect();
-        Returned { chunks, full: 0 }
-    }
-
     /// Whether nothing waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.full == 0
+        self.chunks.is_empty()
+    }
+
+    /// Whether any that waits needs a stage before `send`.
+    pub(super) fn needs_stages(&self) -> bool {
+        self.needs_stages
     }
 
     /// Takes a chunk's packets.
     pub(super) fn take(&mut self, chunk: &mut Chunk) {
-        if let Some(empty) = self.chunks.get_mut(self.full) {
-            chunk.exchange(empty);
-            self.full += 1;
-        }
+        self.needs_stages |= chunk.needs_stages();
+        self.chunks.push(chunk.give_back());
     }
 
-    /// Moves all packets to the end of a batch; how many.
-    pub(super) fn join<'v>(&mut self, slots: &mut Vec<Slot<'v>>) -> usize {
+    /// Packets that were opened as those before, and how.
+    pub(super) fn openings(
+        &mut self,
+    ) -> impl Iterator<Item = (&lent::Opening<'static>, &mut [Slot<'static>])> {
+        self.chunks.iter_mut().filter_map(|(job, slots)| match job {
+            Job::OpenAs(opening) => Some((&*opening, &mut slots[..])),
+            _ => None,
+        })
+    }
+
+    /// Moves all packets to the end of a batch; how many. A packet is copied once on its way back, or not at all.
+    pub(super) fn join<'v>(&mut self, slots: &mut Vec<Slot<'v>>, spare: &mut Spare) -> usize {
         let before = slots.len();
-        for chunk in &mut self.chunks[..self.full] {
+        for (_, mut chunk) in self.chunks.drain(..) {
             if slots.is_empty() {
                 // Nothing else is in the batch: it takes the vector as it is.
-                let empty = relabel(std::mem::take(slots));
-                *slots = std::mem::replace(chunk, empty);
+                spare.give(std::mem::replace(slots, chunk));
                 continue;
             }
             // A slot of a longer life is one of a shorter, too; `append` would want the same.
             #[allow(clippy::extend_with_drain)]
             slots.extend(chunk.drain(..));
+            spare.give(chunk);
         }
-        self.full = 0;
+        self.needs_stages = false;
         slots.len() - before
     }
 }

@@ -11,7 +11,8 @@
 //! decrypted: from the first on that does not, all are *parked*. They are as `decrypt` would have left them, their
 //! numbers not accepted yet, and take their places again where that stage ends.
 
-mod inside;
+pub(super) mod inside;
+mod lending;
 mod marks;
 mod trail;
 
@@ -307,8 +308,8 @@ impl<'t, 'v> Share<'t, 'v> {
     fn end(self, turn: &Turn<'_>) {
         let Share { opener: Opener { sa, v4, v6 }, numbers, tally, tally_v6, .. } = self;
         drop(numbers);
-        tally.count(sa, v4.and_then(|(_, counting)| counting), turn);
-        tally_v6.count(sa, v6.and_then(|(_, counting)| counting), turn);
+        tally.count(sa, v4.and_then(|(_, counting)| counting), true, turn);
+        tally_v6.count(sa, v6.and_then(|(_, counting)| counting), true, turn);
     }
 }
 

@@ -3,12 +3,14 @@
 //! Most often those of one tunnel come one after the other; then all that can be is done once for all of them. Where several tunnels
 //! are as busy, packets are sealed in the order in which they came, each by its tunnel's trail.
 
+use arrayvec::ArrayVec;
 use wire::ipv4;
 
 use super::aside::gather;
 use super::hours::Trial;
+use super::lent;
 use super::like::{Entry, Known, Like, Mask};
-use super::several::{Several, Shares, worth};
+use super::several::{Several, Shares, TRAILS, worth};
 use super::{accepts_all, seal};
 use crate::batch::{BATCH_PACKETS, Slot, Turn, is_same};
 use crate::cpu::asked_cache;
@@ -17,7 +19,7 @@ use crate::fib::Fib;
 use crate::parse::{self, LastMac};
 use crate::plain::PlainHeader;
 use crate::policy::{Direction, Fields, Kind, Policy};
-use crate::route::way_of;
+use crate::route::{Way, way_of};
 use crate::sa::{Numbers, Sa};
 use crate::spd::{DefaultAction, Lookup};
 use crate::verdict::Verdict;
@@ -132,28 +134,10 @@ impl<P: PlainHeader> Trails<P> {
         if !self.are_of(version) {
             return 0;
         }
-        let mut shares = Shares::none();
-        let mut mac = LastMac::new();
-        let numbers = gather(slots, None, |_, slot| {
-            let (number, header) = self.number(slot, mac.bits(slot, view))?;
-            let trail = self.several.get(number)?;
-            let share = shares.of(number, |others| Share::of(trail, others, view, turn));
-            let (share_number, share) = share?;
-            let follows = slot.ingress == trail.entry.ingress
-                && trail.admits(&header, &mut share.known, view);
-            if !follows || envelope::ready(&mut slot.frame, &header).is_none() {
-                return None;
-            }
-            slot.counted = header.total_len();
-            share.packets += 1;
-            share.bytes += u64::from(slot.counted);
-            Some(share_number)
-        });
-        let shares = &mut shares.all;
-        lend(shares);
+        let (numbers, mut shares) = self.share::<true>(slots, view, turn);
+        lend(&mut shares);
         for (slot, number) in slots.iter_mut().zip(&numbers) {
-            let lender = shares[usize::from(*number)].lender;
-            let numbers = shares[lender].numbers.next();
+            let numbers = next_numbers(&mut shares, *number);
             let Share { trail, sealer, .. } = &shares[usize::from(*number)];
             let is_sealed = numbers.is_some_and(|numbers| {
                 let (hot, way) = (sealer.sa.hot(), &trail.like.way);
@@ -163,14 +147,74 @@ impl<P: PlainHeader> Trails<P> {
                 slot.refuse(Some(sealer.sa), Verdict::NoRoom);
             }
         }
-        for Share { trail, sealer, packets, bytes, .. } in shares.iter() {
-            if *packets != 0 {
-                sealer.count(trail.is_own, *packets, *bytes, turn);
-            }
-        }
+        shares.iter().for_each(|share| share.count(turn));
         let others = slots.len() - numbers.len();
         trial.note(slots.len(), worth(numbers.len(), shares.len(), others));
         numbers.len()
+    }
+
+    /// Puts packets first that follow any trail, gives them their numbers, and leaves the rest to whoever has time: how many they are,
+    /// and what is to be done.
+    pub(super) fn lend<'v>(
+        &self,
+        slots: &mut [Slot<'v>],
+        version: u64,
+        view: &'v View,
+        turn: &Turn<'_>,
+    ) -> Option<(usize, lent::Sealing)> {
+        if !self.are_of(version) {
+            return None;
+        }
+        let first = slots.first()?;
+        let number = self.number(first, parse::mac_bits(first, view));
+        let trail = number.and_then(|(number, _)| self.several.get(number));
+        if let Some(way) = trail.and_then(|trail| trail.lend(slots, view, turn)) {
+            return Some((slots.len(), lent::Sealing::of_one::<P>(slots.len(), way)));
+        }
+        let (numbers, mut shares) = self.share::<false>(slots, view, turn);
+        if numbers.len() < lent::WORTH.min(slots.len()) {
+            return None;
+        }
+        lend(&mut shares);
+        for (slot, number) in slots.iter_mut().zip(&numbers) {
+            let sa = shares[usize::from(*number)].sealer.sa;
+            match next_numbers(&mut shares, *number) {
+                Some(numbers) => give(slot, sa, numbers),
+                None => slot.refuse(Some(sa), Verdict::NoRoom),
+            }
+        }
+        shares.iter().for_each(|share| share.count(turn));
+        let ways = shares.iter().map(|share| share.trail.like.way).collect();
+        Some((numbers.len(), lent::Sealing { family: P::FAMILY, shares: numbers, ways }))
+    }
+
+    /// Puts packets first that follow any trail, but for such as come behind another between the same hosts, and makes them `READY`: which
+    /// share each is of.
+    #[inline(always)]
+    fn share<'t, 'v, const READY: bool>(
+        &'t self,
+        slots: &mut [Slot<'v>],
+        view: &'v View,
+        turn: &Turn<'_>,
+    ) -> (lent::Numbers, ArrayVec<Share<'t, 'v, P>, TRAILS>) {
+        let mut shares = Shares::none();
+        let mut mac = LastMac::new();
+        let numbers = gather(slots, None, |_, slot| {
+            let (number, header) = self.number(slot, mac.bits(slot, view))?;
+            let trail = self.several.get(number)?;
+            let share = shares.of(number, |others| Share::of(trail, others, view, turn));
+            let (share_number, share) = share?;
+            let follows = slot.ingress == trail.entry.ingress
+                && trail.admits(&header, &mut share.known, view);
+            if !follows || READY && envelope::ready(&mut slot.frame, &header).is_none() {
+                return None;
+            }
+            slot.counted = header.total_len();
+            share.packets += 1;
+            share.bytes += u64::from(slot.counted);
+            Some(share_number)
+        });
+        (numbers, shares.all)
     }
 
     /// The number of the trail that a packet may follow, and its header.
@@ -195,6 +239,27 @@ impl<'t, 'v, P: PlainHeader> Share<'t, 'v, P> {
         let (numbers, known) = (Numbers::NONE, Known::of_none());
         Some(Share { trail, sealer, lender, numbers, known, packets: 0, bytes: 0 })
     }
+
+    /// Counts its packets.
+    fn count(&self, turn: &Turn<'_>) {
+        if self.packets != 0 {
+            self.sealer.count(self.trail.is_own, self.packets, self.bytes, turn);
+        }
+    }
+}
+
+/// Gives a packet that is lent its numbers.
+#[inline(always)]
+fn give<'v>(slot: &mut Slot<'v>, sa: &'v Sa, numbers: (u64, u64)) {
+    (slot.sequence, slot.iv) = numbers;
+    slot.outbound = Some(sa);
+}
+
+/// The next numbers for a packet of a share.
+#[inline(always)]
+fn next_numbers<P: PlainHeader>(shares: &mut [Share<'_, '_, P>], number: u8) -> Option<(u64, u64)> {
+    let lender = shares[usize::from(number)].lender;
+    shares[lender].numbers.next()
 }
 
 /// Takes the numbers for all packets of shares.
@@ -269,7 +334,7 @@ impl<P: PlainHeader> Trail<P> {
         let hot = sa.hot();
         let numbers = sa.take_alone(|numbers| {
             let most = slots.len().min(numbers.len());
-            numbers.take(self.followers(&mut slots[..most], &mut known, view))
+            numbers.take(self.followers::<true>(&mut slots[..most], &mut known, view))
         });
         let Some(mut numbers) = numbers.ok().filter(|numbers| numbers.len() != 0) else { return 0 };
         let (mut sealed, mut bytes) = (0, 0);
@@ -283,6 +348,25 @@ impl<P: PlainHeader> Trail<P> {
         }
         sealer.count(self.is_own, sealed, bytes, turn);
         sealed as usize
+    }
+
+    /// Gives packets their numbers that are to be lent, and says where they leave; `None`, and nothing is done, if any does not follow.
+    fn lend<'v>(&self, slots: &mut [Slot<'v>], view: &'v View, turn: &Turn<'_>) -> Option<Way> {
+        let sealer = self.sealer(view, turn)?;
+        let numbers = sealer.sa.take_alone(|numbers| {
+            let is_all = numbers.len() >= slots.len()
+                && self.followers::<false>(slots, &mut Known::of_none(), view) == slots.len();
+            numbers.take(if is_all { slots.len() } else { 0 })
+        });
+        let mut numbers = numbers.ok().filter(|numbers| numbers.len() == slots.len())?;
+        let mut bytes = 0;
+        for slot in &mut *slots {
+            bytes += u64::from(slot.counted);
+            let Some(numbers) = numbers.next() else { break };
+            give(slot, sealer.sa, numbers);
+        }
+        sealer.count(self.is_own, slots.len() as u64, bytes, turn);
+        Some(self.like.way)
     }
 
     /// Who seals in this turn, found by numbers: a trail refers to nothing in the view. `None` if its SA is not free, or not there.
@@ -303,16 +387,21 @@ impl<P: PlainHeader> Trail<P> {
         (sa.free_access(turn) == Some(true)).then_some(sealer)
     }
 
-    /// How many of the first packets follow, which are made ready.
+    /// How many of the first packets follow, which are made `READY`.
     ///
     /// Out of line, so that nothing else takes registers from who asks each of them.
     #[inline(never)]
-    fn followers(&self, slots: &mut [Slot<'_>], known: &mut Known<P::Bits>, view: &View) -> usize {
+    fn followers<const READY: bool>(
+        &self,
+        slots: &mut [Slot<'_>],
+        known: &mut Known<P::Bits>,
+        view: &View,
+    ) -> usize {
         let mut packets = 0;
         for slot in slots {
             let Some(header) = self.admit(slot, known, view) else { break };
             slot.counted = header.total_len();
-            if envelope::ready(&mut slot.frame, &header).is_none() {
+            if READY && envelope::ready(&mut slot.frame, &header).is_none() {
                 break;
             }
             packets += 1;

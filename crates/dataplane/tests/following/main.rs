@@ -17,6 +17,8 @@ use std::sync::Arc;
 use case::{BLOCKED_PORT, Case, Last, SIMPLE, case, case_in_clear, host_of, of_port};
 use clear::Third;
 use dataplane::bundles::Whose;
+use dataplane::clock::Clock;
+use dataplane::crew::{Lending, crew};
 use dataplane::event::Event;
 use dataplane::nonce::NonceSpace;
 use dataplane::policy::{Action, Direction, Policy, PolicyConfig};
@@ -35,9 +37,14 @@ const FROM_FAR_END: u16 = 5000;
 /// Packets that wait for a turn, at most.
 const WAITING_MAX: usize = 60;
 
+/// Packets of a turn of one who lends them: several turns' come back in one.
+const LENT_AT_ONCE: usize = 20;
+
 /// A gateway, and what left it.
 struct Side {
     gateway: Gateway,
+    /// Who does the work that it lends.
+    helper: Option<Gateway>,
     nonces: Arc<NonceSpace>,
     /// Every SA that sealed.
     sas: Vec<Arc<Sa>>,
@@ -53,20 +60,44 @@ impl Side {
         let chosen = (0..=3).filter_map(|slot| bundles.choose(slot, 0));
         let own = chosen.filter(|(_, whose)| *whose == Whose::Own).map(|(sa, _)| sa);
         let sas = of_all.chain(own).cloned().collect();
-        Side { gateway, nonces, sas, left: Default::default() }
+        Side { gateway, helper: None, nonces, sas, left: Default::default() }
     }
 
-    /// Forwards frames in one turn.
+    /// Forwards frames, in one turn unless they are lent.
     fn forward(&mut self, frames: &[(u16, Vec<u8>)]) {
-        for (port, frame) in frames {
-            self.gateway.inject(*port, frame);
+        let at_once = if self.helper.is_some() { LENT_AT_ONCE } else { WAITING_MAX };
+        for frames in frames.chunks(at_once) {
+            for (port, frame) in frames {
+                self.gateway.inject(*port, frame);
+            }
+            assert_eq!(self.gateway.worker.turn(), frames.len());
         }
-        assert_eq!(self.gateway.worker.turn(), frames.len());
+        if let Some(helper) = &mut self.helper {
+            // All that is lent is done before any comes back, of which some may be lent once more.
+            while self.gateway.worker.has_worked() {
+                helper.worker.turn();
+                if !helper.worker.has_worked() {
+                    self.gateway.worker.turn();
+                }
+            }
+        }
         for port in [RED, BLACK] {
             while let Some(frame) = self.gateway.collect(port) {
                 self.left[usize::from(port)].push(frame);
             }
         }
+    }
+
+    /// The same of a worker that lends all its work, and of another that does it.
+    fn lending(site: Site, case: &Case) -> Side {
+        let mut side = Side::new(site, case);
+        let mut helper = Gateway::worker(1, 1, side.gateway.view.clone());
+        let mut members = crew(2, Clock::start()).unwrap();
+        members[0].set_lending(Lending::Dispatch);
+        helper.worker.join(members.remove(1));
+        side.gateway.worker.join(members.remove(0));
+        side.helper = Some(helper);
+        side
     }
 
     fn rekey(&mut self, towards: Site, case: &Case) {
@@ -152,9 +183,10 @@ impl Side {
     }
 }
 
-/// The steps at a site: for packets that follow, and for such that each lead.
-fn run(site: Site, case: Case, steps: Vec<Step>) -> Result<(), TestCaseError> {
-    let (mut following, mut leading) = (Side::new(site, &case), Side::new(site, &case));
+/// The steps at a site: for packets that follow, there or with whoever has time, and for such that each lead.
+fn run(site: Site, case: Case, lends: bool, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let side = if lends { Side::lending } else { Side::new };
+    let (mut following, mut leading) = (side(site, &case), side(site, &case));
     let mut arrivals = Arrivals::new(site, case);
     let mut waiting = Vec::new();
     let each = |step| match step {
@@ -219,7 +251,7 @@ proptest! {
         case in case(),
         steps in prop::collection::vec(step(), 1..300),
     ) {
-        run(Site::West, case, steps)?;
+        run(Site::West, case, false, steps)?;
     }
 
     #[test]
@@ -227,7 +259,23 @@ proptest! {
         case in case(),
         steps in prop::collection::vec(step(), 1..300),
     ) {
-        run(Site::East, case, steps)?;
+        run(Site::East, case, false, steps)?;
+    }
+
+    #[test]
+    fn who_is_sealed_by_whoever_has_time_is_sealed_as_who_leads(
+        case in case(),
+        steps in prop::collection::vec(step(), 1..300),
+    ) {
+        run(Site::West, case, true, steps)?;
+    }
+
+    #[test]
+    fn who_is_opened_by_whoever_has_time_is_opened_as_who_leads(
+        case in case(),
+        steps in prop::collection::vec(step(), 1..300),
+    ) {
+        run(Site::East, case, true, steps)?;
     }
 
     #[test]
@@ -235,7 +283,7 @@ proptest! {
         case in case_in_clear(),
         steps in prop::collection::vec(step(), 1..300),
     ) {
-        run(Site::West, case, steps)?;
+        run(Site::West, case, false, steps)?;
     }
 }
 
@@ -272,11 +320,14 @@ fn of_many(case: Case) -> impl Iterator<Item = Case> {
     several.into_iter().map(move |is_it| Case { bypasses: is_it, forbids: is_it, own, ..case })
 }
 
+/// A worker that does all itself, and one that lends its work.
+const SIDES: [fn(Site, &Case) -> Side; 2] = [Side::new, Side::lending];
+
 /// As many as may follow do.
 #[test]
 fn most_of_a_fat_tunnels_packets_are_sealed_as_those_before() {
-    for case in cases() {
-        let mut side = Side::new(Site::West, &case);
+    for (case, new) in cases().flat_map(|case| SIDES.map(|new| (case, new))) {
+        let mut side = new(Site::West, &case);
         let frame = |n| frame_of(n, udp(n as u8 / 2 % 2, 5000 + n, 100), &case);
         let frames: Vec<_> = (0..60).map(|n| (RED, frame(n))).collect();
         side.forward(&frames);
@@ -322,8 +373,8 @@ fn ways_in() -> Vec<Case> {
 
 #[test]
 fn most_of_a_fat_tunnels_packets_are_opened_as_those_before() {
-    for case in ways_in() {
-        let mut side = Side::new(Site::East, &case);
+    for (case, new) in ways_in().into_iter().flat_map(|case| SIDES.map(|new| (case, new))) {
+        let mut side = new(Site::East, &case);
         let mut arrivals = Arrivals::new(Site::East, case);
         for followed in [0, 60, 120] {
             let mut one = |v6, port| arrivals.frame(Step::Plain { v6, host: 0, port, len: 100 });
@@ -715,7 +766,9 @@ fn who_stays_behind_for_an_sa_keeps_its_hosts_behind() {
     let odd = |odd| Step::Odd(false, odd);
     let mixed = [odd(Odd::MartianEsp), odd(Odd::TransitEsp), clear(1, 4)];
     let steps = [&[clear(0, 0), clear(0, 0), Step::Turn][..], &mixed];
-    run(Site::West, case, steps.concat()).unwrap();
+    for lends in [false, true] {
+        run(Site::West, case, lends, steps.concat()).unwrap();
+    }
 }
 
 /// What comes of one SA stays in order, wherever it comes from and whatever of it needs the stages, as its window may be short.
@@ -726,5 +779,7 @@ fn esp_of_a_peer_that_moves_stays_in_order() {
     let back = vec![esp(Esp::Short), Step::Back(false), esp(Esp::FarAhead)];
     let moved = vec![esp(Esp::Moved)];
     let steps = [clear(9), vec![Step::Turn], clear(2), back, clear(1), moved, clear(1)];
-    run(Site::West, SIMPLE, steps.concat()).unwrap();
+    for lends in [false, true] {
+        run(Site::West, SIMPLE, lends, steps.concat()).unwrap();
+    }
 }

@@ -18,7 +18,7 @@ use crate::view::View;
 use crate::vrfs::MAIN;
 
 /// What was inside, of one family.
-pub(super) struct Inner<P: PlainHeader> {
+pub(in crate::follow) struct Inner<P: PlainHeader> {
     like: Like<P>,
     by: By,
 }
@@ -35,11 +35,11 @@ enum By {
 }
 
 /// Who counts what comes in, if a policy does.
-pub(super) type Counting<'v> = Option<&'v Policy>;
+pub(in crate::follow) type Counting<'v> = Option<&'v Policy>;
 
 /// Packets that were let in, their bytes as the SA counts them, and as the policy does.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(in crate::follow) struct Tally {
     packets: u64,
     contents: u64,
     bytes: u64,
@@ -128,8 +128,37 @@ impl<P: PlainHeader> Inner<P> {
             looked += 1;
         }
         drop(numbers);
-        tally.count(sa, counting, turn);
+        tally.count(sa, counting, true, turn);
         looked
+    }
+
+    /// Makes a packet ready to leave whose number is still to be accepted, if it follows and is short enough; else nothing of it is
+    /// changed.
+    #[inline(always)]
+    pub(in crate::follow) fn pass(
+        &self,
+        slot: &mut Slot<'_>,
+        known: &mut Known<P::Bits>,
+        view: &View,
+    ) -> bool {
+        let content = content::plain_behind::<P>(usize::from(slot.esp_at), slot);
+        let Some(content) = content else { return false };
+        let is_short = usize::from(content.header.total_len()) <= self.like.way.mtu();
+        if !is_short || !self.like.admits(&content.header, known, view) {
+            return false;
+        }
+        slot.counted = content.len;
+        if let Err(verdict) = self.like.way.pass_on(slot, content.at, &content.header) {
+            slot.refuse(slot.inbound, verdict);
+        }
+        // As long as its number is not accepted, it goes nowhere.
+        slot.egress = None;
+        true
+    }
+
+    /// Where packets leave.
+    pub(in crate::follow) fn port(&self) -> u16 {
+        self.like.way.port()
     }
 
     /// The same of one packet; whether it follows.
@@ -150,9 +179,7 @@ impl<P: PlainHeader> Inner<P> {
         }
         match numbers.commit(slot.sequence) {
             Ok(()) => {
-                tally.packets += 1;
-                tally.contents += u64::from(content.len);
-                tally.bytes += u64::from(content.header.total_len());
+                tally.add(content.len, content.header.total_len().into());
                 // In front of it is what it was opened from.
                 let sent_off = self.like.way.pass_on(slot, content.at, &content.header);
                 slot.decide(sent_off.err().unwrap_or(Verdict::Opened));
@@ -164,13 +191,27 @@ impl<P: PlainHeader> Inner<P> {
 }
 
 impl Tally {
-    /// Counts them.
+    /// Adds a packet: its bytes as the SA counts them, and as the policy does.
     #[inline(always)]
-    pub(super) fn count(self, sa: &Sa, counting: Counting<'_>, turn: &Turn<'_>) {
+    pub(in crate::follow) fn add(&mut self, content: u16, bytes: u64) {
+        self.packets += 1;
+        self.contents += u64::from(content);
+        self.bytes += bytes;
+    }
+
+    /// Counts them, `alone` where nobody else counts the SA's.
+    #[inline(always)]
+    pub(in crate::follow) fn count(
+        self,
+        sa: &Sa,
+        counting: Counting<'_>,
+        alone: bool,
+        turn: &Turn<'_>,
+    ) {
         if self.packets == 0 {
             return;
         }
-        sa.count(self.packets, self.contents, turn.now_ns, true);
+        sa.count(self.packets, self.contents, turn.now_ns, alone);
         if let Some(policy) = counting {
             policy.count(turn.seat, self.packets, self.bytes, turn.now_ns);
         }

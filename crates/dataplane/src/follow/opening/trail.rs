@@ -1,6 +1,7 @@
 //! The packets of one SA that are opened just as those before them were.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use wire::esp::ESP_HEADER_LEN;
 use wire::{ipv4, ipv6};
@@ -31,8 +32,8 @@ pub(super) struct Trail {
     /// If they are [bare](Trail::is_bare): both as they stand in one.
     ends: u64,
     /// What those of a family have in common with them that are to follow, once they are opened.
-    pub(super) v4: Option<Inner<ipv4::Plain>>,
-    pub(super) v6: Option<Inner<ipv6::Plain>>,
+    pub(super) v4: Option<Arc<Inner<ipv4::Plain>>>,
+    pub(super) v6: Option<Arc<Inner<ipv6::Plain>>>,
 }
 
 /// Who opens the packets of a trail in this turn.
@@ -61,8 +62,8 @@ impl Trail {
             return None;
         }
         let (v4, v6) = match Family::of(slot.flow.src) {
-            Family::V4 => (Some(Inner::of(pair, sa, view, turn)?), None),
-            Family::V6 => (None, Some(Inner::of(pair, sa, view, turn)?)),
+            Family::V4 => (Some(Arc::new(Inner::of(pair, sa, view, turn)?)), None),
+            Family::V6 => (None, Some(Arc::new(Inner::of(pair, sa, view, turn)?))),
         };
         let (spi, destination) = (sa.hot().spi, sa.destination());
         let in_udp = sa.hot().traits.is_encapsulated();
@@ -90,8 +91,10 @@ impl Trail {
     /// Who opens in this turn, found by names: a trail refers to nothing in the view.
     pub(super) fn opener<'v>(&self, view: &'v View, turn: &Turn<'_>) -> Option<Opener<'_, 'v>> {
         let sa = self.sa(view)?;
-        let v4 = self.v4.as_ref().and_then(|inner| Some((inner, inner.counting(sa, view, turn)?)));
-        let v6 = self.v6.as_ref().and_then(|inner| Some((inner, inner.counting(sa, view, turn)?)));
+        let v4 =
+            self.v4.as_deref().and_then(|inner| Some((inner, inner.counting(sa, view, turn)?)));
+        let v6 =
+            self.v6.as_deref().and_then(|inner| Some((inner, inner.counting(sa, view, turn)?)));
         let is_known = v4.is_some() || v6.is_some();
         (is_known && sa.free_access(turn) == Some(true)).then_some(Opener { sa, v4, v6 })
     }
@@ -135,7 +138,7 @@ impl Trail {
 
     /// An ESP packet of the SA, whose packets are bare.
     #[inline(always)]
-    fn names_bare(&self, slot: &Slot<'_>) -> Option<PlainEsp> {
+    pub(super) fn names_bare(&self, slot: &Slot<'_>) -> Option<PlainEsp> {
         let is_its = slot.ingress == self.entry.ingress;
         is_its.then(|| parse::bare_esp(&slot.frame, self.entry.mac, self.ends))?
     }
@@ -166,7 +169,7 @@ impl Trail {
 
     /// The same from where the SA has its peer.
     #[inline(always)]
-    fn takes(&self, slot: &Slot<'_>, sa: &Sa, view: &View) -> Option<PlainEsp> {
+    pub(super) fn takes(&self, slot: &Slot<'_>, sa: &Sa, view: &View) -> Option<PlainEsp> {
         let esp = self.names(slot, view)?;
         (!(self.in_udp && has_moved(slot, sa))).then_some(esp)
     }

@@ -1,0 +1,277 @@
+//! Packets that follow while their worker lends its work.
+//!
+//! ```text
+//!   worker              whoever has time                     worker, in the order in which it lent
+//!   numbers ──────────► envelope, encrypt, link header ────► send
+//!   window asked ─────► decrypt, inside, link header ──────► number accepted, send
+//! ```
+//!
+//! The worker reads of each no more than the headers that it came with. What others do needs nothing but what is here, the packet,
+//! and the hot lines of its SA. Where a packet leaves that was opened, it is only told once its number is accepted.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use wire::{ethernet, ipv4, ipv6};
+
+use super::like::Known;
+use super::opening::inside::{Counting, Inner, Tally};
+use super::opening::{Marks, park};
+use super::several::TRAILS;
+use super::{Followed, PlainHeader, Trails, seal};
+use crate::batch::{BATCH_PACKETS, Batch, Slot, Turn};
+use crate::chunk::Job;
+use crate::crew::Member;
+use crate::decrypt::decrypt_or_refuse;
+use crate::open::refusal;
+use crate::prefix::Family;
+use crate::replay::run::Run;
+use crate::route::Way;
+use crate::sa::Sa;
+use crate::verdict::Verdict;
+use crate::view::View;
+
+/// Packets that are worth a piece of work of their own.
+pub(super) const WORTH: usize = 8;
+
+/// Of each packet which trail's share it is of.
+pub(super) type Numbers = ArrayVec<u8, BATCH_PACKETS>;
+
+/// How packets are sealed that have their numbers and SAs.
+pub(crate) struct Sealing {
+    /// That of what is inside.
+    pub(super) family: Family,
+    pub(super) shares: Numbers,
+    /// Of each share where its packets leave.
+    pub(super) ways: ArrayVec<Way, TRAILS>,
+}
+
+/// How packets are opened of which the window wants to hear.
+pub(crate) struct Opening<'v> {
+    pub(super) shares: Numbers,
+    pub(super) of: ArrayVec<Share<'v>, TRAILS>,
+    /// What their outer headers say.
+    pub(super) marks: Marks,
+    pub(super) view: &'v View,
+    /// Those of the first packets that follow, once that is known. The others are as `decrypt` leaves them.
+    pub(super) follow: usize,
+    /// Those among them that carry IPv6, a bit for each.
+    pub(super) v6: u64,
+}
+
+/// What a trail has to say of its packets of a piece of work.
+pub(super) struct Share<'v> {
+    /// The number of the trail.
+    pub(super) trail: usize,
+    pub(super) sa: &'v Sa,
+    /// What has to be inside, and who counts it.
+    pub(super) v4: Option<(Arc<Inner<ipv4::Plain>>, Counting<'v>)>,
+    pub(super) v6: Option<(Arc<Inner<ipv6::Plain>>, Counting<'v>)>,
+}
+
+const _: () = assert!(BATCH_PACKETS <= u64::BITS as usize);
+
+impl Trails {
+    /// While the worker lends its work: accepts what has come back opened, and lends the packets of a batch that follow.
+    #[inline]
+    pub(crate) fn lend<'v>(
+        &mut self,
+        batch: &mut Batch<'v>,
+        version: u64,
+        view: &'v View,
+        turn: &mut Turn<'_>,
+        crew: &mut Member,
+    ) -> Followed {
+        let mut followed = Followed::default();
+        let openings =
+            crew.openings().map(|(opening, slots)| self.opened.accept(opening, slots, turn));
+        // Of those to be opened it is only known now.
+        let mut counted: usize = openings.sum();
+        if crew.lends() && !turn.hold.may_go(view) {
+            let (sealed, sealed_v6) = (&self.sealed, &self.sealed_v6);
+            let job = |(packets, sealing)| (packets, Job::SealAs(sealing));
+            followed.lent +=
+                lend(batch, crew, |slots| sealed.lend(slots, version, view, turn).map(job));
+            followed.lent +=
+                lend(batch, crew, |slots| sealed_v6.lend(slots, version, view, turn).map(job));
+            counted += followed.lent;
+            // Those of one trail that come first, and then such as come behind others.
+            for _ in 0..2 {
+                followed.lent += lend(batch, crew, |slots| {
+                    let (packets, opening) = self.opened.lend(slots, version, view, turn)?;
+                    Some((packets, Job::OpenAs(opening)))
+                });
+            }
+        }
+        if counted != 0 {
+            turn.counters.count_followed(counted as u64);
+        }
+        followed
+    }
+}
+
+/// Lends the packets of a batch that `which` puts first, if there is room; how many.
+#[inline(always)]
+fn lend<'v>(
+    batch: &mut Batch<'v>,
+    crew: &mut Member,
+    which: impl FnOnce(&mut [Slot<'v>]) -> Option<(usize, Job<'v>)>,
+) -> usize {
+    let most = batch.slots.len().min(BATCH_PACKETS);
+    if most == 0 || !crew.has_room() {
+        return 0;
+    }
+    let Some((packets, job)) = which(&mut batch.slots[..most]) else { return 0 };
+    crew.lend_first(job, batch, packets);
+    packets
+}
+
+impl Sealing {
+    /// Of so many packets of one trail.
+    pub(super) fn of_one<P: PlainHeader>(packets: usize, way: Way) -> Sealing {
+        let shares = std::iter::repeat_n(0, packets).collect();
+        Sealing { family: P::FAMILY, shares, ways: ArrayVec::from_iter([way]) }
+    }
+
+    /// Seals packets, and says where they leave.
+    pub(crate) fn work(&self, slots: &mut [Slot<'_>]) {
+        match self.family {
+            Family::V4 => self.seal_each::<ipv4::Plain>(slots),
+            Family::V6 => self.seal_each::<ipv6::Plain>(slots),
+        }
+    }
+
+    #[inline(always)]
+    fn seal_each<P: PlainHeader>(&self, slots: &mut [Slot<'_>]) {
+        for (slot, share) in slots.iter_mut().zip(&self.shares) {
+            // Nobody is to learn from a packet of which no stage has read the headers.
+            let Some(sa) = slot.outbound.take() else { continue };
+            let (hot, numbers, way) =
+                (sa.hot(), (slot.sequence, slot.iv), &self.ways[usize::from(*share)]);
+            if seal::<P, false>(slot, hot, hot.usual_outer(), numbers, way).is_err() {
+                slot.refuse(Some(sa), Verdict::NoRoom);
+            }
+        }
+    }
+}
+
+impl<'v> Opening<'v> {
+    /// Decrypts packets, and makes those ready to leave that follow.
+    pub(crate) fn work(&mut self, slots: &mut [Slot<'v>]) {
+        for slot in &mut *slots {
+            if let Some(sa) = slot.inbound.filter(|_| slot.verdict.is_none()) {
+                decrypt_or_refuse(slot, sa);
+            }
+        }
+        let carried = self.marks.carry_inwards(slots, |_, slot| slot.inbound);
+        let (mut known, mut known_v6) = (Known::of_none(), Known::of_none());
+        self.follow = carried;
+        for (at, slot) in slots[..carried].iter_mut().enumerate() {
+            let Share { v4, v6, .. } = &self.of[usize::from(self.shares[at])];
+            if slot.verdict.is_some()
+                || v4.as_ref().is_some_and(|(inner, _)| inner.pass(slot, &mut known, self.view))
+            {
+                continue;
+            }
+            if v6.as_ref().is_some_and(|(inner, _)| inner.pass(slot, &mut known_v6, self.view)) {
+                self.v6 |= 1 << at;
+                continue;
+            }
+            self.follow = at;
+            break;
+        }
+        for slot in &mut slots[self.follow..] {
+            if let Some(sa) = slot.inbound {
+                park(slot, sa);
+            }
+        }
+    }
+
+    /// How many of the first packets follow, when the work is done.
+    pub(crate) fn followers(&self) -> usize {
+        self.follow
+    }
+
+    /// Accepts the numbers of packets that follow; how many there are. Those behind them need the stages from `accept` on.
+    pub(super) fn accept(&self, slots: &mut [Slot<'_>], turn: &mut Turn<'_>) -> usize {
+        let slots = &mut slots[..self.follow];
+        for (number, share) in self.of.iter().enumerate() {
+            let is_its = |at: usize| usize::from(self.shares[at]) == number;
+            match share.sa.free_access(turn) {
+                Some(true) => {
+                    let mut numbers = Run::new(share.sa.replay());
+                    let commit = |sequence| numbers.commit(sequence).map_err(refusal);
+                    let tallies = match self.of.len() {
+                        1 => self.accept_each(slots, share, |_| true, commit),
+                        _ => self.accept_each(slots, share, is_its, commit),
+                    };
+                    drop(numbers);
+                    share.count(tallies, true, turn);
+                }
+                // Others use it as well by now, or a limit is near.
+                _ => {
+                    for at in (0..slots.len()).filter(|at| is_its(*at)) {
+                        let sa = share.sa;
+                        let commit = |sequence| match sa.expired() {
+                            true => Err(Verdict::InSaExpired),
+                            false => sa.replay().commit_as(sequence, false).map_err(refusal),
+                        };
+                        let tallies = self.accept_each(slots, share, |other| other == at, commit);
+                        share.count(tallies, false, turn);
+                        if let Some(token) = sa.limit_crossed() {
+                            turn.events.limit_reached(token, turn.counters);
+                        }
+                    }
+                }
+            }
+        }
+        slots.len()
+    }
+
+    /// Accepts the numbers of those packets of a share which `is_asked` names: what is to be counted of IPv4 and of IPv6.
+    #[inline(always)]
+    fn accept_each(
+        &self,
+        slots: &mut [Slot<'_>],
+        share: &Share<'_>,
+        is_asked: impl Fn(usize) -> bool,
+        mut commit: impl FnMut(u64) -> Result<(), Verdict>,
+    ) -> [Tally; 2] {
+        let mut tallies = <[Tally; 2]>::default();
+        for (at, slot) in slots.iter_mut().enumerate().filter(|(at, _)| is_asked(*at)) {
+            // Nobody is to learn from a packet of which no stage has read the headers.
+            slot.inbound = None;
+            if slot.verdict.is_some() {
+                continue;
+            }
+            let is_v6 = self.v6 >> at & 1 != 0;
+            match commit(slot.sequence) {
+                Ok(()) => {
+                    let len = slot.frame.len() - ethernet::HEADER_LEN;
+                    tallies[usize::from(is_v6)].add(slot.counted, len as u64);
+                    slot.egress = share.port(is_v6);
+                    slot.decide(Verdict::Opened);
+                }
+                Err(verdict) => slot.refuse(Some(share.sa), verdict),
+            }
+        }
+        tallies
+    }
+}
+
+impl Share<'_> {
+    /// Where packets leave that carry IPv6, or IPv4.
+    #[inline(always)]
+    fn port(&self, is_v6: bool) -> Option<u16> {
+        match is_v6 {
+            false => self.v4.as_ref().map(|(inner, _)| inner.port()),
+            true => self.v6.as_ref().map(|(inner, _)| inner.port()),
+        }
+    }
+
+    /// Counts packets whose numbers were accepted, `alone` where nobody else does.
+    fn count(&self, [v4, v6]: [Tally; 2], alone: bool, turn: &Turn<'_>) {
+        v4.count(self.sa, self.v4.as_ref().and_then(|(_, counting)| *counting), alone, turn);
+        v6.count(self.sa, self.v6.as_ref().and_then(|(_, counting)| *counting), alone, turn);
+    }
+}
