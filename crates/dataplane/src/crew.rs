@@ -13,7 +13,7 @@
 //! one tunnel may use every core and its packets keep their order, at the beginning and the end too: the
 //! worker returns to doing all by itself only when nothing is out.
 //!
-//! Of packets that follow others (`follow/lent.rs`) it does nothing else: they come back to be sent.
+//! Of packets that follow others (`follow/lent.rs`), or go by the lane for many tunnels, it does nothing else: they come back to be sent.
 //!
 //! Nobody waits. Who has no packets of its own looks for others' work. A worker whose ring is full,
 //! because who claimed its oldest work does not run, leaves packets in its ports for a while, and then

@@ -43,6 +43,12 @@ impl<'v> Supply<'v> {
         Supply { need, cache, has_library_lines }
     }
 
+    /// The same without [`ask_first`], which it does.
+    pub(crate) fn of_all(slots: &[Slot<'v>], need: Need<'v>, cache: Cache) -> Supply<'v> {
+        ask_first(slots, need, cache);
+        Supply::of(slots, need, cache)
+    }
+
     /// Asks for those of packets behind the one in `at`.
     #[inline(always)]
     pub(crate) fn step(&self, slots: &[Slot<'v>], at: usize) {

@@ -36,23 +36,34 @@ pub(crate) fn receive(
             }
             // A port that fills its share may have more.
             more |= port.receive(pool, inbox, room) == room;
-            // Where a packet's headers are, where those in front of them will be, and its end: none is
-            // in this core's cache, and all of them together come in the time of one.
-            for frame in inbox.iter() {
-                bytes += frame.len() as u64;
-                if lends {
-                    // Of mostly each it reads the headers alone, and right away.
-                    frame.fetch(0);
-                    continue;
-                }
-                frame.prefetch(0);
-                frame.prefetch(0usize.wrapping_sub(LINE));
-                frame.prefetch(frame.len());
-            }
+            // None of a packet is in this core's cache, and all of it together comes in the time of one line.
+            bytes += match lends {
+                false => ask(inbox, ask_for_all),
+                // Of mostly each, this worker reads the headers alone, and right away.
+                true => ask(inbox, |frame| frame.fetch(0)),
+            };
             batch.extend(inbox.drain(..), index as u16);
         }
         more &= batch.slots.len() < packets_max;
     }
     turn.counters.count_received((batch.slots.len() - late) as u64, bytes);
     batch.slots.len()
+}
+
+/// Asks for the memory of packets; their bytes.
+#[inline(always)]
+fn ask(packets: &[Frame], ask: impl Fn(&Frame)) -> u64 {
+    let asked = packets.iter().map(|frame| {
+        ask(frame);
+        frame.len() as u64
+    });
+    asked.sum()
+}
+
+/// Asks for where a packet's headers are, where those in front of them will be, and its end.
+#[inline(always)]
+fn ask_for_all(frame: &Frame) {
+    frame.prefetch(0);
+    frame.prefetch(0usize.wrapping_sub(LINE));
+    frame.prefetch(frame.len());
 }

@@ -45,7 +45,7 @@ struct Last<'v> {
 }
 
 /// Where packets leave, and how.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Way {
     port: u16,
     mtu: usize,

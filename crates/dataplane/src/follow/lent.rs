@@ -21,10 +21,13 @@ use super::several::TRAILS;
 use super::{Followed, PlainHeader, Trails, seal};
 use crate::batch::{BATCH_PACKETS, Batch, Slot, Turn};
 use crate::chunk::Job;
+use crate::cpu::asked_cache;
 use crate::crew::Member;
 use crate::decrypt::decrypt_or_refuse;
+use crate::encrypt::TAIL_LEN_MAX;
+use crate::keys::Supply;
 use crate::open::refusal;
-use crate::prefix::Family;
+use crate::parse;
 use crate::replay::run::Run;
 use crate::route::Way;
 use crate::sa::Sa;
@@ -37,13 +40,13 @@ pub(super) const WORTH: usize = 8;
 /// Of each packet which trail's share it is of.
 pub(super) type Numbers = ArrayVec<u8, BATCH_PACKETS>;
 
+/// Of each share where its packets leave.
+pub(super) type Ways = ArrayVec<Way, TRAILS>;
+
 /// How packets are sealed that have their numbers and SAs.
 pub(crate) struct Sealing {
-    /// That of what is inside.
-    pub(super) family: Family,
     pub(super) shares: Numbers,
-    /// Of each share where its packets leave.
-    pub(super) ways: ArrayVec<Way, TRAILS>,
+    pub(super) ways: Ways,
 }
 
 /// How packets are opened of which the window wants to hear.
@@ -88,21 +91,29 @@ impl Trails {
         // Of those to be opened it is only known now.
         let mut counted: usize = openings.sum();
         if crew.lends() && !turn.hold.may_go(view) {
-            let (sealed, sealed_v6) = (&self.sealed, &self.sealed_v6);
+            let Trails { sealed, sealed_v6, gathering, .. } = self;
             let job = |(packets, sealing)| (packets, Job::SealAs(sealing));
-            followed.lent +=
-                lend(batch, crew, |slots| sealed.lend(slots, version, view, turn).map(job));
-            followed.lent +=
-                lend(batch, crew, |slots| sealed_v6.lend(slots, version, view, turn).map(job));
+            followed.lent += lend(batch, crew, |slots| {
+                sealed.lend(slots, version, view, turn, gathering).map(job)
+            });
+            followed.lent += lend(batch, crew, |slots| {
+                sealed_v6.lend(slots, version, view, turn, gathering).map(job)
+            });
+            if let Some(lane) = &mut self.sealing {
+                followed.lent +=
+                    lend(batch, crew, |slots| lane.lend(slots, version, view, turn).map(job));
+            }
             counted += followed.lent;
             // Those of one trail that come first, and then such as come behind others.
             for _ in 0..2 {
                 followed.lent += lend(batch, crew, |slots| {
-                    let (packets, opening) = self.opened.lend(slots, version, view, turn)?;
+                    let trial = &mut self.gathering_esp;
+                    let (packets, opening) = self.opened.lend(slots, version, view, turn, trial)?;
                     Some((packets, Job::OpenAs(opening)))
                 });
             }
         }
+        self.end_batch();
         if counted != 0 {
             turn.counters.count_followed(counted as u64);
         }
@@ -128,31 +139,43 @@ fn lend<'v>(
 
 impl Sealing {
     /// Of so many packets of one trail.
-    pub(super) fn of_one<P: PlainHeader>(packets: usize, way: Way) -> Sealing {
+    pub(super) fn of_one(packets: usize, way: Way) -> Sealing {
         let shares = std::iter::repeat_n(0, packets).collect();
-        Sealing { family: P::FAMILY, shares, ways: ArrayVec::from_iter([way]) }
+        Sealing { shares, ways: ArrayVec::from_iter([way]) }
     }
 
     /// Seals packets, and says where they leave.
-    pub(crate) fn work(&self, slots: &mut [Slot<'_>]) {
-        match self.family {
-            Family::V4 => self.seal_each::<ipv4::Plain>(slots),
-            Family::V6 => self.seal_each::<ipv6::Plain>(slots),
-        }
-    }
-
-    #[inline(always)]
-    fn seal_each<P: PlainHeader>(&self, slots: &mut [Slot<'_>]) {
-        for (slot, share) in slots.iter_mut().zip(&self.shares) {
+    pub(crate) fn work<'v>(&self, slots: &mut [Slot<'v>]) {
+        let keys = Supply::of_all(slots, need, asked_cache());
+        for at in 0..slots.len() {
+            keys.step(slots, at);
+            let slot = &mut slots[at];
             // Nobody is to learn from a packet of which no stage has read the headers.
-            let Some(sa) = slot.outbound.take() else { continue };
-            let (hot, numbers, way) =
-                (sa.hot(), (slot.sequence, slot.iv), &self.ways[usize::from(*share)]);
-            if seal::<P, false>(slot, hot, hot.usual_outer(), numbers, way).is_err() {
-                slot.refuse(Some(sa), Verdict::NoRoom);
+            let sa = slot.outbound.take().filter(|_| slot.verdict.is_none());
+            let (Some(sa), Some(share)) = (sa, self.shares.get(at)) else { continue };
+            let way = &self.ways[usize::from(*share)];
+            let sealed = match parse::is_v6(&slot.frame, ethernet::HEADER_LEN) {
+                false => seal_one::<ipv4::Plain>(slot, sa, way),
+                true => seal_one::<ipv6::Plain>(slot, sa, way),
+            };
+            match sealed {
+                Err(Verdict::NoRoom) => slot.refuse(Some(sa), Verdict::NoRoom),
+                Err(verdict) => slot.decide(verdict),
+                Ok(()) => {}
             }
         }
     }
+}
+
+/// What it takes to encrypt a packet.
+fn need<'v>(slot: &Slot<'v>) -> Option<(&'v Sa, usize)> {
+    Some((slot.outbound?, usize::from(slot.counted) + TAIL_LEN_MAX))
+}
+
+#[inline(always)]
+fn seal_one<P: PlainHeader>(slot: &mut Slot<'_>, sa: &Sa, way: &Way) -> Result<(), Verdict> {
+    let (hot, numbers) = (sa.hot(), (slot.sequence, slot.iv));
+    seal::<P, false>(slot, hot, hot.usual_outer(), numbers, way)
 }
 
 impl<'v> Opening<'v> {

@@ -3,14 +3,13 @@
 //! Most often those of one tunnel come one after the other; then all that can be is done once for all of them. Where several tunnels
 //! are as busy, packets are sealed in the order in which they came, each by its tunnel's trail.
 
-use arrayvec::ArrayVec;
 use wire::ipv4;
 
 use super::aside::gather;
 use super::hours::Trial;
 use super::lent;
 use super::like::{Entry, Known, Like, Mask};
-use super::several::{Several, Shares, TRAILS, worth};
+use super::several::{Several, Shares, worth};
 use super::{accepts_all, seal};
 use crate::batch::{BATCH_PACKETS, Slot, Turn, is_same};
 use crate::cpu::asked_cache;
@@ -134,10 +133,12 @@ impl<P: PlainHeader> Trails<P> {
         if !self.are_of(version) {
             return 0;
         }
-        let (numbers, mut shares) = self.share::<true>(slots, view, turn);
-        lend(&mut shares);
+        let mut shares = Shares::none();
+        let numbers = self.share::<true>(slots, &mut shares, view, turn);
+        let shares = &mut shares.all;
+        lend(shares);
         for (slot, number) in slots.iter_mut().zip(&numbers) {
-            let numbers = next_numbers(&mut shares, *number);
+            let numbers = next_numbers(shares, *number);
             let Share { trail, sealer, .. } = &shares[usize::from(*number)];
             let is_sealed = numbers.is_some_and(|numbers| {
                 let (hot, way) = (sealer.sa.hot(), &trail.like.way);
@@ -161,6 +162,7 @@ impl<P: PlainHeader> Trails<P> {
         version: u64,
         view: &'v View,
         turn: &Turn<'_>,
+        trial: &mut Trial,
     ) -> Option<(usize, lent::Sealing)> {
         if !self.are_of(version) {
             return None;
@@ -169,23 +171,29 @@ impl<P: PlainHeader> Trails<P> {
         let number = self.number(first, parse::mac_bits(first, view));
         let trail = number.and_then(|(number, _)| self.several.get(number));
         if let Some(way) = trail.and_then(|trail| trail.lend(slots, view, turn)) {
-            return Some((slots.len(), lent::Sealing::of_one::<P>(slots.len(), way)));
+            return Some((slots.len(), lent::Sealing::of_one(slots.len(), way)));
         }
-        let (numbers, mut shares) = self.share::<false>(slots, view, turn);
+        if !trial.is_on() {
+            return None;
+        }
+        let mut shares = Shares::none();
+        let numbers = self.share::<false>(slots, &mut shares, view, turn);
+        let shares = &mut shares.all;
+        trial.note(slots.len(), numbers.len());
         if numbers.len() < lent::WORTH.min(slots.len()) {
             return None;
         }
-        lend(&mut shares);
+        lend(shares);
         for (slot, number) in slots.iter_mut().zip(&numbers) {
             let sa = shares[usize::from(*number)].sealer.sa;
-            match next_numbers(&mut shares, *number) {
+            match next_numbers(shares, *number) {
                 Some(numbers) => give(slot, sa, numbers),
                 None => slot.refuse(Some(sa), Verdict::NoRoom),
             }
         }
         shares.iter().for_each(|share| share.count(turn));
         let ways = shares.iter().map(|share| share.trail.like.way).collect();
-        Some((numbers.len(), lent::Sealing { family: P::FAMILY, shares: numbers, ways }))
+        Some((numbers.len(), lent::Sealing { shares: numbers, ways }))
     }
 
     /// Puts packets first that follow any trail, but for such as come behind another between the same hosts, and makes them `READY`: which
@@ -194,12 +202,12 @@ impl<P: PlainHeader> Trails<P> {
     fn share<'t, 'v, const READY: bool>(
         &'t self,
         slots: &mut [Slot<'v>],
+        shares: &mut Shares<Share<'t, 'v, P>>,
         view: &'v View,
         turn: &Turn<'_>,
-    ) -> (lent::Numbers, ArrayVec<Share<'t, 'v, P>, TRAILS>) {
-        let mut shares = Shares::none();
+    ) -> lent::Numbers {
         let mut mac = LastMac::new();
-        let numbers = gather(slots, None, |_, slot| {
+        gather(slots, None, |_, slot| {
             let (number, header) = self.number(slot, mac.bits(slot, view))?;
             let trail = self.several.get(number)?;
             let share = shares.of(number, |others| Share::of(trail, others, view, turn));
@@ -213,8 +221,7 @@ impl<P: PlainHeader> Trails<P> {
             share.packets += 1;
             share.bytes += u64::from(slot.counted);
             Some(share_number)
-        });
-        (numbers, shares.all)
+        })
     }
 
     /// The number of the trail that a packet may follow, and its header.

@@ -416,6 +416,29 @@ fn most_packets_of_many_tunnels_need_no_stages() {
     }
 }
 
+/// Nor where whoever has time encrypts them, though others be among them that are in clear.
+#[test]
+fn most_packets_of_many_tunnels_that_are_lent_need_no_stages() {
+    for case in cases().flat_map(of_many) {
+        let mut side = Side::lending(Site::West, &case);
+        let frame = |n| frame_of(n, udp((n % 3) as u8, 5000 + n, 100), &case);
+        let frames: Vec<_> = (0..60).map(|n| (RED, frame(n))).collect();
+        for followed in [0, 60, 120] {
+            side.forward(&frames);
+            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
+        }
+        assert_eq!(side.gateway.snapshot().of(Verdict::Sealed), 3 * 60);
+    }
+    let case = Case { clear: Some(Third::Protected), ..SIMPLE };
+    let mut side = Side::lending(Site::West, &case);
+    let frame = |n: u16| udp((n % 3) as u8, 5000 + n, 100).frame(RED);
+    let frames: Vec<_> = (0..60).map(|n| (RED, frame(n))).collect();
+    (0..3).for_each(|_| side.forward(&frames));
+    let snapshot = side.gateway.snapshot();
+    let became = [Verdict::Sealed, Verdict::Forwarded].map(|verdict| snapshot.of(verdict));
+    assert_eq!((snapshot.followed, became), (40, [60, 120]));
+}
+
 /// Nor do those that are forwarded in clear, whichever neighbour each goes to, though there be policies of others.
 #[test]
 fn most_packets_in_clear_need_no_stages() {

@@ -13,6 +13,7 @@
 //! Before 5 nothing about a packet is changed.
 
 mod find;
+mod lending;
 
 use wire::{ethernet, ipv4, ipv6};
 
@@ -99,8 +100,8 @@ impl Lane {
         let cache = Cache::second_if(SECOND);
         let mut mixed = Mixed::default();
         let mut found = match self.by {
-            By::Policies => find::by_policies::<SECOND>(slots, view, &mut mixed),
-            By::Routes => find::by_routes::<SECOND>(slots, view, &mut mixed),
+            By::Policies => find::by_policies::<SECOND, false>(slots, view, &mut mixed),
+            By::Routes => find::by_routes::<SECOND, false>(slots, view, &mut mixed),
         };
         let came = found.groups().len();
         let mut packets = set_all_sas(slots, &found, &mixed, cache);

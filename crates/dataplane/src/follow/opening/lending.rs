@@ -6,6 +6,7 @@ use super::trail::{Opener, Trail};
 use super::{Marks, Trails, find, take_up};
 use crate::batch::{Slot, Turn, is_same};
 use crate::follow::aside::gather;
+use crate::follow::hours::Trial;
 use crate::follow::lent;
 use crate::follow::several::{Shares, TRAILS};
 use crate::open::refusal;
@@ -20,12 +21,16 @@ impl Trails {
         version: u64,
         view: &'v View,
         turn: &Turn<'_>,
+        trial: &mut Trial,
     ) -> Option<(usize, lent::Opening<'v>)> {
         if !self.are_of(version) {
             return None;
         }
         if let Some(lent) = self.lend_one(slots, view, turn) {
             return Some(lent);
+        }
+        if !trial.is_on() {
+            return None;
         }
         let Trails { several, pauses, .. } = self;
         let several = &*several;
@@ -40,6 +45,7 @@ impl Trails {
             let trail: &Trail = trail;
             Some((share, trail.takes(slot, lent.sa, view)?))
         });
+        trial.note(slots.len(), gathered.len());
         if gathered.len() < lent::WORTH.min(slots.len()) {
             return None;
         }

@@ -100,6 +100,17 @@ impl<'v> Found<'v> {
     }
 }
 
+impl<'v> Found<'v> {
+    /// Puts packets first that have an SA, but for those that are behind others between the same hosts.
+    #[inline(never)]
+    pub(super) fn part_sealed(&mut self, slots: &mut [Slot<'_>], mixed: &Mixed<'v>) {
+        let has_sa = |group: &Group| self.exit::<true>(*group, mixed)?.sole?.sa().map(|_| *group);
+        let leaves: ArrayVec<_, BATCH_PACKETS> = self.groups.iter().map(has_sa).collect();
+        self.groups = gather(&mut slots[..leaves.len()], None, |at, _| leaves[at]);
+        self.is_mixed = true;
+    }
+}
+
 impl<'v> Mixed<'v> {
     /// Of those in clear, in their order, the codes of their routes, up to the first that does not lead away.
     pub(super) fn codes(&self) -> &[u32] {
@@ -177,9 +188,10 @@ impl<'v> Mixed<'v> {
     }
 }
 
-/// By what policies say. What there is to say of such as are `mixed` is put there.
+/// By what policies say. What there is to say of such as are `mixed` is put there. A function for packets that are `LENT` and one for
+/// others: of what one function says two callers have compiled into them less than one has.
 #[inline(always)]
-pub(super) fn by_policies<'v, const SECOND: bool>(
+pub(super) fn by_policies<'v, const SECOND: bool, const LENT: bool>(
     slots: &mut [Slot<'v>],
     view: &'v View,
     mixed: &mut Mixed<'v>,
@@ -236,7 +248,7 @@ fn push_any<'v>(exits: &mut Exits<'v>, found: Lookup<'v>, view: &'v View) -> boo
 
 /// By where routes lead. What there is to say of such as are `mixed` is put there.
 #[inline(always)]
-pub(super) fn by_routes<'v, const SECOND: bool>(
+pub(super) fn by_routes<'v, const SECOND: bool, const LENT: bool>(
     slots: &mut [Slot<'v>],
     view: &'v View,
     mixed: &mut Mixed<'v>,

@@ -1,0 +1,81 @@
+//! Packets in clear for many tunnels, while their worker lends its work: it does all but encrypt.
+
+use super::find::{self, Mixed};
+use super::{By, Lane, is_plain, number, set_sas};
+use crate::batch::{Slot, Turn};
+use crate::cpu::{Cache, asked_cache};
+use crate::follow::lent::{Numbers, Sealing, Ways};
+use crate::route::Router;
+use crate::view::View;
+
+impl Lane {
+    /// Puts packets first that may come here and are for tunnels, gives them their numbers, and leaves the rest to whoever has time: how
+    /// many they are, and what is to be done.
+    pub(in crate::follow) fn lend<'v>(
+        &mut self,
+        slots: &mut [Slot<'v>],
+        version: u64,
+        view: &'v View,
+        turn: &mut Turn<'_>,
+    ) -> Option<(usize, Sealing)> {
+        if slots.is_empty() || !self.hours.are_open(version) {
+            return None;
+        }
+        let (cache, mut mixed) = (asked_cache(), Mixed::default());
+        let mut found = match (self.by, cache) {
+            (By::Policies, Cache::First) => {
+                find::by_policies::<false, true>(slots, view, &mut mixed)
+            }
+            (By::Policies, Cache::Second) => {
+                find::by_policies::<true, true>(slots, view, &mut mixed)
+            }
+            (By::Routes, Cache::First) => find::by_routes::<false, true>(slots, view, &mut mixed),
+            (By::Routes, Cache::Second) => find::by_routes::<true, true>(slots, view, &mut mixed),
+        };
+        let came = found.groups().len();
+        let mut packets = set_sas::<true>(slots, &found, &mixed, cache);
+        // Where others are among them, they stay behind.
+        if packets != came || found.is_mixed() {
+            slots[..packets].iter_mut().for_each(|slot| slot.outbound = None);
+            found.part_sealed(slots, &mixed);
+            packets = set_sas::<true>(slots, &found, &mixed, cache);
+        }
+        let mut plain = 0;
+        for slot in &slots[..packets] {
+            let Some(sa) = slot.outbound.filter(|sa| is_plain(sa)) else { break };
+            sa.prefetch_to_seal(cache);
+            plain += 1;
+        }
+        let (shares, ways) = ways(&slots[..plain], view, turn);
+        let mut lent = 0;
+        for (slot, group) in slots[..shares.len()].iter_mut().zip(found.groups()) {
+            let policy = found.exit::<true>(*group, &mixed).and_then(|exit| exit.policy);
+            if number::<false>(slot, policy, turn, turn.now_ns).is_none() {
+                break;
+            }
+            lent += 1;
+        }
+        // What `choose` is to find out is not there yet.
+        slots[lent..packets].iter_mut().for_each(|slot| slot.outbound = None);
+        self.hours.trial.note(came, lent);
+        (lent != 0).then_some((lent, Sealing { shares, ways }))
+    }
+}
+
+/// Where packets leave that have their SAs: of each of the first, which of these ways it is.
+fn ways<'v>(slots: &[Slot<'v>], view: &'v View, turn: &mut Turn<'_>) -> (Numbers, Ways) {
+    let (mut router, mut shares, mut ways) = (Router::new(), Numbers::new(), Ways::new());
+    let (mut rest, mut last) = (slots, 0);
+    while let Some((slot, later)) = rest.split_first() {
+        let Ok(way) = router.way::<false>(slot, later, view, turn) else { break };
+        if ways.get(last) != Some(way) {
+            last = ways.iter().position(|other| other == way).unwrap_or(ways.len());
+        }
+        if last == ways.len() && ways.try_push(*way).is_err() {
+            break;
+        }
+        shares.push(last as u8);
+        rest = later;
+    }
+    (shares, ways)
+}
