@@ -39,7 +39,7 @@ pub(crate) fn receive(
             // None of a packet is in this core's cache, and all of it together comes in the time of one line.
             bytes += match lends {
                 false => ask(inbox, ask_for_all),
-                // Of mostly each, this worker reads the headers alone, and right away.
+                // Of nearly each, this worker reads the headers alone, and right away.
                 true => ask(inbox, |frame| frame.fetch(0)),
             };
             batch.extend(inbox.drain(..), index as u16);

@@ -32,29 +32,19 @@ impl Member {
         which: impl Fn(&Slot<'v>) -> bool,
     ) {
         let is_lent = |slot: &Slot<'v>| slot.verdict.is_none() && which(slot);
-        let spare = &mut self.spare;
         let mut count = batch.slots.iter().filter(|slot| is_lent(slot)).count();
-        if count != 0 && count == batch.slots.len() {
-            // The ordinary case of one fat tunnel: nothing else is in the batch.
-            if count <= CHUNK_PACKETS && self.owner.room() != 0 {
-                // SAFETY: as the caller promises.
-                self.owner.publish(|chunk| unsafe { chunk.take(job(), &mut batch.slots, spare) });
-                return;
-            }
-            while count != 0 && self.owner.room() != 0 {
-                let lent = count.min(CHUNK_PACKETS);
-                // SAFETY: as the caller promises.
-                self.owner.publish(|chunk| unsafe {
-                    chunk.fill(job(), batch.slots.drain(..lent), spare);
-                });
-                count -= lent;
-            }
-        }
+        // The ordinary case of one fat tunnel: nothing else is in the batch.
+        let is_all = count == batch.slots.len();
         while count != 0 && self.owner.room() != 0 {
-            let mut lent = batch.slots.extract_if(.., |slot| is_lent(slot));
-            // SAFETY: as the caller promises.
-            self.owner.publish(|chunk| unsafe { chunk.fill(job(), lent.by_ref(), spare) });
-            count = count.saturating_sub(CHUNK_PACKETS);
+            let lent = count.min(CHUNK_PACKETS);
+            if is_all {
+                self.lend_first(job(), batch, lent);
+            } else {
+                let lent = batch.slots.extract_if(.., |slot| is_lent(slot));
+                // SAFETY: as the caller promises.
+                self.owner.publish(|chunk| unsafe { chunk.fill(job(), lent, &mut self.spare) });
+            }
+            count -= lent;
         }
         if count != 0 {
             batch.slots.iter_mut().filter(|slot| is_lent(slot)).for_each(|slot| {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use wire::{ethernet, ipv4, ipv6};
 
+use super::lane::sealing::need;
 use super::like::Known;
 use super::opening::inside::{Counting, Inner, Tally};
 use super::opening::{Marks, park};
@@ -24,7 +25,6 @@ use crate::chunk::Job;
 use crate::cpu::asked_cache;
 use crate::crew::Member;
 use crate::decrypt::decrypt_or_refuse;
-use crate::encrypt::TAIL_LEN_MAX;
 use crate::keys::Supply;
 use crate::open::refusal;
 use crate::parse;
@@ -132,9 +132,13 @@ fn lend<'v>(
     if most == 0 || !crew.has_room() {
         return 0;
     }
-    let Some((packets, job)) = which(&mut batch.slots[..most]) else { return 0 };
-    crew.lend_first(job, batch, packets);
-    packets
+    match which(&mut batch.slots[..most]) {
+        Some((packets, job)) if packets != 0 => {
+            crew.lend_first(job, batch, packets);
+            packets
+        }
+        _ => 0,
+    }
 }
 
 impl Sealing {
@@ -165,11 +169,6 @@ impl Sealing {
             }
         }
     }
-}
-
-/// What it takes to encrypt a packet.
-fn need<'v>(slot: &Slot<'v>) -> Option<(&'v Sa, usize)> {
-    Some((slot.outbound?, usize::from(slot.counted) + TAIL_LEN_MAX))
 }
 
 #[inline(always)]
@@ -217,68 +216,63 @@ impl<'v> Opening<'v> {
 
     /// Accepts the numbers of packets that follow; how many there are. Those behind them need the stages from `accept` on.
     pub(super) fn accept(&self, slots: &mut [Slot<'_>], turn: &mut Turn<'_>) -> usize {
-        let slots = &mut slots[..self.follow];
+        let is_one = self.of.len() == 1;
         for (number, share) in self.of.iter().enumerate() {
-            let is_its = |at: usize| usize::from(self.shares[at]) == number;
-            match share.sa.free_access(turn) {
-                Some(true) => {
-                    let mut numbers = Run::new(share.sa.replay());
+            let is_its = |at: usize| is_one || usize::from(self.shares[at]) == number;
+            let slots = slots[..self.follow].iter_mut().enumerate().filter(|(at, _)| is_its(*at));
+            let sa = share.sa;
+            if sa.free_access(turn) == Some(true) {
+                let (mut numbers, mut tallies) = (Run::new(sa.replay()), Default::default());
+                for (at, slot) in slots {
                     let commit = |sequence| numbers.commit(sequence).map_err(refusal);
-                    let tallies = match self.of.len() {
-                        1 => self.accept_each(slots, share, |_| true, commit),
-                        _ => self.accept_each(slots, share, is_its, commit),
-                    };
-                    drop(numbers);
-                    share.count(tallies, true, turn);
+                    self.accept_one(at, slot, share, commit, &mut tallies);
                 }
-                // Others use it as well by now, or a limit is near.
-                _ => {
-                    for at in (0..slots.len()).filter(|at| is_its(*at)) {
-                        let sa = share.sa;
-                        let commit = |sequence| match sa.expired() {
-                            true => Err(Verdict::InSaExpired),
-                            false => sa.replay().commit_as(sequence, false).map_err(refusal),
-                        };
-                        let tallies = self.accept_each(slots, share, |other| other == at, commit);
-                        share.count(tallies, false, turn);
-                        if let Some(token) = sa.limit_crossed() {
-                            turn.events.limit_reached(token, turn.counters);
-                        }
-                    }
-                }
-            }
-        }
-        slots.len()
-    }
-
-    /// Accepts the numbers of those packets of a share which `is_asked` names: what is to be counted of IPv4 and of IPv6.
-    #[inline(always)]
-    fn accept_each(
-        &self,
-        slots: &mut [Slot<'_>],
-        share: &Share<'_>,
-        is_asked: impl Fn(usize) -> bool,
-        mut commit: impl FnMut(u64) -> Result<(), Verdict>,
-    ) -> [Tally; 2] {
-        let mut tallies = <[Tally; 2]>::default();
-        for (at, slot) in slots.iter_mut().enumerate().filter(|(at, _)| is_asked(*at)) {
-            // Nobody is to learn from a packet of which no stage has read the headers.
-            slot.inbound = None;
-            if slot.verdict.is_some() {
+                drop(numbers);
+                share.count(tallies, true, turn);
                 continue;
             }
-            let is_v6 = self.v6 >> at & 1 != 0;
-            match commit(slot.sequence) {
-                Ok(()) => {
-                    let len = slot.frame.len() - ethernet::HEADER_LEN;
-                    tallies[usize::from(is_v6)].add(slot.counted, len as u64);
-                    slot.egress = share.port(is_v6);
-                    slot.decide(Verdict::Opened);
+            // Others use it as well by now, or a limit is near.
+            for (at, slot) in slots {
+                let commit = |sequence| match sa.expired() {
+                    true => Err(Verdict::InSaExpired),
+                    false => sa.replay().commit_as(sequence, false).map_err(refusal),
+                };
+                let mut tallies = Default::default();
+                self.accept_one(at, slot, share, commit, &mut tallies);
+                share.count(tallies, false, turn);
+                if let Some(token) = sa.limit_crossed() {
+                    turn.events.limit_reached(token, turn.counters);
                 }
-                Err(verdict) => slot.refuse(Some(share.sa), verdict),
             }
         }
-        tallies
+        self.follow
+    }
+
+    /// Accepts the number of a packet of a share, and adds it to what is to be counted of IPv4 and of IPv6.
+    #[inline(always)]
+    fn accept_one(
+        &self,
+        at: usize,
+        slot: &mut Slot<'_>,
+        share: &Share<'_>,
+        commit: impl FnOnce(u64) -> Result<(), Verdict>,
+        tallies: &mut [Tally; 2],
+    ) {
+        // Nobody is to learn from a packet of which no stage has read the headers.
+        slot.inbound = None;
+        if slot.verdict.is_some() {
+            return;
+        }
+        let is_v6 = self.v6 >> at & 1 != 0;
+        match commit(slot.sequence) {
+            Ok(()) => {
+                let len = slot.frame.len() - ethernet::HEADER_LEN;
+                tallies[usize::from(is_v6)].add(slot.counted, len as u64);
+                slot.egress = share.port(is_v6);
+                slot.decide(Verdict::Opened);
+            }
+            Err(verdict) => slot.refuse(Some(share.sa), verdict),
+        }
     }
 }
 

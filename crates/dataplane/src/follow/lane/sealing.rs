@@ -99,10 +99,7 @@ impl Lane {
     ) -> usize {
         let cache = Cache::second_if(SECOND);
         let mut mixed = Mixed::default();
-        let mut found = match self.by {
-            By::Policies => find::by_policies::<SECOND, false>(slots, view, &mut mixed),
-            By::Routes => find::by_routes::<SECOND, false>(slots, view, &mut mixed),
-        };
+        let mut found = self.find::<SECOND, false>(slots, view, &mut mixed);
         let came = found.groups().len();
         let mut packets = set_all_sas(slots, &found, &mixed, cache);
         // Among the others there are some that need the stages.
@@ -118,6 +115,20 @@ impl Lane {
         };
         self.hours.trial.note(came, packets);
         packets
+    }
+
+    /// How the first packets leave, `LENT` or not.
+    #[inline(always)]
+    fn find<'v, const SECOND: bool, const LENT: bool>(
+        &self,
+        slots: &mut [Slot<'v>],
+        view: &'v View,
+        mixed: &mut Mixed<'v>,
+    ) -> Found<'v> {
+        match self.by {
+            By::Policies => find::by_policies::<SECOND, LENT>(slots, view, mixed),
+            By::Routes => find::by_routes::<SECOND>(slots, view, mixed),
+        }
     }
 }
 
@@ -312,6 +323,6 @@ fn seal_v6(slot: &mut Slot<'_>, sa: &Sa, numbers: (u64, u64), way: &Way) -> Resu
 
 /// What it takes to encrypt a packet.
 #[inline(always)]
-fn need<'v>(slot: &Slot<'v>) -> Option<(&'v Sa, usize)> {
+pub(in crate::follow) fn need<'v>(slot: &Slot<'v>) -> Option<(&'v Sa, usize)> {
     Some((slot.outbound?, usize::from(slot.counted) + TAIL_LEN_MAX))
 }

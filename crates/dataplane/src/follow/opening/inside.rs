@@ -132,6 +132,34 @@ impl<P: PlainHeader> Inner<P> {
         looked
     }
 
+    /// The same of one packet; whether it follows.
+    #[inline(always)]
+    pub(super) fn let_one_in(
+        &self,
+        slot: &mut Slot<'_>,
+        sa: &Sa,
+        numbers: &mut Run<'_>,
+        known: &mut Known<P::Bits>,
+        tally: &mut Tally,
+        view: &View,
+    ) -> bool {
+        let content = content::plain_behind(usize::from(slot.esp_at), slot);
+        let Some(content) = content else { return false };
+        if !self.like.admits(&content.header, known, view) {
+            return false;
+        }
+        match numbers.commit(slot.sequence) {
+            Ok(()) => {
+                tally.add(content.len, content.header.total_len().into());
+                // In front of it is what it was opened from.
+                let sent_off = self.like.way.pass_on(slot, content.at, &content.header);
+                slot.decide(sent_off.err().unwrap_or(Verdict::Opened));
+            }
+            Err(refused) => slot.refuse(Some(sa), refusal(refused)),
+        }
+        true
+    }
+
     /// Makes a packet ready to leave whose number is still to be accepted, if it follows and is short enough; else nothing of it is
     /// changed.
     #[inline(always)]
@@ -159,34 +187,6 @@ impl<P: PlainHeader> Inner<P> {
     /// Where packets leave.
     pub(in crate::follow) fn port(&self) -> u16 {
         self.like.way.port()
-    }
-
-    /// The same of one packet; whether it follows.
-    #[inline(always)]
-    pub(super) fn let_one_in(
-        &self,
-        slot: &mut Slot<'_>,
-        sa: &Sa,
-        numbers: &mut Run<'_>,
-        known: &mut Known<P::Bits>,
-        tally: &mut Tally,
-        view: &View,
-    ) -> bool {
-        let content = content::plain_behind(usize::from(slot.esp_at), slot);
-        let Some(content) = content else { return false };
-        if !self.like.admits(&content.header, known, view) {
-            return false;
-        }
-        match numbers.commit(slot.sequence) {
-            Ok(()) => {
-                tally.add(content.len, content.header.total_len().into());
-                // In front of it is what it was opened from.
-                let sent_off = self.like.way.pass_on(slot, content.at, &content.header);
-                slot.decide(sent_off.err().unwrap_or(Verdict::Opened));
-            }
-            Err(refused) => slot.refuse(Some(sa), refusal(refused)),
-        }
-        true
     }
 }
 

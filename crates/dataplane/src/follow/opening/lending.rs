@@ -38,20 +38,20 @@ impl Trails {
         let mut mac = LastMac::new();
         let gathered = gather(slots, Some(&view.encapsulation_ports), |_, slot| {
             let number = find(several, slot, mac.bits(slot, view), view)?;
-            let (share, (trail, lent)) = shares.of(number, |others| {
-                let trail = several.get(number).filter(|_| pauses[number].is_over())?;
-                lend_share(number, trail, others, view, turn)
-            })?;
-            let trail: &Trail = trail;
-            Some((share, trail.takes(slot, lent.sa, view)?))
+            let trail = several.get(number)?;
+            let share = shares.of(number, |others| {
+                let is_over = pauses[number].is_over();
+                is_over.then(|| share_of(number, trail, others, view, turn)).flatten()
+            });
+            let (share_number, share) = share?;
+            Some((share_number, trail.takes(slot, share.sa, view)?))
         });
         trial.note(slots.len(), gathered.len());
         if gathered.len() < lent::WORTH.min(slots.len()) {
             return None;
         }
-        let shares = shares.all.into_iter().map(|(_, share)| share).collect();
         let mut esp = gathered.into_iter();
-        take_all_up(slots, esp.len(), |_| esp.next(), shares, view)
+        Some(take_all_up(slots, esp.len(), |_| esp.next(), shares.all, view))
     }
 
     /// The same of the first packets, where as many follow one trail as are worth it.
@@ -64,14 +64,14 @@ impl Trails {
         let first = slots.first()?;
         let number = find(&self.several, first, parse::mac_bits(first, view), view)?;
         let trail = self.several.get(number).filter(|_| self.pauses[number].is_over())?;
-        let (_, share) = lend_share(number, trail, &[], view, turn)?;
+        let share = share_of(number, trail, &[], view, turn)?;
         let (packets, sa) = (slots.len(), share.sa);
         let is_its = |slot: &Slot<'_>| trail.takes(slot, sa, view).is_some();
         if !slots.iter().take(lent::WORTH).all(is_its) {
             return None;
         }
         let of = ArrayVec::from_iter([share]);
-        match trail.is_bare() {
+        Some(match trail.is_bare() {
             true => {
                 let take = |slot: &Slot<'_>| Some((0, trail.names_bare(slot)?));
                 take_all_up(slots, packets, take, of, view)
@@ -80,7 +80,7 @@ impl Trails {
                 let take = |slot: &Slot<'_>| Some((0, trail.takes(slot, sa, view)?));
                 take_all_up(slots, packets, take, of, view)
             }
-        }
+        })
     }
 
     /// Accepts the numbers of packets that were lent and follow; how many there are.
@@ -108,7 +108,7 @@ fn take_all_up<'v>(
     mut take: impl FnMut(&Slot<'v>) -> Option<(u8, PlainEsp)>,
     of: ArrayVec<lent::Share<'v>, TRAILS>,
     view: &'v View,
-) -> Option<(usize, lent::Opening<'v>)> {
+) -> (usize, lent::Opening<'v>) {
     let (mut marks, mut shares) = (Marks::default(), lent::Numbers::new());
     of.iter().for_each(|share| marks.note_sa(share.sa));
     for slot in &mut slots[..packets] {
@@ -126,22 +126,22 @@ fn take_all_up<'v>(
         slot.inbound = Some(sa);
         shares.push(share);
     }
-    Some((shares.len(), lent::Opening { shares, of, marks, view, follow: 0, v6: 0 }))
+    (shares.len(), lent::Opening { shares, of, marks, view, follow: 0, v6: 0 })
 }
 
 /// The share of a trail beside others, if packets of it can be lent in this turn.
-fn lend_share<'t, 'v>(
+fn share_of<'v>(
     number: usize,
-    trail: &'t Trail,
-    others: &[(&Trail, lent::Share<'_>)],
+    trail: &Trail,
+    others: &[lent::Share<'_>],
     view: &'v View,
     turn: &Turn<'_>,
-) -> Option<(&'t Trail, lent::Share<'v>)> {
+) -> Option<lent::Share<'v>> {
     let Opener { sa, v4, v6 } = trail.opener(view, turn)?;
-    if others.iter().any(|(_, other)| is_same(Some(other.sa), sa)) {
+    if others.iter().any(|other| is_same(Some(other.sa), sa)) {
         return None;
     }
     let v4 = v4.and_then(|(_, counting)| Some((trail.v4.clone()?, counting)));
     let v6 = v6.and_then(|(_, counting)| Some((trail.v6.clone()?, counting)));
-    Some((trail, lent::Share { trail: number, sa, v4, v6 }))
+    Some(lent::Share { trail: number, sa, v4, v6 })
 }

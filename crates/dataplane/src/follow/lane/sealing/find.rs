@@ -98,16 +98,13 @@ impl<'v> Found<'v> {
         mixed.away = mixed.codes.len();
         self.is_mixed = true;
     }
-}
 
-impl<'v> Found<'v> {
     /// Puts packets first that have an SA, but for those that are behind others between the same hosts.
     #[inline(never)]
     pub(super) fn part_sealed(&mut self, slots: &mut [Slot<'_>], mixed: &Mixed<'v>) {
         let has_sa = |group: &Group| self.exit::<true>(*group, mixed)?.sole?.sa().map(|_| *group);
         let leaves: ArrayVec<_, BATCH_PACKETS> = self.groups.iter().map(has_sa).collect();
         self.groups = gather(&mut slots[..leaves.len()], None, |at, _| leaves[at]);
-        self.is_mixed = true;
     }
 }
 
@@ -248,7 +245,7 @@ fn push_any<'v>(exits: &mut Exits<'v>, found: Lookup<'v>, view: &'v View) -> boo
 
 /// By where routes lead. What there is to say of such as are `mixed` is put there.
 #[inline(always)]
-pub(super) fn by_routes<'v, const SECOND: bool, const LENT: bool>(
+pub(super) fn by_routes<'v, const SECOND: bool>(
     slots: &mut [Slot<'v>],
     view: &'v View,
     mixed: &mut Mixed<'v>,

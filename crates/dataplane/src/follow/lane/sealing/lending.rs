@@ -1,7 +1,7 @@
 //! Packets in clear for many tunnels, while their worker lends its work: it does all but encrypt.
 
-use super::find::{self, Mixed};
-use super::{By, Lane, is_plain, number, set_sas};
+use super::find::Mixed;
+use super::{Lane, is_plain, number, set_sas};
 use crate::batch::{Slot, Turn};
 use crate::cpu::{Cache, asked_cache};
 use crate::follow::lent::{Numbers, Sealing, Ways};
@@ -22,15 +22,9 @@ impl Lane {
             return None;
         }
         let (cache, mut mixed) = (asked_cache(), Mixed::default());
-        let mut found = match (self.by, cache) {
-            (By::Policies, Cache::First) => {
-                find::by_policies::<false, true>(slots, view, &mut mixed)
-            }
-            (By::Policies, Cache::Second) => {
-                find::by_policies::<true, true>(slots, view, &mut mixed)
-            }
-            (By::Routes, Cache::First) => find::by_routes::<false, true>(slots, view, &mut mixed),
-            (By::Routes, Cache::Second) => find::by_routes::<true, true>(slots, view, &mut mixed),
+        let mut found = match cache {
+            Cache::First => self.find::<false, true>(slots, view, &mut mixed),
+            Cache::Second => self.find::<true, true>(slots, view, &mut mixed),
         };
         let came = found.groups().len();
         let mut packets = set_sas::<true>(slots, &found, &mixed, cache);
