@@ -71,6 +71,25 @@ enum Best<A> {
 const _: () = assert!(Telling::LINE_LEN == 64);
 const _: () = assert!(Tagged::<Told<u128>, Arc<Policy>>::LINE_LEN == 128);
 
+/// The policies with a tag but the best. Mostly it is one, which lies where the table leads to.
+struct Behind<A> {
+    best: Rule<A>,
+    /// Those that rank worse, best first.
+    others: Box<[Rule<A>]>,
+}
+
+impl<A> Behind<A> {
+    /// Those of rules, best first; `None` if there are none.
+    fn of(rules: Vec<Rule<A>>) -> Option<Behind<A>> {
+        let mut rules = rules.into_iter();
+        rules.next().map(|best| Behind { best, others: rules.collect() })
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Rule<A>> {
+        std::iter::once(&self.best).chain(&self.others)
+    }
+}
+
 /// All policies under one mask.
 #[derive(Clone)]
 pub(super) struct Tuple<A> {
@@ -84,8 +103,8 @@ pub(super) struct Tuple<A> {
     /// Removals since both were exact.
     removals: usize,
     by_tag: Best<A>,
-    /// The others with each tag, best first.
-    behind: Tagged<Tag, Arc<Box<[Rule<A>]>>>,
+    /// The others with each tag.
+    behind: Tagged<Tag, Arc<Behind<A>>>,
     hasher: RandomState,
 }
 
@@ -277,11 +296,13 @@ impl<A: Address> Tuple<A> {
 
     /// All but the best with a tag, or all.
     #[inline]
-    fn behind(&self, tag: Tag) -> &[Rule<A>] {
-        match self.behind.is_empty() {
-            true => &[],
-            false => self.behind.get(&tag).map_or(&[], |rules| rules),
-        }
+    fn behind(&self, tag: Tag) -> Option<&Behind<A>> {
+        if self.behind.is_empty() { None } else { self.behind.get(&tag).map(|rules| &**rules) }
+    }
+
+    /// The same, best first.
+    fn rules_behind(&self, tag: Tag) -> impl Iterator<Item = &Rule<A>> {
+        self.behind(tag).into_iter().flat_map(Behind::iter)
     }
 
     /// Whether so many tags have more policies than the best that their memory is worth being asked for.
@@ -291,13 +312,13 @@ impl<A: Address> Tuple<A> {
 
     /// Whether no policy has a tag but the best.
     pub(super) fn has_none_behind(&self, tag: Tag) -> bool {
-        self.behind(tag).is_empty()
+        self.behind(tag).is_none()
     }
 
     /// Policies that one with these fields would be compared with.
     pub(super) fn compared_with(&self, fields: &Fields<A>) -> usize {
         let tag = self.tag(fields);
-        usize::from(self.by_tag.get(tag).is_some()) + self.behind(tag).len()
+        usize::from(self.by_tag.get(tag).is_some()) + self.rules_behind(tag).count()
     }
 
     /// Asks for the memory that a look-up will mostly read, and returns the tag that it wants to know.
@@ -353,24 +374,24 @@ impl<A: Address> Tuple<A> {
     #[inline(never)]
     pub(super) fn find_behind(&self, flow: &Fields<A>, tag: Tag, whole: bool) -> Option<Found<'_>> {
         let is_it = |rule: &&Rule<A>| selects_it(&rule.numbers.shape, flow, whole);
-        let rule = self.behind(tag).iter().find(is_it)?;
+        let rule = self.behind(tag)?.iter().find(is_it)?;
         Some(Found { policy: &rule.value, rank: Some(rule.numbers.rank()) })
     }
 
     /// Every policy, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Policy>> {
         let best = self.by_tag.iter().map(|(_, policy)| policy);
-        best.chain(self.rules_behind().map(|rule| &rule.value))
+        best.chain(self.all_behind().map(|rule| &rule.value))
     }
 
-    fn rules_behind(&self) -> impl Iterator<Item = &Rule<A>> {
+    fn all_behind(&self) -> impl Iterator<Item = &Rule<A>> {
         self.behind.iter().flat_map(|(_, rules)| rules.iter())
     }
 
     /// Every policy with what it is compared by, in no order.
     pub(super) fn rules(&self) -> Vec<Rule<A>> {
         let best = self.by_tag.iter().map(|(shape, policy)| rule(shape, policy.clone()));
-        best.chain(self.rules_behind().cloned()).collect()
+        best.chain(self.all_behind().cloned()).collect()
     }
 
     /// See [`Table::settle`].
@@ -381,16 +402,16 @@ impl<A: Address> Tuple<A> {
     /// What has a tag, best first.
     fn rules_at(&self, tag: Tag) -> Vec<Rule<A>> {
         let best = self.by_tag.get(tag).map(|(shape, policy)| rule(shape, policy.clone()));
-        best.into_iter().chain(self.behind(tag).iter().cloned()).collect()
+        best.into_iter().chain(self.rules_behind(tag).cloned()).collect()
     }
 
     /// Sets what has the tag of a shape, best first.
     fn set(&mut self, tag: Tag, shape: &Shape<A>, mut rules: Vec<Rule<A>>) {
         let is_taken = rules.first().is_some_and(|best| self.by_tag.takes(best));
         self.by_tag.set(tag, shape, is_taken.then(|| rules.remove(0)));
-        match rules.is_empty() {
-            false => drop(self.behind.insert(tag, Arc::new(rules.into_boxed_slice()))),
-            true => drop(self.behind.remove(&tag)),
+        match Behind::of(rules) {
+            Some(behind) => drop(self.behind.insert(tag, Arc::new(behind))),
+            None => drop(self.behind.remove(&tag)),
         }
     }
 
