@@ -16,7 +16,7 @@
 //!
 //! A trail, and the lane, end with their version of the view: of what the view says, no answer is ever out of date. What packets
 //! themselves say, each is asked; whose the SA's words are, every turn. Whatever is out of the ordinary
-//! (limits that are near, VRFs, extension headers, packets that wait or are out with other workers) is left to the other
+//! (limits that are near, extension headers, packets that wait or are out with other workers) is left to the other
 //! stages, and so is each packet that is to be dropped, but for ESP that is not authentic, a replay, or for no SA.
 
 mod aside;
@@ -45,6 +45,7 @@ use crate::spd::{DefaultAction, Lookup, Side};
 use crate::verdict::Verdict;
 use crate::view::View;
 
+use busy::Unled;
 use hours::{Hours, Pause, Trial};
 
 /// Gathering is worth it where more than one packet of so many follows: to look at the others is in vain.
@@ -60,6 +61,7 @@ pub(crate) struct Trails {
     sealing: Option<lane::sealing::Lane>,
     opening: Option<lane::opening::Lane>,
     forwarding: Option<lane::forwarding::Lane>,
+    unled: Unled,
     /// Of sorting packets.
     unsorted: Pause,
     /// In gathering those that follow, to be sealed and to be opened.
@@ -343,10 +345,14 @@ impl Trails {
         turn: &mut Turn<'_>,
     ) {
         let slots = &batch.slots[..];
-        if slots.len() < 2 || view.vrfs.in_use() {
+        if slots.len() < 2 {
             return;
         }
-        self.open_lanes(slots, version, view);
+        // Lanes look up in the main table.
+        match view.vrfs.in_use() {
+            false => self.open_lanes(slots, version, view),
+            true => self.leave_busy(&slots[followed.packets()..], version, view, turn),
+        }
         // It may be the first of another family inside.
         if let Some(other) = followed.parked.and_then(|at| slots.get(at)) {
             self.leave_opened([other, other], version, view, turn);

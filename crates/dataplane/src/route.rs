@@ -377,10 +377,14 @@ fn find<'v, const VRFS: bool>(
     Ok(())
 }
 
-/// Where a packet leaves, outside of VRFs: by the far end of the SA that it is sealed with, or by its own destination.
+/// Where a packet leaves: by the far end of the SA that it is sealed with, or by its own destination.
 pub(crate) fn way_of(slot: &Slot<'_>, view: &View, turn: &mut Turn<'_>) -> Option<Way> {
     let mut last = None;
-    find::<false>(slot, &[], view, turn, &mut last, &mut None).ok()?;
+    let found = match view.vrfs.in_use() {
+        false => find::<false>(slot, &[], view, turn, &mut last, &mut None),
+        true => find::<true>(slot, &[], view, turn, &mut last, &mut None),
+    };
+    found.ok()?;
     last.map(|last| last.way)
 }
 

@@ -141,6 +141,49 @@ fn packets_of_both_in_one_batch_do_not_take_each_others_way() {
     assert_eq!((counts.of(Verdict::Forwarded), counts.of(Verdict::NoRoute)), (4, 4));
 }
 
+/// Also when packets follow those before them, which only those of the same customer do.
+#[test]
+fn whoever_follows_stays_in_its_vrf() {
+    for outer in [MAIN, 3] {
+        let mut west = west(outer);
+        let mut followed = 0;
+        for round in 0..4 {
+            for customer in [0, 0, 1, 1].repeat(4) {
+                west.inject(PORTS[customer], &towards(Site::East).frame(PORTS[customer]));
+            }
+            west.worker.turn();
+            let mut far_ends = [0; 2];
+            while let Some(sent) = west.collect(BLACK) {
+                let sent = unframe(BLACK, &sent);
+                let far_end = IpAddr::from(<[u8; 4]>::try_from(&sent[16..20]).unwrap());
+                far_ends[usize::from(far_end == ip(FAR_ENDS[1]))] += 1;
+            }
+            assert_eq!(far_ends, [8, 8]);
+            for (customer, sequence) in [0, 0, 1, 1].repeat(4).into_iter().zip(1..) {
+                west.inject(BLACK, &sealed(customer, 100 * round + sequence));
+            }
+            west.worker.turn();
+            for port in PORTS {
+                assert_eq!(std::iter::from_fn(|| west.collect(port)).count(), 8, "by port {port}");
+            }
+            let before = std::mem::replace(&mut followed, west.snapshot().followed);
+            assert_eq!(followed - before, if round == 0 { 0 } else { 32 }, "in round {round}");
+        }
+        // One customer's route leads nowhere any more; the other's, to the same network, is as it was.
+        west.change(|view| {
+            view.fib.insert_in(vrf(0), Site::East.inner(false), Route::Blackhole);
+        });
+        for _ in 0..3 {
+            for customer in [0, 0, 1, 1] {
+                west.inject(PORTS[customer], &towards(Site::East).frame(PORTS[customer]));
+            }
+            west.worker.turn();
+        }
+        let sent = std::iter::from_fn(|| west.collect(BLACK)).count();
+        assert_eq!((sent, west.snapshot().of(Verdict::RouteBlackhole)), (6, 6));
+    }
+}
+
 #[test]
 fn no_table_is_asked_in_anothers_place() {
     let mut west = west(MAIN);

@@ -3,11 +3,14 @@
 use arrayvec::ArrayVec;
 use wire::ethernet;
 
+use super::Trails;
 use super::hours::Growing;
 use super::several::{MIXER, TRAILS};
-use crate::batch::{Slot, is_same};
+use crate::batch::{Slot, Turn, is_same};
 use crate::parse;
 use crate::sa::Sa;
+use crate::verdict::Verdict;
+use crate::view::View;
 
 /// So many packets are enough to see who is busy.
 const ENOUGH: usize = 16;
@@ -38,9 +41,9 @@ impl Busy {
         sa_of: impl Fn(&Slot<'v>) -> Option<&'v Sa>,
     ) {
         self.pairs.clear();
-        if slots.len() >= ENOUGH && self.unlooked.is_over() {
-            self.unlooked.begin();
-            self.pairs = pairs(slots, sa_of);
+        if self.is_due(slots.len()) {
+            self.pairs =
+                pairs(slots, sa_of, |slot| parse::is_v6(&slot.frame, ethernet::HEADER_LEN));
         } else {
             self.pairs.extend(last_pair(slots, sa_of));
         }
@@ -52,6 +55,24 @@ impl Busy {
         }
     }
 
+    /// Now and then looks for pairs among packets of which stages have noted what flows they are.
+    fn look_again<'v>(&mut self, slots: &[Slot<'v>], sa_of: impl Fn(&Slot<'v>) -> Option<&'v Sa>) {
+        self.pairs.clear();
+        if self.is_due(slots.len()) {
+            self.pairs = pairs(slots, sa_of, |slot| slot.flow.is_ipv6());
+        }
+    }
+
+    /// Whether all of so many packets are to be looked at.
+    #[inline(always)]
+    fn is_due(&mut self, packets: usize) -> bool {
+        let is_due = packets >= ENOUGH && self.unlooked.is_over();
+        if is_due {
+            self.unlooked.begin();
+        }
+        is_due
+    }
+
     /// After a trail was left of a pair: others may soon be.
     pub(super) fn note_use(&mut self) {
         self.unlooked = Growing::default();
@@ -60,6 +81,40 @@ impl Busy {
     /// The pairs that were found.
     pub(super) fn take(&mut self) -> impl Iterator<Item = Pair> + use<> {
         std::mem::take(&mut self.pairs).into_iter()
+    }
+}
+
+/// By which SAs many packets went that the stages sealed, and opened, where no lane looks for them.
+#[derive(Default)]
+pub(super) struct Unled {
+    sealed: Busy,
+    opened: Busy,
+}
+
+impl Trails {
+    /// Leaves trails of packets that the stages have dealt with, where no lane does so.
+    pub(super) fn leave_busy(
+        &mut self,
+        slots: &[Slot<'_>],
+        version: u64,
+        view: &View,
+        turn: &mut Turn<'_>,
+    ) {
+        let ended = |slot: &Slot<'_>, verdict| slot.verdict == Some(verdict);
+        let busy = &mut self.unled.sealed;
+        busy.look_again(slots, |slot| slot.outbound.filter(|_| ended(slot, Verdict::Sealed)));
+        for [before, last] in busy.take() {
+            if self.leave_sealed([&slots[before], &slots[last]], version, view, turn) {
+                self.unled.sealed.note_use();
+            }
+        }
+        let busy = &mut self.unled.opened;
+        busy.look_again(slots, |slot| slot.inbound.filter(|_| ended(slot, Verdict::Opened)));
+        for [before, last] in busy.take() {
+            if self.leave_opened([&slots[before], &slots[last]], version, view, turn) {
+                self.unled.opened.note_use();
+            }
+        }
     }
 }
 
@@ -76,11 +131,10 @@ fn last_pair<'v>(slots: &[Slot<'v>], sa_of: impl Fn(&Slot<'v>) -> Option<&'v Sa>
 fn pairs<'v>(
     slots: &[Slot<'v>],
     sa_of: impl Fn(&Slot<'v>) -> Option<&'v Sa>,
+    is_v6: impl Fn(&Slot<'v>) -> bool,
 ) -> ArrayVec<Pair, TRAILS> {
     let kinds = || {
-        let kind = |slot: &Slot<'v>| {
-            Some(Kind { sa: sa_of(slot)?, is_v6: parse::is_v6(&slot.frame, ethernet::HEADER_LEN) })
-        };
+        let kind = |slot: &Slot<'v>| Some(Kind { sa: sa_of(slot)?, is_v6: is_v6(slot) });
         slots.iter().enumerate().filter_map(move |(at, slot)| Some((at, kind(slot)?)))
     };
     let mut counts = [0u8; 1 << PLACE_BITS];

@@ -23,7 +23,6 @@ use crate::sa::{Numbers, Sa};
 use crate::spd::{DefaultAction, Lookup};
 use crate::verdict::Verdict;
 use crate::view::View;
-use crate::vrfs::MAIN;
 
 /// What became of the packets of a family before.
 pub(super) struct Trails<P: PlainHeader> {
@@ -311,7 +310,7 @@ impl<P: PlainHeader> Trail<P> {
                 (Some(number?), slot?, seen)
             }
             (Lookup::Default(DefaultAction::Accept), _) => {
-                let (code, block) = view.fib.block_in(MAIN, last.flow.dst);
+                let (code, block) = view.fib.block_in(view.vrf_of(last), last.flow.dst);
                 let row = view.tunnels.slots(Fib::tunnel_of(code)?)?;
                 (None, row.slot(P::FAMILY)?, seen.with(&Fields::of_destination(block)))
             }

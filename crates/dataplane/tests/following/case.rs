@@ -12,6 +12,7 @@ use dataplane::sa::{HardLimits, Sa, SaConfig, SaFlags};
 use dataplane::selector::{PortMatch, Selector};
 use dataplane::tunnel::TunnelName;
 use dataplane::view::View;
+use dataplane::vrfs::{PortVrf, Vrfs};
 use proptest::prelude::*;
 use wire::ethernet::MacAddr;
 use wire::protocol;
@@ -33,6 +34,10 @@ pub const FORBIDDEN_PORT: u16 = 54;
 pub const BLOCKED_PORT: u16 = 5001;
 /// In whose datagrams ESP comes and goes.
 pub const IN_UDP: UdpEncapsulation = UdpEncapsulation { source_port: 4500, destination_port: 4500 };
+
+/// The VRFs to which ports and tunnels lead where they lead to any.
+const PORTS_VRF: u32 = 7;
+const TUNNELS_VRF: u32 = 8;
 
 /// Limits that packets reach here, and such as they do not.
 const FEW: HardLimits = HardLimits { packets: 12, ..HardLimits::NONE };
@@ -62,6 +67,8 @@ pub struct Case {
     pub own: Option<Last>,
     /// Those hosts are reached in clear, the third of them so.
     pub clear: Option<Third>,
+    /// All of it is in a VRF, and nothing in the main table.
+    pub in_vrf: bool,
 }
 
 /// One tunnel.
@@ -75,6 +82,7 @@ pub const SIMPLE: Case = Case {
     is_hub: false,
     own: None,
     clear: None,
+    in_vrf: false,
 };
 
 /// What is special about the last of three tunnels.
@@ -151,9 +159,9 @@ pub fn case() -> impl Strategy<Value = Case> {
     let outer_v6 = prop::bool::weighted(0.3);
     let own = prop::option::of(prop::sample::select(&LASTS[..]));
     let inside = prop_oneof![3 => Just(Inside::V4), 1 => Just(Inside::V6), 3 => Just(Inside::Both)];
-    (any::<[bool; 6]>(), udp, outer_v6, inside, often, own).prop_map(
+    (any::<[bool; 7]>(), udp, outer_v6, inside, often, own).prop_map(
         |(
-            [extended, is_routed, bypasses, forbids, drops_portless, is_hub],
+            [extended, is_routed, bypasses, forbids, drops_portless, is_hub, in_vrf],
             udp,
             outer_v6,
             inside,
@@ -163,7 +171,7 @@ pub fn case() -> impl Strategy<Value = Case> {
             let if_id = if is_routed { 5 } else { 0 };
             let tunnel = Tunnel { extended, if_id, udp, outer_v6, ..PLAIN };
             let case = Case { tunnel, inside, forward, own, ..SIMPLE };
-            Case { bypasses, forbids, drops_portless, is_hub, ..case }
+            Case { bypasses, forbids, drops_portless, is_hub, in_vrf, ..case }
         },
     )
 }
@@ -245,6 +253,9 @@ impl Case {
                 let is_it = |policy: &&PolicyConfig| policy.index == families::INDEX + 103;
                 policies.iter().filter(is_it).for_each(|policy| drop(view.spd.remove(policy)));
             }
+        }
+        if self.in_vrf {
+            lead_to_vrfs(&mut view);
         }
         view
     }
@@ -433,4 +444,16 @@ pub fn of_port(index: u32, direction: Direction, port: u16, action: Action) -> P
         ..Selector::any(Family::V4)
     };
     PolicyConfig { priority: 1, action, ..PolicyConfig::bypass(index, direction, selector) }
+}
+
+/// Leads ports to one VRF and tunnels to another, each with all routes that there were in the main table.
+fn lead_to_vrfs(view: &mut View) {
+    let routes: Vec<_> = view.fib.iter().collect();
+    for (prefix, route) in routes {
+        view.fib.remove(prefix);
+        view.fib.insert_in(PORTS_VRF, prefix, route);
+        view.fib.insert_in(TUNNELS_VRF, prefix, route);
+    }
+    let led = PortVrf { inner: PORTS_VRF, outer: PORTS_VRF };
+    view.vrfs = Vrfs::new(vec![led; view.ports.len()], TUNNELS_VRF);
 }

@@ -307,6 +307,11 @@ fn cases() -> impl Iterator<Item = Case> {
     [Inside::V4, Inside::V6, Inside::Both].into_iter().flat_map(of_ways)
 }
 
+/// A gateway without VRFs, and the same in some.
+fn with_vrfs(case: Case) -> [Case; 2] {
+    [case, Case { in_vrf: true, ..case }]
+}
+
 /// The frame of a packet behind the gateway of the west, of which each second one is of IPv6 where there are both.
 fn frame_of(n: u16, packet: Packet, case: &Case) -> Vec<u8> {
     let is_v6 = case.inside == Inside::V6 || case.inside == Inside::Both && n % 2 == 1;
@@ -326,7 +331,8 @@ const SIDES: [fn(Site, &Case) -> Side; 2] = [Side::new, Side::lending];
 /// As many as may follow do.
 #[test]
 fn most_of_a_fat_tunnels_packets_are_sealed_as_those_before() {
-    for (case, new) in cases().flat_map(|case| SIDES.map(|new| (case, new))) {
+    let cases = cases().flat_map(with_vrfs);
+    for (case, new) in cases.flat_map(|case| SIDES.map(|new| (case, new))) {
         let mut side = new(Site::West, &case);
         let frame = |n| frame_of(n, udp(n as u8 / 2 % 2, 5000 + n, 100), &case);
         let frames: Vec<_> = (0..60).map(|n| (RED, frame(n))).collect();
@@ -373,7 +379,8 @@ fn ways_in() -> Vec<Case> {
 
 #[test]
 fn most_of_a_fat_tunnels_packets_are_opened_as_those_before() {
-    for (case, new) in ways_in().into_iter().flat_map(|case| SIDES.map(|new| (case, new))) {
+    let cases = ways_in().into_iter().flat_map(with_vrfs);
+    for (case, new) in cases.flat_map(|case| SIDES.map(|new| (case, new))) {
         let mut side = new(Site::East, &case);
         let mut arrivals = Arrivals::new(Site::East, case);
         for followed in [0, 60, 120] {
@@ -654,6 +661,32 @@ fn most_packets_out_of_many_tunnels_need_no_stages() {
         assert_eq!(snapshot.of(Verdict::Opened), 3 * 60 + 58 + 59 + 40);
         let dropped = [Verdict::TtlExpired, Verdict::ClearOfProtected];
         assert_eq!(dropped.iter().map(|verdict| snapshot.of(*verdict)).sum::<u64>(), 3);
+    }
+}
+
+/// In VRFs, where there are no lanes, those of several tunnels follow as soon as many are of each, in whatever order.
+#[test]
+fn packets_of_several_tunnels_follow_in_vrfs() {
+    let in_vrf = |case| Case { own: Some(Last::Nothing), in_vrf: true, ..case };
+    for case in cases().map(in_vrf) {
+        let mut side = Side::new(Site::West, &case);
+        let frame = |n| frame_of(n, udp((n % 3) as u8, 5000 + n, 100), &case);
+        let frames: Vec<_> = (0..60).map(|n| (RED, frame(n))).collect();
+        for followed in [0, 60, 120] {
+            side.forward(&frames);
+            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
+        }
+    }
+    for case in ways_in().into_iter().map(in_vrf) {
+        let mut side = Side::new(Site::East, &case);
+        let mut arrivals = Arrivals::new(Site::East, case);
+        let port = |n: u8| FROM_FAR_END + 4 * u16::from(n);
+        let step = |n| Step::Plain { v6: n % 2 == 1, host: n % 3, port: port(n), len: 100 };
+        for followed in [0, 60, 120] {
+            let frames: Vec<_> = (0..60).map(|n| arrivals.frame(step(n))).collect();
+            side.forward(&frames);
+            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
+        }
     }
 }
 

@@ -15,7 +15,6 @@ use crate::sa::Sa;
 use crate::spd::Lookup;
 use crate::verdict::Verdict;
 use crate::view::View;
-use crate::vrfs::MAIN;
 
 /// What was inside, of one family.
 pub(in crate::follow) struct Inner<P: PlainHeader> {
@@ -55,7 +54,9 @@ impl<P: PlainHeader> Inner<P> {
     ) -> Option<Inner<P>> {
         let [before, slot] = pair;
         let (out, forward) = (view.spd.side(Direction::Out), view.spd.side(Direction::Forward));
-        let (code, block) = view.fib.block_in(MAIN, slot.flow.dst);
+        // The same for all that come by this port through this SA.
+        let vrf = view.vrf_of(slot);
+        let (code, block) = view.fib.block_in(vrf, slot.flow.dst);
         let Some(Route::Via(hop)) = view.fib.route_of(code) else { return None };
         // Without a router between, each destination has a link address of its own.
         let bits = if hop.gateway.is_some() { block } else { u32::MAX };
@@ -66,7 +67,7 @@ impl<P: PlainHeader> Inner<P> {
                 _ => return None,
             },
             _ if do_routes_decide_alone(view) => {
-                let (code, block) = view.fib.block_in(MAIN, slot.flow.src);
+                let (code, block) = view.fib.block_in(vrf, slot.flow.src);
                 if !Back::by(&[code], view).leads_into(0, sa, view) {
                     return None;
                 }

@@ -22,6 +22,7 @@ use crate::selector::{PortMatch, Selector};
 use crate::spd::Spd;
 use crate::tunnel::TunnelName;
 use crate::view::{PortInfo, View};
+use crate::vrfs::{PortVrf, Vrfs};
 
 /// The SPI of the first tunnel; the others follow.
 pub(crate) const SPI_FIRST: u32 = 0x100;
@@ -54,6 +55,9 @@ const FAR_SOFT: u64 = 1 << 62;
 /// Where ESP in UDP comes from and goes to.
 const IN_UDP: UdpEncapsulation =
     UdpEncapsulation { source_port: natt::PORT, destination_port: natt::PORT };
+/// The VRFs of ports and of tunnels, where there are VRFs.
+const PORTS_VRF: u32 = 1;
+const TUNNELS_VRF: u32 = 2;
 /// The `if_id` of all tunnels of a point-to-multipoint group.
 const GROUP: u32 = 1;
 pub(super) const RED_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -145,7 +149,7 @@ fn ends(selection: Selection, tunnel: usize) -> Ends {
             east: numbered(FAR_ENDS),
             if_id: GROUP,
         },
-        Selection::P2p | Selection::P2pSplit => {
+        one if one.is_p2p() => {
             Ends { west: WEST.into(), east: EAST.into(), if_id: 1 + tunnel as u32 }
         }
         Selection::PolicyOverV6 => Ends { west: WEST_V6.into(), east: EAST_V6.into(), if_id: 0 },
@@ -357,6 +361,7 @@ pub(crate) fn west_view(
         view.fib.insert(Prefix::host(east), via(BLACK, east));
         view.neighbours.set(BLACK, east, BLACK_MAC);
     }
+    lead(selection, &mut view);
     Ok(view)
 }
 
@@ -399,7 +404,23 @@ pub(crate) fn east_view(
         view.fib.insert(Prefix::any(family), via(RED, HOST.into()));
     }
     view.neighbours.set(RED, HOST.into(), RED_MAC);
+    lead(selection, &mut view);
     Ok(view)
+}
+
+/// Leads the ports to one VRF and the tunnels to another if that is asked for, each with all routes that there are.
+fn lead(selection: Selection, view: &mut View) {
+    if selection != Selection::P2pVrf {
+        return;
+    }
+    let routes: Vec<_> = view.fib.iter().collect();
+    for (prefix, route) in routes {
+        view.fib.remove(prefix);
+        view.fib.insert_in(PORTS_VRF, prefix, route);
+        view.fib.insert_in(TUNNELS_VRF, prefix, route);
+    }
+    let led = PortVrf { inner: PORTS_VRF, outer: PORTS_VRF };
+    view.vrfs = Vrfs::new(vec![led; view.ports.len()], TUNNELS_VRF);
 }
 
 fn base_view() -> View {

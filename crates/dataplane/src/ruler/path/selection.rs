@@ -42,13 +42,15 @@ pub enum Selection {
     P2p,
     /// The same, and each second packet is led into no tunnel.
     P2pSplit,
+    /// The same as point-to-point, with ports in one VRF and tunnels in another.
+    P2pVrf,
     /// By routes into tunnels of one `if_id`, each with ends of its own (point-to-multipoint).
     P2mp,
 }
 
 impl Selection {
     /// Every way.
-    pub const ALL: [Selection; 18] = [
+    pub const ALL: [Selection; 19] = [
         Selection::Plain,
         Selection::Policy,
         Selection::PolicyShapes,
@@ -66,6 +68,7 @@ impl Selection {
         Selection::PolicyFragments,
         Selection::P2p,
         Selection::P2pSplit,
+        Selection::P2pVrf,
         Selection::P2mp,
     ];
 
@@ -80,7 +83,12 @@ impl Selection {
 
     /// Whether routes lead into the tunnels.
     pub(super) fn is_by_routes(self) -> bool {
-        matches!(self, Selection::P2p | Selection::P2pSplit | Selection::P2mp)
+        self.is_p2p() || self == Selection::P2mp
+    }
+
+    /// Whether those have an `if_id` each.
+    pub(super) fn is_p2p(self) -> bool {
+        matches!(self, Selection::P2p | Selection::P2pSplit | Selection::P2pVrf)
     }
 
     /// Whether each second packet is of no tunnel.
@@ -115,6 +123,7 @@ impl Selection {
             Selection::PolicyFragments => "policy-fragments",
             Selection::P2p => "p2p",
             Selection::P2pSplit => "p2p-split",
+            Selection::P2pVrf => "p2p-vrf",
             Selection::P2mp => "p2mp",
         }
     }
