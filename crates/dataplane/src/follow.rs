@@ -185,12 +185,8 @@ impl Trails {
         let slots = &mut slots[sealed..];
         let Some(lane) = &mut self.sealing else { return sealed };
         let passed = lane.follow(slots, version, view, turn);
-        for [before, last] in lane.busy.take() {
-            let left = self.leave_sealed([&slots[before], &slots[last]], version, view, turn);
-            if let Some(lane) = self.sealing.as_mut().filter(|_| left) {
-                lane.busy.note_use();
-            }
-        }
+        let (v4, v6) = (&mut self.sealed, &mut self.sealed_v6);
+        lane.busy.leave(slots, |pair| leave_sealed(v4, v6, pair, version, view, turn));
         sealed + passed
     }
 
@@ -253,33 +249,8 @@ impl Trails {
         view: &View,
         turn: &mut Turn<'_>,
     ) {
-        self.leave_sealed(pair, version, view, turn);
-        self.leave_opened(pair, version, view, turn);
-    }
-
-    /// A trail of two packets, if others may follow them; whether it is left now.
-    fn leave_sealed(
-        &mut self,
-        pair: [&Slot<'_>; 2],
-        version: u64,
-        view: &View,
-        turn: &mut Turn<'_>,
-    ) -> bool {
-        match Family::of(pair[1].flow.src) {
-            Family::V4 => self.sealed.leave(pair, version, view, turn),
-            Family::V6 => self.sealed_v6.leave(pair, version, view, turn),
-        }
-    }
-
-    /// The same of packets that were opened.
-    fn leave_opened(
-        &mut self,
-        pair: [&Slot<'_>; 2],
-        version: u64,
-        view: &View,
-        turn: &mut Turn<'_>,
-    ) -> bool {
-        self.opened.leave(pair, version, view, turn)
+        leave_sealed(&mut self.sealed, &mut self.sealed_v6, pair, version, view, turn);
+        self.opened.leave(pair, version, view, turn);
     }
 
     /// Opens those of the first packets that follow, and those behind them that the lane takes: how many, and how many behind
@@ -307,12 +278,7 @@ impl Trails {
         };
         let slots = &mut slots[opened..];
         let (passed, parked) = lane.follow(slots, version, view, turn);
-        for [before, last] in lane.busy.take() {
-            let left = self.leave_opened([&slots[before], &slots[last]], version, view, turn);
-            if let Some(lane) = self.opening.as_mut().filter(|_| left) {
-                lane.busy.note_use();
-            }
-        }
+        lane.busy.leave(slots, |pair| self.opened.leave(pair, version, view, turn));
         (opened + passed, parked)
     }
 
@@ -355,7 +321,7 @@ impl Trails {
         }
         // It may be the first of another family inside.
         if let Some(other) = followed.parked.and_then(|at| slots.get(at)) {
-            self.leave_opened([other, other], version, view, turn);
+            self.opened.leave([other, other], version, view, turn);
         }
         // Packets of one port lie together: those of the first port and of the last.
         for at in [0, slots.len() - 2] {
@@ -367,6 +333,21 @@ impl Trails {
                 self.leave_trails([last, before], version, view, turn);
             }
         }
+    }
+}
+
+/// A trail of two packets that were sealed, if others may follow them; whether it is left now.
+fn leave_sealed(
+    v4: &mut sealing::Trails<ipv4::Plain>,
+    v6: &mut sealing::Trails<ipv6::Plain>,
+    pair: [&Slot<'_>; 2],
+    version: u64,
+    view: &View,
+    turn: &mut Turn<'_>,
+) -> bool {
+    match Family::of(pair[1].flow.src) {
+        Family::V4 => v4.leave(pair, version, view, turn),
+        Family::V6 => v6.leave(pair, version, view, turn),
     }
 }
 

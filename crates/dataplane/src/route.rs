@@ -380,11 +380,8 @@ fn find<'v, const VRFS: bool>(
 /// Where a packet leaves: by the far end of the SA that it is sealed with, or by its own destination.
 pub(crate) fn way_of(slot: &Slot<'_>, view: &View, turn: &mut Turn<'_>) -> Option<Way> {
     let mut last = None;
-    let found = match view.vrfs.in_use() {
-        false => find::<false>(slot, &[], view, turn, &mut last, &mut None),
-        true => find::<true>(slot, &[], view, turn, &mut last, &mut None),
-    };
-    found.ok()?;
+    // Not of each packet, so that it may be asked for VRFs where there are none, too.
+    find::<true>(slot, &[], view, turn, &mut last, &mut None).ok()?;
     last.map(|last| last.way)
 }
 

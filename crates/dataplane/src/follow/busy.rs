@@ -3,9 +3,9 @@
 use arrayvec::ArrayVec;
 use wire::ethernet;
 
-use super::Trails;
 use super::hours::Growing;
 use super::several::{MIXER, TRAILS};
+use super::{Trails, leave_sealed};
 use crate::batch::{Slot, Turn, is_same};
 use crate::parse;
 use crate::sa::Sa;
@@ -73,14 +73,17 @@ impl Busy {
         is_due
     }
 
-    /// After a trail was left of a pair: others may soon be.
-    pub(super) fn note_use(&mut self) {
-        self.unlooked = Growing::default();
-    }
-
-    /// The pairs that were found.
-    pub(super) fn take(&mut self) -> impl Iterator<Item = Pair> + use<> {
-        std::mem::take(&mut self.pairs).into_iter()
+    /// Has trails left of the pairs that were found; where `leave` left one, others may soon be.
+    pub(super) fn leave<'v>(
+        &mut self,
+        slots: &[Slot<'v>],
+        mut leave: impl FnMut([&Slot<'v>; 2]) -> bool,
+    ) {
+        for [before, last] in std::mem::take(&mut self.pairs) {
+            if leave([&slots[before], &slots[last]]) {
+                self.unlooked = Growing::default();
+            }
+        }
     }
 }
 
@@ -100,21 +103,16 @@ impl Trails {
         view: &View,
         turn: &mut Turn<'_>,
     ) {
+        let Trails { unled, sealed, sealed_v6, opened, .. } = self;
         let ended = |slot: &Slot<'_>, verdict| slot.verdict == Some(verdict);
-        let busy = &mut self.unled.sealed;
-        busy.look_again(slots, |slot| slot.outbound.filter(|_| ended(slot, Verdict::Sealed)));
-        for [before, last] in busy.take() {
-            if self.leave_sealed([&slots[before], &slots[last]], version, view, turn) {
-                self.unled.sealed.note_use();
-            }
-        }
-        let busy = &mut self.unled.opened;
-        busy.look_again(slots, |slot| slot.inbound.filter(|_| ended(slot, Verdict::Opened)));
-        for [before, last] in busy.take() {
-            if self.leave_opened([&slots[before], &slots[last]], version, view, turn) {
-                self.unled.opened.note_use();
-            }
-        }
+        let is_sealed = |slot: &Slot<'_>| ended(slot, Verdict::Sealed);
+        unled.sealed.look_again(slots, |slot| slot.outbound.filter(|_| is_sealed(slot)));
+        unled
+            .sealed
+            .leave(slots, |pair| leave_sealed(sealed, sealed_v6, pair, version, view, turn));
+        let is_opened = |slot: &Slot<'_>| ended(slot, Verdict::Opened);
+        unled.opened.look_again(slots, |slot| slot.inbound.filter(|_| is_opened(slot)));
+        unled.opened.leave(slots, |pair| opened.leave(pair, version, view, turn));
     }
 }
 

@@ -46,6 +46,7 @@ use crate::worker::Worker;
 
 pub use cipher::CipherBench;
 use gateways::Keys;
+pub use gateways::lead_to_vrfs;
 pub use selection::Selection;
 
 /// The smallest inner packet: IPv4 and UDP headers.

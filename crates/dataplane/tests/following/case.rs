@@ -8,11 +8,11 @@ use dataplane::fib::{NextHop, Route};
 use dataplane::nonce::NonceSpace;
 use dataplane::policy::{Action, Direction, Policy, PolicyConfig, Template};
 use dataplane::prefix::{Family, Prefix};
+use dataplane::ruler::path::lead_to_vrfs;
 use dataplane::sa::{HardLimits, Sa, SaConfig, SaFlags};
 use dataplane::selector::{PortMatch, Selector};
 use dataplane::tunnel::TunnelName;
 use dataplane::view::View;
-use dataplane::vrfs::{PortVrf, Vrfs};
 use proptest::prelude::*;
 use wire::ethernet::MacAddr;
 use wire::protocol;
@@ -34,10 +34,6 @@ pub const FORBIDDEN_PORT: u16 = 54;
 pub const BLOCKED_PORT: u16 = 5001;
 /// In whose datagrams ESP comes and goes.
 pub const IN_UDP: UdpEncapsulation = UdpEncapsulation { source_port: 4500, destination_port: 4500 };
-
-/// The VRFs to which ports and tunnels lead where they lead to any.
-const PORTS_VRF: u32 = 7;
-const TUNNELS_VRF: u32 = 8;
 
 /// Limits that packets reach here, and such as they do not.
 const FEW: HardLimits = HardLimits { packets: 12, ..HardLimits::NONE };
@@ -444,16 +440,4 @@ pub fn of_port(index: u32, direction: Direction, port: u16, action: Action) -> P
         ..Selector::any(Family::V4)
     };
     PolicyConfig { priority: 1, action, ..PolicyConfig::bypass(index, direction, selector) }
-}
-
-/// Leads ports to one VRF and tunnels to another, each with all routes that there were in the main table.
-fn lead_to_vrfs(view: &mut View) {
-    let routes: Vec<_> = view.fib.iter().collect();
-    for (prefix, route) in routes {
-        view.fib.remove(prefix);
-        view.fib.insert_in(PORTS_VRF, prefix, route);
-        view.fib.insert_in(TUNNELS_VRF, prefix, route);
-    }
-    let led = PortVrf { inner: PORTS_VRF, outer: PORTS_VRF };
-    view.vrfs = Vrfs::new(vec![led; view.ports.len()], TUNNELS_VRF);
 }

@@ -351,6 +351,18 @@ fn most_of_a_fat_tunnels_packets_are_sealed_as_those_before() {
     }
 }
 
+/// Three turns of 60 frames each: none of the first follows, and all of the others do.
+fn follow_from_the_second_turn(
+    side: &mut Side,
+    case: &Case,
+    mut frames: impl FnMut() -> Vec<(u16, Vec<u8>)>,
+) {
+    for followed in [0, 60, 120] {
+        side.forward(&frames());
+        assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
+    }
+}
+
 /// By an SA for this worker alone as by one for all.
 #[test]
 fn packets_by_a_workers_own_sa_follow() {
@@ -359,10 +371,7 @@ fn packets_by_a_workers_own_sa_follow() {
         let case = Case { tunnel, own: Some(Last::HasOwn), ..SIMPLE };
         let mut side = Side::new(Site::West, &case);
         let frames: Vec<_> = (0..60).map(|n| (RED, udp(2, 5000 + n, 100).frame(RED))).collect();
-        for followed in [0, 60, 120] {
-            side.forward(&frames);
-            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
-        }
+        follow_from_the_second_turn(&mut side, &case, || frames.clone());
         let snapshot = side.gateway.snapshot();
         assert_eq!((snapshot.own_sa, snapshot.fallback_sa), (180, 0));
     }
@@ -405,10 +414,7 @@ fn most_packets_of_many_tunnels_need_no_stages() {
         let mut side = Side::new(Site::West, &case);
         let frame = |n| frame_of(n, udp((n % 3) as u8, 5000 + n, 100), &case);
         let frames: Vec<_> = (0..60).map(|n| (RED, frame(n))).collect();
-        for followed in [0, 60, 120] {
-            side.forward(&frames);
-            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
-        }
+        follow_from_the_second_turn(&mut side, &case, || frames.clone());
         // With one that takes the stages come those behind it that are between the same hosts.
         let odd = (RED, Odd::LastHop.frame(false));
         let mut followed = 120;
@@ -430,10 +436,7 @@ fn most_packets_of_many_tunnels_that_are_lent_need_no_stages() {
         let mut side = Side::lending(Site::West, &case);
         let frame = |n| frame_of(n, udp((n % 3) as u8, 5000 + n, 100), &case);
         let frames: Vec<_> = (0..60).map(|n| (RED, frame(n))).collect();
-        for followed in [0, 60, 120] {
-            side.forward(&frames);
-            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
-        }
+        follow_from_the_second_turn(&mut side, &case, || frames.clone());
         assert_eq!(side.gateway.snapshot().of(Verdict::Sealed), 3 * 60);
     }
     let case = Case { clear: Some(Third::Protected), ..SIMPLE };
@@ -458,10 +461,7 @@ fn most_packets_in_clear_need_no_stages() {
         let mut side = Side::new(Site::West, &case);
         let frame = |n| frame_of(n, udp((n % hosts) as u8, 5000 + n, 100), &case);
         let frames: Vec<_> = (0..60).map(|n| (RED, frame(n))).collect();
-        for followed in [0, 60, 120] {
-            side.forward(&frames);
-            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
-        }
+        follow_from_the_second_turn(&mut side, &case, || frames.clone());
         assert_eq!(side.gateway.snapshot().of(Verdict::Forwarded), 180);
     }
 }
@@ -500,11 +500,8 @@ fn a_ping_leaves_nobody_to_the_stages() {
                 30 => Step::Odd(false, Odd::Echo),
                 _ => Step::Plain { v6: false, host: host(n), port: 5000, len: 100 },
             };
-            for followed in [0, 60, 120] {
-                let frames: Vec<_> = (0..60).map(|n| arrivals.frame(step(n))).collect();
-                side.forward(&frames);
-                assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
-            }
+            let frames = || (0..60).map(|n| arrivals.frame(step(n))).collect();
+            follow_from_the_second_turn(&mut side, &case, frames);
         }
     }
 }
@@ -642,10 +639,7 @@ fn most_packets_out_of_many_tunnels_need_no_stages() {
         let step = |n| Step::Plain { v6: n % 2 == 1, host: n % 3, port: port(n), len: 100 };
         let mut frames =
             |count: u8| -> Vec<_> { (0..count).map(|n| arrivals.frame(step(n))).collect() };
-        for followed in [0, 60, 120] {
-            side.forward(&frames(60));
-            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
-        }
+        follow_from_the_second_turn(&mut side, &case, || frames(60));
         // One that is in clear takes the stages alone.
         let last_hop = Packet { ttl: 1, ..udp(1, 5000, 40) };
         let clear = (BLACK, last_hop.frame(BLACK));
@@ -672,21 +666,15 @@ fn packets_of_several_tunnels_follow_in_vrfs() {
         let mut side = Side::new(Site::West, &case);
         let frame = |n| frame_of(n, udp((n % 3) as u8, 5000 + n, 100), &case);
         let frames: Vec<_> = (0..60).map(|n| (RED, frame(n))).collect();
-        for followed in [0, 60, 120] {
-            side.forward(&frames);
-            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
-        }
+        follow_from_the_second_turn(&mut side, &case, || frames.clone());
     }
     for case in ways_in().into_iter().map(in_vrf) {
         let mut side = Side::new(Site::East, &case);
         let mut arrivals = Arrivals::new(Site::East, case);
         let port = |n: u8| FROM_FAR_END + 4 * u16::from(n);
         let step = |n| Step::Plain { v6: n % 2 == 1, host: n % 3, port: port(n), len: 100 };
-        for followed in [0, 60, 120] {
-            let frames: Vec<_> = (0..60).map(|n| arrivals.frame(step(n))).collect();
-            side.forward(&frames);
-            assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
-        }
+        let frames = || (0..60).map(|n| arrivals.frame(step(n))).collect();
+        follow_from_the_second_turn(&mut side, &case, frames);
     }
 }
 

@@ -361,7 +361,9 @@ pub(crate) fn west_view(
         view.fib.insert(Prefix::host(east), via(BLACK, east));
         view.neighbours.set(BLACK, east, BLACK_MAC);
     }
-    lead(selection, &mut view);
+    if selection == Selection::P2pVrf {
+        lead_to_vrfs(&mut view);
+    }
     Ok(view)
 }
 
@@ -404,15 +406,14 @@ pub(crate) fn east_view(
         view.fib.insert(Prefix::any(family), via(RED, HOST.into()));
     }
     view.neighbours.set(RED, HOST.into(), RED_MAC);
-    lead(selection, &mut view);
+    if selection == Selection::P2pVrf {
+        lead_to_vrfs(&mut view);
+    }
     Ok(view)
 }
 
-/// Leads the ports to one VRF and the tunnels to another if that is asked for, each with all routes that there are.
-fn lead(selection: Selection, view: &mut View) {
-    if selection != Selection::P2pVrf {
-        return;
-    }
+/// Leads the ports to one VRF and the tunnels to another, each with all routes that there are in the main table, which is empty then.
+pub fn lead_to_vrfs(view: &mut View) {
     let routes: Vec<_> = view.fib.iter().collect();
     for (prefix, route) in routes {
         view.fib.remove(prefix);
