@@ -336,7 +336,9 @@ impl Trails {
     }
 }
 
-/// A trail of two packets that were sealed, if others may follow them; whether it is left now.
+/// A trail of two packets that were sealed, if others may follow them; whether it is left now. Out of line, as it is
+/// seldom done, and nothing of it is to take registers from packets.
+#[inline(never)]
 fn leave_sealed(
     v4: &mut sealing::Trails<ipv4::Plain>,
     v6: &mut sealing::Trails<ipv6::Plain>,

@@ -86,7 +86,8 @@ impl Trails {
     }
 
     /// Leaves a trail of two packets of one SA, if others may follow them. One that is there has its place, but learns of the other
-    /// family inside; whether anything was learnt.
+    /// family inside; whether anything was learnt. Out of line, as that of what is sealed.
+    #[inline(never)]
     pub(super) fn leave(
         &mut self,
         pair: [&Slot<'_>; 2],
