@@ -111,13 +111,7 @@ unsafe impl Sync for Address where Arc<Sa>: Sync {}
 #[derive(Clone, Copy)]
 pub(crate) struct Sole<'v>(&'v Address);
 
-/// Where there is none.
-static NOWHERE: Address = Address(None);
-
 impl<'v> Sole<'v> {
-    /// A place where no such SA is.
-    pub(crate) const NONE: Sole<'static> = Sole(&NOWHERE);
-
     /// The one SA that every worker seals every packet with, if it is as simple as that: no worker has one of
     /// its own, and the SA has no selector.
     #[inline]
@@ -154,6 +148,12 @@ impl Bundles {
         let address = self.addresses.get(slot)?;
         prefetch(address, cache);
         Some(Sole(address))
+    }
+
+    /// The one SA that every worker seals every packet of a slot with, if it is [as simple as that](Sole::sa).
+    #[inline(always)]
+    pub(crate) fn sa(&self, slot: u32) -> Option<&Sa> {
+        Sole(self.addresses.get(slot)?).sa()
     }
 
     /// The SA of a worker's own in a slot, if there is one and it takes every packet.

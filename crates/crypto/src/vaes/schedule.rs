@@ -31,14 +31,18 @@ impl Schedule {
         Schedule([[0; 16]; POWERS + ROUND_KEYS_MAX])
     }
 
-    /// Asks for what a packet with so much data needs. With up to 96 bytes it has no more than eight
-    /// blocks, AAD and lengths included, and reads no power above the eighth. No branch: lengths come
-    /// in any order.
-    #[inline]
+    /// Asks for what a packet with so much data needs: the round keys, and a power for each block, AAD and lengths included. With
+    /// up to 96 bytes those are the last eight, and with each 64 bytes more there are four more of them, a line.
+    #[inline(always)]
     pub fn prefetch(&self, data_len: usize, cache: Cache) {
-        let first = if data_len <= 96 { POWERS - 8 } else { 0 };
-        for line in (0..self.0.len()).step_by(BLOCKS_IN_LINE) {
-            cache.ask(self.0[line.max(first)].as_ptr());
+        const FEWEST: usize = 8;
+        for line in (POWERS - FEWEST..self.0.len()).step_by(BLOCKS_IN_LINE) {
+            cache.ask(self.0[line].as_ptr());
+        }
+        for (line, most_without) in [(1, 96), (0, 160)] {
+            if data_len > most_without {
+                cache.ask(self.0[line * BLOCKS_IN_LINE].as_ptr());
+            }
         }
     }
 

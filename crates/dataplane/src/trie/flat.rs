@@ -59,10 +59,16 @@ pub(super) fn leads_further(entry: u32) -> bool {
     (FURTHER..=TO_TRIE).contains(&entry)
 }
 
+/// Whether it is one: it neither leads further nor says that there is none.
+#[inline(always)]
+pub(super) fn is_value(entry: u32) -> bool {
+    (entry != 0) & !leads_further(entry)
+}
+
 type Tail = [u32; 1 << TAIL_BITS];
 
 #[derive(Clone)]
-struct Leaf {
+pub(super) struct Leaf {
     entries: [u32; 1 << LEAF_BITS],
     /// By their numbers. One that nothing leads to any more is free.
     tails: Vec<Option<Arc<Tail>>>,
@@ -128,12 +134,10 @@ impl<'f> Entry<'f> {
         self.word
     }
 
-    /// Where the value of the address is if the entry, which is this word, leads further; that is 0 if no prefix from [`BITS`] bits on
-    /// has it. `None` if the trie knows.
+    /// The leaf in which it is.
     #[inline(always)]
-    pub(super) fn in_tail<W: Word>(self, word: u32, address: W) -> Option<&'f u32> {
-        let tail = self.leaf.tails.get((word - FURTHER) as usize)?.as_ref()?;
-        Some(&tail[address.bits(BITS + LEAF_BITS, TAIL_BITS) as usize])
+    pub(super) fn leaf(self) -> &'f Leaf {
+        self.leaf
     }
 }
 
@@ -196,9 +200,10 @@ impl Flat {
     pub(super) fn find<W: Word>(&self, address: W) -> Option<(u32, u32)> {
         let entry = self.entries().next(address)?;
         Some(match *entry.word() {
-            word if leads_further(word) => {
-                (*entry.in_tail(word, address)?, BITS + LEAF_BITS + TAIL_BITS)
-            }
+            word if leads_further(word) => match entry.leaf.in_tail(word, address) {
+                TO_TRIE => return None,
+                known => (known, BITS + LEAF_BITS + TAIL_BITS),
+            },
             word if entry.leaf.is_none() => (word, BITS),
             word => (word, BITS + LEAF_BITS),
         })
@@ -257,6 +262,16 @@ impl Place {
 }
 
 impl Leaf {
+    /// The value of an address if its entry, which is this word, leads further: 0 if no prefix from [`BITS`] bits on has it,
+    /// [`TO_TRIE`] if the trie knows.
+    #[inline(always)]
+    pub(super) fn in_tail<W: Word>(&self, word: u32, address: W) -> u32 {
+        match self.tails.get(word.wrapping_sub(FURTHER) as usize) {
+            Some(Some(tail)) => tail[address.bits(BITS + LEAF_BITS, TAIL_BITS) as usize],
+            _ => TO_TRIE,
+        }
+    }
+
     /// Whether it is that of places without prefixes.
     fn is_none(&self) -> bool {
         std::ptr::eq(self, &NONE)

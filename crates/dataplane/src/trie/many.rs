@@ -6,17 +6,23 @@
 //! ```
 //!
 //! All addresses go down by one level before any goes down by the next, and each asks for the memory
-//! of its next node as it learns where that is.
+//! of its next node as it learns where that is. What is written out (`flat.rs`) is two levels deep.
 
-use super::flat::{Entry, Flat, TO_TRIE, leads_further};
+use super::flat::{Entry, Flat, Leaf, TO_TRIE, is_value, leads_further};
 use super::node::{COVERING, Node, STRIDE};
 use super::{Trie, Word};
-use crate::cpu::{Cache, asked_cache, counting_bits, prefetch};
+use crate::cpu::{asked_cache, counting_bits, prefetch};
 
 /// Addresses that are looked up side by side: four times what a core of today fetches at a time, so
 /// that the first has come when the last was asked for; what is kept of them fits the first level
 /// cache many times over.
 pub(crate) const SIDE_BY_SIDE: usize = 64;
+
+/// Whether all of these are values; together, as this takes less than to ask each.
+#[inline(always)]
+fn are_values(entries: &[u32]) -> bool {
+    entries.iter().fold(true, |all, entry| all & is_value(*entry))
+}
 
 /// How far an address has come.
 #[derive(Clone, Copy)]
@@ -35,72 +41,60 @@ impl<W: Word> Trie<W> {
         let count = addresses.len().min(values.len()).min(SIDE_BY_SIDE);
         let (addresses, values) = (&addresses[..count], &mut values[..count]);
         match &self.flat {
-            Some(flat) => match asked_cache() {
-                Cache::First => self.read::<false>(flat, addresses, values),
-                Cache::Second => self.read::<true>(flat, addresses, values),
-            },
+            Some(flat) => self.read(flat, addresses, values),
             None => counting_bits(|| self.descend_many(addresses, values)),
         }
     }
 
     /// From what is written out; what is not, together.
     ///
-    /// A function for each cache into which memory may be asked for, the `SECOND` or the first.
-    #[inline(never)]
-    fn read<const SECOND: bool>(&self, flat: &Flat, addresses: &[W], values: &mut [u32]) {
-        let cache = Cache::second_if(SECOND);
-        let mut entries: [Option<Entry<'_>>; SIDE_BY_SIDE] = [None; SIDE_BY_SIDE];
-        let mut next = flat.entries();
-        for (address, entry) in addresses.iter().zip(&mut entries) {
-            *entry = next.next(*address);
-            if let Some(entry) = entry {
-                prefetch(entry.word(), cache);
-            }
-        }
-        // Of those whose values are in tails: which address it is, and where.
-        let (mut tails, mut count) = ([(0, &0); SIDE_BY_SIDE], 0);
-        let mut are_all_known = true;
-        for (at, ((address, entry), value)) in
-            addresses.iter().zip(&entries).zip(values.iter_mut()).enumerate()
-        {
+    /// Nothing branches on what an entry says before the next one is read, so that a processor reads ahead by itself.
+    #[inline]
+    fn read(&self, flat: &Flat, addresses: &[W], values: &mut [u32]) {
+        let mut leaves = [None; SIDE_BY_SIDE];
+        let mut entries = flat.entries();
+        for ((address, value), leaf) in addresses.iter().zip(&mut *values).zip(&mut leaves) {
+            let entry = entries.next(*address);
             *value = entry.map_or(TO_TRIE, |entry| *entry.word());
-            match *value {
-                0 => *value = self.above(*address),
-                word if leads_further(word) => {
-                    match entry.and_then(|entry| entry.in_tail(word, *address)) {
-                        Some(known) => {
-                            prefetch(known, cache);
-                            // There are no more than so many: it spares a question.
-                            tails[count % SIDE_BY_SIDE] = (at, known);
-                            count += 1;
-                        }
-                        None => are_all_known = false,
-                    }
-                }
-                _ => {}
-            }
+            *leaf = entry.map(Entry::leaf);
         }
-        for (at, known) in &tails[..count] {
-            values[*at] = match known {
-                0 => self.above(addresses[*at]),
-                known => **known,
-            };
+        if !are_values(values) {
+            self.read_tails(addresses, &leaves, values);
+        }
+    }
+
+    /// The values of those addresses whose entries, in these leaves, lead to tails, or say that no prefix is written out.
+    #[inline(never)]
+    fn read_tails(&self, addresses: &[W], leaves: &[Option<&Leaf>], values: &mut [u32]) {
+        let mut are_all_known = true;
+        for ((address, value), leaf) in addresses.iter().zip(&mut *values).zip(leaves) {
+            if *value == 0 {
+                *value = self.above(*address);
+            } else if leads_further(*value) {
+                *value = leaf.map_or(TO_TRIE, |leaf| leaf.in_tail(*value, *address));
+                are_all_known &= is_value(*value);
+            }
         }
         if !are_all_known {
             self.read_further(addresses, values);
         }
     }
 
-    /// The values of those addresses whose entries say that the trie knows.
+    /// The values of those addresses of which no prefix is written out, or of which the trie knows.
     #[inline(never)]
     fn read_further(&self, addresses: &[W], values: &mut [u32]) {
         let (mut asked, mut found) = ([W::ZERO; SIDE_BY_SIDE], [0; SIDE_BY_SIDE]);
         let mut count = 0;
-        for (address, value) in addresses.iter().zip(&*values) {
-            if leads_further(*value) {
+        for (address, value) in addresses.iter().zip(&mut *values) {
+            if *value == 0 {
+                *value = self.above(*address);
+            } else if leads_further(*value) {
                 asked[count] = *address;
                 count += 1;
             }
+        }
+        if count == 0 {
+            return;
         }
         counting_bits(|| self.descend_many(&asked[..count], &mut found[..count]));
         let unknown = values.iter_mut().filter(|value| leads_further(**value));

@@ -2,7 +2,7 @@
 //!
 //! 1. Is it such a packet? What the policies or routes are asked about it; ask for the memory of their answer.
 //! 2. Its policy, or its tunnel; ask for the memory of the slot in which its SA is.
-//! 3. Its SA; ask for the memory of that.
+//! 3. Its SA; ask for the memory of that. By routes 2 and 3 are one.
 //! 4. Is its envelope so simple? Ask for the memory of the SA's words.
 //! 5. Its numbers, which are its own from here on.
 //! 6. Where does it leave? Seal it, unless it cannot leave: then it is lost, as by the stages, which ask that last as well.
@@ -20,7 +20,6 @@ use wire::{ethernet, ipv4, ipv6};
 use super::forwarding::send_off;
 use super::inquiry::is_quick;
 use crate::batch::{Slot, Turn};
-use crate::bundles::Sole;
 use crate::cpu::{Cache, asked_cache};
 use crate::encrypt::TAIL_LEN_MAX;
 use crate::follow::busy::Busy;
@@ -101,20 +100,34 @@ impl Lane {
         let mut mixed = Mixed::default();
         let mut found = self.find::<SECOND, false>(slots, view, &mut mixed);
         let came = found.groups().len();
-        let mut packets = set_all_sas(slots, &found, &mixed, cache);
-        // Among the others there are some that need the stages.
-        if packets != came {
-            slots[..packets].iter_mut().for_each(|slot| slot.outbound = None);
-            found.part(slots, &mut mixed, view);
-            packets = set_all_sas(slots, &found, &mixed, cache);
-        }
-        let (slots, busy) = (&mut slots[..packets], &mut self.busy);
         let packets = match found.is_mixed() {
-            false => seal_all::<false>(slots, (&found, &mixed), busy, view, turn, cache),
-            true => seal_mixed(slots, (&found, &mixed), busy, view, turn),
+            false => seal_all::<false>(slots, (&found, &mixed), &mut self.busy, view, turn, cache),
+            true => self.seal_mixed(slots, (&mut found, &mut mixed), view, turn),
         };
         self.hours.trial.note(came, packets);
         packets
+    }
+
+    /// Seals packets with which others are mixed; none if all leave in clear and by no policy, which counts them. Out of line, so that
+    /// nothing of it takes registers where there are none.
+    #[inline(never)]
+    fn seal_mixed<'v>(
+        &mut self,
+        slots: &mut [Slot<'v>],
+        (found, mixed): (&mut Found<'v>, &mut Mixed<'v>),
+        view: &'v View,
+        turn: &mut Turn<'_>,
+    ) -> usize {
+        // Some may need the stages.
+        if found.leaving(mixed) != found.groups().len() {
+            found.part(slots, mixed, view);
+        }
+        let packets = found.leaving(mixed);
+        if !found.seals(packets, mixed) {
+            return 0;
+        }
+        let slots = &mut slots[..packets];
+        seal_all::<true>(slots, (found, mixed), &mut self.busy, view, turn, asked_cache())
     }
 
     /// How the first packets leave, `LENT` or not.
@@ -138,24 +151,7 @@ fn is_plain(sa: &Sa) -> bool {
     sa.hot().traits.is_simple()
 }
 
-/// Seals packets with which others are mixed; none if all leave in clear and by no policy, which counts them. Out of line, so that
-/// nothing of it takes registers where there are none.
-#[inline(never)]
-fn seal_mixed<'v>(
-    slots: &mut [Slot<'v>],
-    (found, mixed): (&Found<'v>, &Mixed<'v>),
-    busy: &mut Busy,
-    view: &'v View,
-    turn: &mut Turn<'_>,
-) -> usize {
-    let is_sealed = slots.iter().any(|slot| slot.outbound.is_some());
-    if !is_sealed && !found.has_policies(mixed) {
-        return 0;
-    }
-    seal_all::<true>(slots, (found, mixed), busy, view, turn, asked_cache())
-}
-
-/// Seals packets that have their SAs, up to the first that has to take the stages; how many.
+/// Seals packets of which it is known how they leave, up to the first that has to take the stages; how many.
 #[inline(always)]
 fn seal_all<'v, const MIXED: bool>(
     slots: &mut [Slot<'v>],
@@ -166,9 +162,13 @@ fn seal_all<'v, const MIXED: bool>(
     cache: Cache,
 ) -> usize {
     let mut plain = 0;
-    for slot in &*slots {
-        match slot.outbound {
-            Some(sa) if is_plain(sa) => sa.prefetch_to_seal(cache),
+    for (slot, group) in slots.iter_mut().zip(found.groups()) {
+        let Some(exit) = found.exit::<MIXED>(*group, mixed) else { break };
+        match exit.sa {
+            Some(sa) if is_plain(sa) => {
+                sa.prefetch_to_seal(cache);
+                slot.outbound = Some(sa);
+            }
             None if MIXED => {}
             _ => break,
         }
@@ -185,57 +185,13 @@ fn seal_all<'v, const MIXED: bool>(
         }
         numbered += 1;
     }
-    let (numbered, rest) = slots.split_at_mut(numbered);
+    let (numbered, rest) = slots[..plain].split_at_mut(numbered);
     // What they are is only to be seen now.
     busy.look(numbered, |slot| slot.outbound);
     encrypt::<MIXED>(numbered, mixed.codes(), view, turn);
     // What `choose` is to find out is not there yet.
     rest.iter_mut().for_each(|slot| slot.outbound = None);
     numbered.len()
-}
-
-/// Sets the SAs of packets that are to be sealed, up to the first that has to take the stages: how many they and those in clear
-/// between them are.
-#[inline(always)]
-fn set_all_sas<'v>(
-    slots: &mut [Slot<'v>],
-    found: &Found<'v>,
-    mixed: &Mixed<'v>,
-    cache: Cache,
-) -> usize {
-    match found.is_mixed() {
-        false => set_sas::<false>(slots, found, mixed, cache),
-        true => set_mixed_sas(slots, found, mixed),
-    }
-}
-
-/// As above.
-#[inline(never)]
-fn set_mixed_sas<'v>(slots: &mut [Slot<'v>], found: &Found<'v>, mixed: &Mixed<'v>) -> usize {
-    set_sas::<true>(slots, found, mixed, asked_cache())
-}
-
-#[inline(always)]
-fn set_sas<'v, const MIXED: bool>(
-    slots: &mut [Slot<'v>],
-    found: &Found<'v>,
-    mixed: &Mixed<'v>,
-    cache: Cache,
-) -> usize {
-    let (mut packets, mut codes) = (0, mixed.codes().iter());
-    for (slot, group) in slots.iter_mut().zip(found.groups()) {
-        let Some(exit) = found.exit::<MIXED>(*group, mixed) else { break };
-        match exit.sole.map(Sole::sa) {
-            Some(Some(sa)) => {
-                sa.prefetch(cache);
-                slot.outbound = Some(sa);
-            }
-            None if MIXED && codes.next().is_some() => {}
-            _ => break,
-        }
-        packets += 1;
-    }
-    packets
 }
 
 /// Gives a packet its numbers if it is to be sealed, and counts it. `None`, and nothing has changed, if it has to take the stages.

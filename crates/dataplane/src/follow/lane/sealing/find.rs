@@ -5,7 +5,7 @@ use wire::{ethernet, ipv4};
 
 use crate::batch::{BATCH_PACKETS, Slot};
 use crate::bundles::Sole;
-use crate::cpu::{Cache, asked_cache, prefetch};
+use crate::cpu::{Cache, asked_cache};
 use crate::fib::{Fib, MANY};
 use crate::follow::aside::gather;
 use crate::follow::lane::addresses::Addresses;
@@ -16,16 +16,16 @@ use crate::follow::lane::inquiry::{Inquiry, InquiryV6, Last, Presumed};
 use crate::parse;
 use crate::policy::{Address, Direction, Kind, Policy};
 use crate::prefix::Family;
+use crate::sa::Sa;
 use crate::spd::{DefaultAction, Lookup};
-use crate::tunnel::Slots;
 use crate::view::View;
 
-/// How packets of a group leave: by an SA, or in clear, and which policy says so, if one does.
+/// How packets of a group leave: by an SA, unless they leave in clear or have to take the stages, and which policy says so, if one
+/// does.
 #[derive(Clone, Copy)]
 pub(super) struct Exit<'v> {
     pub(super) policy: Option<&'v Policy>,
-    /// Where the SA is, if it is there; `None` in clear.
-    pub(super) sole: Option<Sole<'v>>,
+    pub(super) sa: Option<&'v Sa>,
 }
 
 /// Those of the groups of a family.
@@ -44,6 +44,8 @@ pub(super) struct Found<'v> {
 #[derive(Default)]
 pub(super) struct Mixed<'v> {
     exits_v6: Exits<'v>,
+    /// Of each family, by their bits, the groups that leave in clear.
+    clear: [u64; 2],
     /// Of the packets in clear, in their order, the codes of their routes, and how many of the first lead away.
     codes: ArrayVec<u32, BATCH_PACKETS>,
     away: usize,
@@ -73,9 +75,22 @@ impl<'v> Found<'v> {
         }
     }
 
-    /// Whether any of the packets, which are mixed, leaves by the word of a policy.
-    pub(super) fn has_policies(&self, mixed: &Mixed<'v>) -> bool {
-        self.exits.iter().chain(&mixed.exits_v6).any(|exit| exit.policy.is_some())
+    /// How many of the first packets, which are mixed, leave, so that none of them needs the stages.
+    pub(super) fn leaving(&self, mixed: &Mixed<'v>) -> usize {
+        let mut codes = mixed.codes().iter();
+        let leaves = |group: &&Group| match self.exit::<true>(**group, mixed) {
+            Some(Exit { sa: Some(_), .. }) => true,
+            Some(_) => mixed.is_in_clear(**group) && codes.next().is_some(),
+            None => false,
+        };
+        self.groups.iter().take_while(leaves).count()
+    }
+
+    /// Whether any of so many packets, which are mixed, is to be sealed, or leaves by the word of a policy.
+    pub(super) fn seals(&self, packets: usize, mixed: &Mixed<'v>) -> bool {
+        let mut exits =
+            self.groups[..packets].iter().filter_map(|group| self.exit::<true>(*group, mixed));
+        exits.any(|exit| exit.sa.is_some() || exit.policy.is_some())
     }
 
     /// Puts packets behind the others that have no SA, or are in clear and their routes do not lead away; and those behind them that
@@ -84,12 +99,13 @@ impl<'v> Found<'v> {
     pub(super) fn part(&mut self, slots: &mut [Slot<'_>], mixed: &mut Mixed<'v>, view: &View) {
         let mut codes = std::mem::take(&mut mixed.codes).into_iter();
         let mut away = Away::none();
-        let leaves = self.groups.iter().map(|group| match self.exit::<true>(*group, mixed)?.sole {
-            Some(sole) => sole.sa().map(|_| (*group, None)),
-            None => {
+        let leaves = self.groups.iter().map(|group| match self.exit::<true>(*group, mixed)?.sa {
+            Some(_) => Some((*group, None)),
+            None if mixed.is_in_clear(*group) => {
                 let code = codes.next().filter(|code| away.is(*code, view))?;
                 Some((*group, Some(code)))
             }
+            None => None,
         });
         let leaves: ArrayVec<_, BATCH_PACKETS> = leaves.collect();
         let leaving = gather(&mut slots[..leaves.len()], None, |at, _| leaves[at]);
@@ -102,7 +118,7 @@ impl<'v> Found<'v> {
     /// Puts packets first that have an SA, but for those that are behind others between the same hosts.
     #[inline(never)]
     pub(super) fn part_sealed(&mut self, slots: &mut [Slot<'_>], mixed: &Mixed<'v>) {
-        let has_sa = |group: &Group| self.exit::<true>(*group, mixed)?.sole?.sa().map(|_| *group);
+        let has_sa = |group: &Group| self.exit::<true>(*group, mixed)?.sa.map(|_| *group);
         let leaves: ArrayVec<_, BATCH_PACKETS> = self.groups.iter().map(has_sa).collect();
         self.groups = gather(&mut slots[..leaves.len()], None, |at, _| leaves[at]);
     }
@@ -131,12 +147,13 @@ impl<'v> Mixed<'v> {
         (slots, groups): (&[Slot<'_>], &[Group]),
         view: &'v View,
     ) {
-        v4.answer(exits.len(), presumed, |lookup| push_any(exits, lookup, view));
-        v6.answer(|lookup| push_any(&mut self.exits_v6, lookup, view));
+        let [clear, clear_v6] = &mut self.clear;
+        v4.answer(exits.len(), presumed, |lookup| push_any(exits, clear, lookup, view));
+        v6.answer(|lookup| push_any(&mut self.exits_v6, clear_v6, lookup, view));
         let (mut v4, mut v6) = (Addresses::<u32>::default(), Addresses::<u128>::default());
         let mut led = Groups::new();
         for (slot, group) in slots.iter().zip(groups.iter()) {
-            if !self.is_in_clear(exits, *group) {
+            if !self.is_in_clear(*group) {
                 continue;
             }
             let Some(flow) = parse::flow_again(&slot.frame, ethernet::HEADER_LEN) else { break };
@@ -161,14 +178,15 @@ impl<'v> Mixed<'v> {
         groups: &[Group],
         view: &'v View,
     ) {
-        push_all(exits, codes, Family::V4, view);
+        let [clear, clear_v6] = &mut self.clear;
+        push_all(exits, clear, codes, Family::V4, view);
         let mut codes_v6 = [0; MANY];
         let mut by_group = Led { codes, codes_v6: &[] };
         if !destinations.is_empty() {
             by_group.codes_v6 = destinations.codes(view, &mut codes_v6);
-            push_all(&mut self.exits_v6, by_group.codes_v6, Family::V6, view);
+            push_all(&mut self.exits_v6, clear_v6, by_group.codes_v6, Family::V6, view);
         }
-        let is_in_clear = |group: &&Group| self.is_in_clear(exits, **group);
+        let is_in_clear = |group: &&Group| self.is_in_clear(**group);
         let led: Groups = groups.iter().filter(is_in_clear).copied().collect();
         self.put(led.iter().map(|group| by_group.code(*group)), view);
     }
@@ -180,8 +198,9 @@ impl<'v> Mixed<'v> {
         exits.get(group.number()).copied()
     }
 
-    fn is_in_clear(&self, exits: &Exits<'v>, group: Group) -> bool {
-        self.exit(exits, group).is_some_and(|exit| exit.sole.is_none())
+    /// Whether a group leaves in clear.
+    pub(super) fn is_in_clear(&self, group: Group) -> bool {
+        self.clear[usize::from(group.is_v6())] >> group.number() & 1 != 0
     }
 }
 
@@ -204,7 +223,20 @@ pub(super) fn by_policies<'v, const SECOND: bool, const LENT: bool>(
     }
     let (mut exits, mut presumed) = (Exits::new(), Presumed::new());
     v4.presume(&mut presumed, cache);
-    v4.answer(0, &presumed, |lookup| push_protected(&mut exits, lookup, view, cache));
+    // In two steps: whether a policy is the one that decides is a branch, and behind one that it does not foresee a processor reads
+    // nothing ahead by itself.
+    let mut soles: ArrayVec<(&Policy, Sole<'_>), BATCH_PACKETS> = ArrayVec::new();
+    v4.answer(0, &presumed, |lookup| {
+        let Some((policy, slot)) = protected(lookup) else { return false };
+        let Some(sole) = view.bundles.sole(slot, cache) else { return false };
+        soles.push((policy, sole));
+        true
+    });
+    for (policy, sole) in soles {
+        let Some(sa) = sole.sa() else { break };
+        sa.prefetch(cache);
+        exits.push(Exit { policy: Some(policy), sa: Some(sa) });
+    }
     let is_mixed = exits.len() < v4.questions() || !v6.is_empty();
     if is_mixed {
         let packets = (&*slots, &groups[..]);
@@ -213,7 +245,15 @@ pub(super) fn by_policies<'v, const SECOND: bool, const LENT: bool>(
     Found { exits, groups, is_mixed }
 }
 
-/// Adds how a group leaves that policies say this of; whether one protects it, simply.
+/// The policy that protects a group, simply, of which policies say this, and the slot in which its SA is.
+#[inline(always)]
+fn protected<'v>(found: Lookup<'v>) -> Option<(&'v Policy, u32)> {
+    let Lookup::Policy(policy) = found else { return None };
+    let is_simple = policy.kind() == Kind::Protect && !policy.wants_own_sas();
+    Some((policy, policy.bundle().filter(|_| is_simple)?))
+}
+
+/// Adds how a group leaves that policies say this of; whether one protects it, simply, by an SA that is there.
 #[inline(always)]
 fn push_protected<'v>(
     exits: &mut Exits<'v>,
@@ -221,25 +261,27 @@ fn push_protected<'v>(
     view: &'v View,
     cache: Cache,
 ) -> bool {
-    let Lookup::Policy(policy) = found else { return false };
-    let is_simple = policy.kind() == Kind::Protect && !policy.wants_own_sas();
-    let bundle = policy.bundle().filter(|_| is_simple);
-    let Some(sole) = bundle.and_then(|bundle| view.bundles.sole(bundle, cache)) else {
-        return false;
-    };
-    exits.push(Exit { policy: Some(policy), sole: Some(sole) });
+    let Some((policy, slot)) = protected(found) else { return false };
+    let Some(sa) = view.bundles.sa(slot) else { return false };
+    sa.prefetch(cache);
+    exits.push(Exit { policy: Some(policy), sa: Some(sa) });
     true
 }
 
 /// The same of any; of one that needs the stages that it has no SA.
-fn push_any<'v>(exits: &mut Exits<'v>, found: Lookup<'v>, view: &'v View) -> bool {
-    let (policy, sole) = match found {
-        Lookup::Default(DefaultAction::Accept) => (None, None),
-        Lookup::Policy(policy) if policy.kind() == Kind::Bypass => (Some(policy), None),
-        _ if push_protected(exits, found, view, asked_cache()) => return true,
-        _ => (None, Some(Sole::NONE)),
+fn push_any<'v>(exits: &mut Exits<'v>, clear: &mut u64, found: Lookup<'v>, view: &'v View) -> bool {
+    let policy = match found {
+        Lookup::Default(DefaultAction::Accept) => None,
+        Lookup::Policy(policy) if policy.kind() == Kind::Bypass => Some(policy),
+        _ => {
+            if !push_protected(exits, found, view, asked_cache()) {
+                exits.push(Exit { policy: None, sa: None });
+            }
+            return true;
+        }
     };
-    exits.push(Exit { policy, sole });
+    *clear |= 1 << exits.len();
+    exits.push(Exit { policy, sa: None });
     true
 }
 
@@ -269,7 +311,8 @@ pub(super) fn by_routes<'v, const SECOND: bool>(
 }
 
 /// Adds how groups of a family leave whose routes have these codes, up to the first that leads into no tunnel, or into one that is
-/// not simple.
+/// not simple. In one step: what leads to an SA is small enough to come soon, so that a processor waits for that of several packets
+/// at once by itself.
 #[inline(always)]
 fn push_led<'v>(
     exits: &mut Exits<'v>,
@@ -278,33 +321,37 @@ fn push_led<'v>(
     view: &'v View,
     cache: Cache,
 ) {
-    let mut rows: ArrayVec<&Slots, MANY> = ArrayVec::new();
     for code in codes {
-        let row = Fib::tunnel_of(*code).and_then(|number| view.tunnels.slots(number));
-        let Some(row) = row else { break };
-        prefetch(row, cache);
-        rows.push(row);
-    }
-    for row in rows {
-        let sole = row.slot(family).and_then(|slot| view.bundles.sole(slot, cache));
-        let Some(sole) = sole else { break };
-        exits.push(Exit { policy: None, sole: Some(sole) });
+        let Some(sa) = Fib::tunnel_of(*code).and_then(|row| sa_of(row, family, view)) else {
+            break;
+        };
+        sa.prefetch(cache);
+        exits.push(Exit { policy: None, sa: Some(sa) });
     }
 }
 
+/// The SA by which every packet of a family leaves that is led into the tunnel of a row.
+#[inline(always)]
+fn sa_of(row: u32, family: Family, view: &View) -> Option<&Sa> {
+    view.bundles.sa(view.tunnels.slots(row)?.slot(family)?)
+}
+
 /// The same of any, behind those that are there; of one whose tunnel is not simple that it has no SA.
-fn push_all<'v>(exits: &mut Exits<'v>, codes: &[u32], family: Family, view: &'v View) {
-    let tunnel = |code: &u32| Fib::tunnel_of(*code).map(|number| view.tunnels.slots(number));
-    let rows = || codes[exits.len()..].iter().map(tunnel);
+fn push_all<'v>(
+    exits: &mut Exits<'v>,
+    clear: &mut u64,
+    codes: &[u32],
+    family: Family,
+    view: &'v View,
+) {
     let cache = asked_cache();
-    rows().flatten().flatten().for_each(|row| prefetch(row, cache));
-    let mut others = Exits::new();
-    for row in rows() {
-        let sole = |row: Option<&'v Slots>| {
-            let slot = row.and_then(|row| row.slot(family));
-            slot.and_then(|slot| view.bundles.sole(slot, cache)).unwrap_or(Sole::NONE)
-        };
-        others.push(Exit { policy: None, sole: row.map(sole) });
+    for code in &codes[exits.len()..] {
+        let row = Fib::tunnel_of(*code);
+        let sa = row.and_then(|row| sa_of(row, family, view));
+        if let Some(sa) = sa {
+            sa.prefetch(cache);
+        }
+        *clear |= u64::from(row.is_none()) << exits.len();
+        exits.push(Exit { policy: None, sa });
     }
-    exits.extend(others);
 }

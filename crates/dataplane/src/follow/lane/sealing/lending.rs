@@ -1,7 +1,7 @@
 //! Packets in clear for many tunnels, while their worker lends its work: it does all but encrypt.
 
 use super::find::Mixed;
-use super::{Lane, is_plain, number, set_sas};
+use super::{Lane, is_plain, number};
 use crate::batch::{Slot, Turn};
 use crate::cpu::{Cache, asked_cache};
 use crate::follow::lent::{Numbers, Sealing, Ways};
@@ -27,17 +27,16 @@ impl Lane {
             Cache::Second => self.find::<true, true>(slots, view, &mut mixed),
         };
         let came = found.groups().len();
-        let mut packets = set_sas::<true>(slots, &found, &mixed, cache);
         // Where others are among them, they stay behind.
-        if packets != came || found.is_mixed() {
-            slots[..packets].iter_mut().for_each(|slot| slot.outbound = None);
+        if found.is_mixed() {
             found.part_sealed(slots, &mixed);
-            packets = set_sas::<true>(slots, &found, &mixed, cache);
         }
         let mut plain = 0;
-        for slot in &slots[..packets] {
-            let Some(sa) = slot.outbound.filter(|sa| is_plain(sa)) else { break };
+        for (slot, group) in slots.iter_mut().zip(found.groups()) {
+            let sa = found.exit::<true>(*group, &mixed).and_then(|exit| exit.sa);
+            let Some(sa) = sa.filter(|sa| is_plain(sa)) else { break };
             sa.prefetch_to_seal(cache);
+            slot.outbound = Some(sa);
             plain += 1;
         }
         let (shares, ways) = ways(&slots[..plain], view, turn);
@@ -50,7 +49,7 @@ impl Lane {
             lent += 1;
         }
         // What `choose` is to find out is not there yet.
-        slots[lent..packets].iter_mut().for_each(|slot| slot.outbound = None);
+        slots[lent..plain].iter_mut().for_each(|slot| slot.outbound = None);
         self.hours.trial.note(came, lent);
         (lent != 0).then_some((lent, Sealing { shares, ways }))
     }
