@@ -112,8 +112,9 @@ impl Replay {
     #[inline]
     pub fn check(&self, received: u32) -> Result<u64, Refusal> {
         let top = self.entry.top().load(Relaxed);
-        // Nearly every number is higher than all before, in the same subspace as those in the window.
-        if received > top as u32 && top as u32 >= self.window().wrapping_sub(1) {
+        // Nearly every number is higher than all before, and not as many higher as one of the subspace before would be.
+        let higher = received.wrapping_sub(top as u32);
+        if received > top as u32 && higher <= self.window().wrapping_neg() {
             return Ok(top & !u64::from(u32::MAX) | u64::from(received));
         }
         self.check_other(received, top)
@@ -562,6 +563,10 @@ mod tests {
         assert_eq!(receive(&replay, u32::MAX - 1), Err(Refusal::Duplicate));
         assert_eq!(receive(&replay, 200), Ok((1 << 32) + 200));
         assert_eq!(replay.check(100), Ok((2 << 32) + 100), "case A, below the window: Th + 1");
+        let replay = begun(64, true, (1 << 32) + 10);
+        let ahead = u32::MAX - 53;
+        assert_eq!(replay.check(ahead), Ok((1 << 32) + u64::from(ahead)), "case B, Th to its end");
+        assert_eq!(replay.check(ahead + 1), Err(Refusal::Duplicate), "case B, Th - 1, received");
     }
 
     #[test]
