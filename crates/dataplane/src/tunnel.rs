@@ -24,7 +24,7 @@ use crate::array::Array;
 use crate::batch::{Slot, Turn};
 use crate::bundles::{BUNDLES_MAX, Sole, Whose};
 use crate::choose::{carries, protect};
-use crate::cpu::{asked_cache, prefetch};
+use crate::cpu::asked_cache;
 use crate::fib::{Fib, Lead, MANY};
 use crate::pages::Pages;
 use crate::policy::{Action, Direction, Kind, Template, next_id};
@@ -216,9 +216,8 @@ pub(crate) fn ask_all(slots: &mut [Slot<'_>], view: &View) {
 /// packets that follow each other to one address are done together. Whether it did: it does not where
 /// one is of IPv6.
 ///
-/// 1. The routes, all of them together; ask for the memory of the rows that they lead to.
-/// 2. The rows; ask for that of the slots in which their SAs are.
-/// 3. The SAs; ask for theirs.
+/// 1. The routes, all of them together.
+/// 2. The SAs that they lead to; ask for the memory of those.
 #[inline]
 pub(crate) fn enter_all<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut Turn<'_>) -> bool {
     let mut destinations: ArrayVec<u32, MANY> = ArrayVec::new();
@@ -238,17 +237,9 @@ pub(crate) fn enter_all<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut T
     view.fib.codes_of_v4(&destinations, &mut codes);
     let codes = &codes[..destinations.len()];
     let cache = asked_cache();
-    let row = |code: &u32| {
-        let row = Fib::tunnel_of(*code).and_then(|number| view.tunnels.slots(number))?;
-        prefetch(row, cache);
-        Some(row)
-    };
-    let rows: ArrayVec<Option<&Slots>, MANY> = codes.iter().map(row).collect();
-    let sole = |row: &Option<&Slots>| view.bundles.sole(row.as_ref()?.slot(Family::V4)?, cache);
-    let soles: ArrayVec<Option<Sole<'_>>, MANY> = rows.iter().map(sole).collect();
-    for (at, (sole, code)) in soles.iter().zip(codes).enumerate() {
+    for (at, code) in codes.iter().enumerate() {
         let end = starts.get(at + 1).map_or(slots.len(), |start| *start);
-        let sa = sole.and_then(Sole::sa);
+        let sa = Fib::tunnel_of(*code).and_then(|row| simple_sa(row, Family::V4, view));
         if let Some(sa) = sa {
             sa.prefetch(cache);
         }
@@ -261,6 +252,13 @@ pub(crate) fn enter_all<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut T
         }
     }
     true
+}
+
+/// The SA by which every packet of a family leaves that is led into the tunnel of a row, if there is one and nothing else is to be looked
+/// at. In one step: what leads to it is small enough to come soon, so that a processor waits for that of several packets at once by itself.
+#[inline(always)]
+pub(crate) fn simple_sa(row: u32, family: Family, view: &View) -> Option<&Sa> {
+    view.bundles.sa(view.tunnels.slots(row)?.slot(family)?)
 }
 
 /// The long way, for a packet whose route was looked up.

@@ -12,7 +12,6 @@ use super::like::{Entry, Known, Like, Mask};
 use super::several::{Several, Shares, worth};
 use super::{accepts_all, seal};
 use crate::batch::{BATCH_PACKETS, Slot, Turn, is_same};
-use crate::cpu::asked_cache;
 use crate::envelope;
 use crate::fib::Fib;
 use crate::parse::{self, LastMac};
@@ -380,7 +379,7 @@ impl<P: PlainHeader> Trail<P> {
     fn sealer<'v>(&self, view: &'v View, turn: &Turn<'_>) -> Option<Sealer<'v>> {
         let sa = match self.is_own {
             true => view.bundles.own(self.slot, turn.worker)?,
-            false => view.bundles.sole(self.slot, asked_cache())?.sa()?,
+            false => view.bundles.sa(self.slot)?,
         };
         let policy = match self.policy {
             Some(number) => match view.spd.numbered(number, Direction::Out) {

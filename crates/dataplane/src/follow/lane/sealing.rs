@@ -119,10 +119,11 @@ impl Lane {
         turn: &mut Turn<'_>,
     ) -> usize {
         // Some may need the stages.
-        if found.leaving(mixed) != found.groups().len() {
+        let mut packets = found.leaving(mixed);
+        if packets != found.groups().len() {
             found.part(slots, mixed, view);
+            packets = found.leaving(mixed);
         }
-        let packets = found.leaving(mixed);
         if !found.seals(packets, mixed) {
             return 0;
         }
@@ -161,19 +162,7 @@ fn seal_all<'v, const MIXED: bool>(
     turn: &mut Turn<'_>,
     cache: Cache,
 ) -> usize {
-    let mut plain = 0;
-    for (slot, group) in slots.iter_mut().zip(found.groups()) {
-        let Some(exit) = found.exit::<MIXED>(*group, mixed) else { break };
-        match exit.sa {
-            Some(sa) if is_plain(sa) => {
-                sa.prefetch_to_seal(cache);
-                slot.outbound = Some(sa);
-            }
-            None if MIXED => {}
-            _ => break,
-        }
-        plain += 1;
-    }
+    let plain = set_sas::<MIXED>(slots, found, mixed, cache);
     keys::ask_first(&slots[..plain], need, cache);
     // Not asked for anew, so that what is reckoned from it is reckoned once.
     let now_ns = turn.now_ns;
@@ -192,6 +181,31 @@ fn seal_all<'v, const MIXED: bool>(
     // What `choose` is to find out is not there yet.
     rest.iter_mut().for_each(|slot| slot.outbound = None);
     numbered.len()
+}
+
+/// Sets the SAs of packets, up to the first whose SA is not plain, and asks for their words: how many they and those in clear between
+/// them are.
+#[inline(always)]
+fn set_sas<'v, const MIXED: bool>(
+    slots: &mut [Slot<'v>],
+    found: &Found<'v>,
+    mixed: &Mixed<'v>,
+    cache: Cache,
+) -> usize {
+    let mut plain = 0;
+    for (slot, group) in slots.iter_mut().zip(found.groups()) {
+        let Some(exit) = found.exit::<MIXED>(*group, mixed) else { break };
+        match exit.sa {
+            Some(sa) if is_plain(sa) => {
+                sa.prefetch_to_seal(cache);
+                slot.outbound = Some(sa);
+            }
+            None if MIXED => {}
+            _ => break,
+        }
+        plain += 1;
+    }
+    plain
 }
 
 /// Gives a packet its numbers if it is to be sealed, and counts it. `None`, and nothing has changed, if it has to take the stages.

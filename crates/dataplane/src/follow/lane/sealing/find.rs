@@ -18,11 +18,12 @@ use crate::policy::{Address, Direction, Kind, Policy};
 use crate::prefix::Family;
 use crate::sa::Sa;
 use crate::spd::{DefaultAction, Lookup};
+use crate::tunnel::simple_sa;
 use crate::view::View;
 
 /// How packets of a group leave: by an SA, unless they leave in clear or have to take the stages, and which policy says so, if one
 /// does.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Exit<'v> {
     pub(super) policy: Option<&'v Policy>,
     pub(super) sa: Option<&'v Sa>,
@@ -253,35 +254,23 @@ fn protected<'v>(found: Lookup<'v>) -> Option<(&'v Policy, u32)> {
     Some((policy, policy.bundle().filter(|_| is_simple)?))
 }
 
-/// Adds how a group leaves that policies say this of; whether one protects it, simply, by an SA that is there.
-#[inline(always)]
-fn push_protected<'v>(
-    exits: &mut Exits<'v>,
-    found: Lookup<'v>,
-    view: &'v View,
-    cache: Cache,
-) -> bool {
-    let Some((policy, slot)) = protected(found) else { return false };
-    let Some(sa) = view.bundles.sa(slot) else { return false };
-    sa.prefetch(cache);
-    exits.push(Exit { policy: Some(policy), sa: Some(sa) });
-    true
-}
-
-/// The same of any; of one that needs the stages that it has no SA.
+/// Adds how any group leaves that policies say this of; of one that needs the stages that it has no SA.
 fn push_any<'v>(exits: &mut Exits<'v>, clear: &mut u64, found: Lookup<'v>, view: &'v View) -> bool {
-    let policy = match found {
-        Lookup::Default(DefaultAction::Accept) => None,
-        Lookup::Policy(policy) if policy.kind() == Kind::Bypass => Some(policy),
-        _ => {
-            if !push_protected(exits, found, view, asked_cache()) {
-                exits.push(Exit { policy: None, sa: None });
-            }
-            return true;
-        }
+    let by_sa = || {
+        let (policy, slot) = protected(found)?;
+        let sa = view.bundles.sa(slot)?;
+        sa.prefetch(asked_cache());
+        Some(Exit { policy: Some(policy), sa: Some(sa) })
     };
-    *clear |= 1 << exits.len();
-    exits.push(Exit { policy, sa: None });
+    let (exit, is_in_clear) = match found {
+        Lookup::Default(DefaultAction::Accept) => (Exit::default(), true),
+        Lookup::Policy(policy) if policy.kind() == Kind::Bypass => {
+            (Exit { policy: Some(policy), sa: None }, true)
+        }
+        _ => (by_sa().unwrap_or_default(), false),
+    };
+    *clear |= u64::from(is_in_clear) << exits.len();
+    exits.push(exit);
     true
 }
 
@@ -311,8 +300,7 @@ pub(super) fn by_routes<'v, const SECOND: bool>(
 }
 
 /// Adds how groups of a family leave whose routes have these codes, up to the first that leads into no tunnel, or into one that is
-/// not simple. In one step: what leads to an SA is small enough to come soon, so that a processor waits for that of several packets
-/// at once by itself.
+/// not simple.
 #[inline(always)]
 fn push_led<'v>(
     exits: &mut Exits<'v>,
@@ -322,18 +310,11 @@ fn push_led<'v>(
     cache: Cache,
 ) {
     for code in codes {
-        let Some(sa) = Fib::tunnel_of(*code).and_then(|row| sa_of(row, family, view)) else {
-            break;
-        };
+        let row = Fib::tunnel_of(*code);
+        let Some(sa) = row.and_then(|row| simple_sa(row, family, view)) else { break };
         sa.prefetch(cache);
         exits.push(Exit { policy: None, sa: Some(sa) });
     }
-}
-
-/// The SA by which every packet of a family leaves that is led into the tunnel of a row.
-#[inline(always)]
-fn sa_of(row: u32, family: Family, view: &View) -> Option<&Sa> {
-    view.bundles.sa(view.tunnels.slots(row)?.slot(family)?)
 }
 
 /// The same of any, behind those that are there; of one whose tunnel is not simple that it has no SA.
@@ -347,7 +328,7 @@ fn push_all<'v>(
     let cache = asked_cache();
     for code in &codes[exits.len()..] {
         let row = Fib::tunnel_of(*code);
-        let sa = row.and_then(|row| sa_of(row, family, view));
+        let sa = row.and_then(|row| simple_sa(row, family, view));
         if let Some(sa) = sa {
             sa.prefetch(cache);
         }

@@ -1,7 +1,7 @@
 //! Packets in clear for many tunnels, while their worker lends its work: it does all but encrypt.
 
 use super::find::Mixed;
-use super::{Lane, is_plain, number};
+use super::{Lane, number, set_sas};
 use crate::batch::{Slot, Turn};
 use crate::cpu::{Cache, asked_cache};
 use crate::follow::lent::{Numbers, Sealing, Ways};
@@ -27,18 +27,11 @@ impl Lane {
             Cache::Second => self.find::<true, true>(slots, view, &mut mixed),
         };
         let came = found.groups().len();
-        // Where others are among them, they stay behind.
+        // Where others are among them, they stay behind, so that all have an SA.
         if found.is_mixed() {
             found.part_sealed(slots, &mixed);
         }
-        let mut plain = 0;
-        for (slot, group) in slots.iter_mut().zip(found.groups()) {
-            let sa = found.exit::<true>(*group, &mixed).and_then(|exit| exit.sa);
-            let Some(sa) = sa.filter(|sa| is_plain(sa)) else { break };
-            sa.prefetch_to_seal(cache);
-            slot.outbound = Some(sa);
-            plain += 1;
-        }
+        let plain = set_sas::<true>(slots, &found, &mixed, cache);
         let (shares, ways) = ways(&slots[..plain], view, turn);
         let mut lent = 0;
         for (slot, group) in slots[..shares.len()].iter_mut().zip(found.groups()) {
