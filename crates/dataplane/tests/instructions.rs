@@ -14,6 +14,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
 
 /// How far above its figure a case may be. Compilers of one minor version and the C library's
 /// choice of `memcpy` move the counts by one percent.
@@ -139,18 +142,34 @@ fn calls(profile: &str) -> HashMap<(String, String), u64> {
     costs
 }
 
-/// Every case with its name.
+/// Every case with its name. As many are watched at a time as there are cores: what is counted does not depend on what else runs.
 fn count() -> Vec<(String, Counted)> {
     let program = build();
     let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut runs: Vec<_> =
+        CASES.iter().flat_map(|case| [(*case, "both"), (*case, "seal")]).collect();
+    runs.push((IN_CLEAR, "seal"));
+    let (next, watched) = (AtomicUsize::new(0), Mutex::new(HashMap::new()));
+    let watch_some = || {
+        while let Some((case, measured)) = runs.get(next.fetch_add(1, Relaxed)) {
+            let counted = watch(&program, *case, measured, folder.path());
+            watched.lock().expect("no case has failed").insert((*case, *measured), counted);
+        }
+    };
+    thread::scope(|scope| {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        (0..cores).for_each(|_| drop(scope.spawn(watch_some)));
+    });
+    let mut watched = watched.into_inner().expect("no case has failed");
+    let mut take = |case, measured| watched.remove(&(case, measured)).expect("it was watched");
     let mut counted = Vec::new();
     for case in CASES {
-        let seal = watch(&program, case, "seal", folder.path());
-        let open = watch(&program, case, "both", folder.path()).beyond(&seal);
+        let (seal, both) = (take(case, "seal"), take(case, "both"));
+        let open = both.beyond(&seal);
         counted.push((format!("{} seal", case.join(" ")), seal));
         counted.push((format!("{} open", case.join(" ")), open));
     }
-    let in_clear = watch(&program, IN_CLEAR, "seal", folder.path());
+    let in_clear = take(IN_CLEAR, "seal");
     counted.push((IN_CLEAR.join(" "), Counted { cipher: 0.0, ..in_clear }));
     counted
 }
