@@ -283,9 +283,18 @@ pub(crate) fn make_private(path: &Path) -> Result<(), InstanceError> {
 fn lock(directory: &Path, name: &str) -> Result<File, InstanceError> {
     let path = directory.join(PID_FILE);
     let failed = InstanceError::file("lock", &path);
-    let mut holder = None;
+    let (mut holder, mut gone) = (None, None);
     for _ in 0..LOCK_ATTEMPTS {
-        make_private(directory)?;
+        match make_private(directory) {
+            // It was there, and its holder has removed it since.
+            Err(InstanceError::File { doing, path, source })
+                if source.kind() == io::ErrorKind::NotFound =>
+            {
+                gone = Some(InstanceError::File { doing, path, source });
+                continue;
+            }
+            made => made?,
+        }
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = match options.open(&path) {
@@ -317,7 +326,7 @@ fn lock(directory: &Path, name: &str) -> Result<File, InstanceError> {
             name: name.to_owned(),
             pid: pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string()),
         }),
-        None => Err(failed(io::ErrorKind::ResourceBusy.into())),
+        None => Err(gone.unwrap_or_else(|| failed(io::ErrorKind::ResourceBusy.into()))),
     }
 }
 
