@@ -5,6 +5,7 @@
 //! their kernel's. When the books of a place do not close, the difference gets a line of its own
 //! and the curve its label; see [`crate::result::balance`]. This file reads no counters.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use xsk::{CounterKind, PortCounters};
@@ -86,15 +87,20 @@ pub fn account(
     rows.push_some(PATH, Side::Out, "damaged".to_owned(), fates.corrupted);
     rows.push_some(PATH, Side::Out, "misdirected".to_owned(), fates.misrouted);
     rows.push_some(PATH, Side::Out, "late".to_owned(), fates.late);
-    station_losses(&mut rows, ports, before, after);
-    for (now, then) in after.gateways.iter().zip(&before.gateways) {
-        gateway_losses(&mut rows, now, then, before, after);
-    }
-    router_losses(&mut rows, before, after);
+    path_losses(&mut rows, ports, before, after);
     for (now, then) in after.gateways.iter().zip(&before.gateways) {
         gateway_books(&mut rows, now, then);
     }
     rows.name_the_unexplained();
+    rows.rows
+}
+
+/// Where packets were lost, the most first.
+pub fn lost(ports: [&str; 2], before: &Ledger, after: &Ledger) -> Vec<AccountingRow> {
+    let mut rows = Rows::default();
+    path_losses(&mut rows, ports, before, after);
+    rows.rows.retain(|row| row.packets > 0);
+    rows.rows.sort_by_key(|row| Reverse(row.packets));
     rows.rows
 }
 
@@ -127,6 +133,15 @@ impl Rows {
             self.push(&book.place, Side::Out, name, 0);
         }
     }
+}
+
+/// All losses of the path.
+fn path_losses(rows: &mut Rows, ports: [&str; 2], before: &Ledger, after: &Ledger) {
+    station_losses(rows, ports, before, after);
+    for (now, then) in after.gateways.iter().zip(&before.gateways) {
+        gateway_losses(rows, now, then, before, after);
+    }
+    router_losses(rows, before, after);
 }
 
 fn station_losses(rows: &mut Rows, ports: [&str; 2], before: &Ledger, after: &Ledger) {
@@ -274,6 +289,22 @@ mod tests {
             ],
             ..Ledger::default()
         }
+    }
+
+    #[test]
+    fn losses_are_named_the_most_first() {
+        let ledger = |received, no_sa| Ledger {
+            gateways: vec![gateway("gw0", [received, 0], &[("no_sa", no_sa, true)])],
+            ..Ledger::default()
+        };
+        let (before, after) = (ledger(100, 2), ledger(1100, 13));
+        let named: Vec<_> = lost(["p0", "p1"], &before, &after)
+            .into_iter()
+            .map(|row| (row.name, row.packets))
+            .collect();
+        let expected = [("gw0: no_sa".to_owned(), 11), ("gw0:p1 rx_ring_full".to_owned(), 10)];
+        assert_eq!(named, expected);
+        assert!(lost(["p0", "p1"], &after, &after).is_empty());
     }
 
     #[test]

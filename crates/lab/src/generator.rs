@@ -55,6 +55,8 @@ pub enum Load {
     Silent,
     /// Load frames per second, and probes beside them.
     Paced(f64),
+    /// The same, but where the generator is late it catches up at no more than twice that. What a step ends without stays unsent.
+    Even(f64),
     /// As fast as the port takes them, without probes.
     FlatOut,
 }
@@ -128,6 +130,7 @@ impl Generator {
         (self.load.pace, self.probes.pace) = match load {
             Load::Silent => (silent, silent),
             Load::Paced(pps) => (Pace::new(pps, duration), probes),
+            Load::Even(pps) => (Pace::even(pps, duration), probes),
             Load::FlatOut => (Pace::flat_out(), silent),
         };
     }

@@ -96,9 +96,18 @@ fn tables(report: &Value) -> Figures {
     figures
 }
 
-/// `bench control`: one report.
+/// `bench control`: one report. Where packets were lost it says so, as it may not happen again.
 fn control(report: &Value) -> Figures {
     let mut figures = Figures::default();
+    for (while_what, traffic) in [
+        ("installing", &report["install"][0]["traffic"]),
+        ("rekeying", &report["rekeying"]["traffic"]),
+    ] {
+        for loss in traffic["losses"].as_array().into_iter().flatten() {
+            let (place, packets) = (loss["name"].as_str().unwrap_or_default(), &loss["packets"]);
+            eprintln!("  while {while_what} {packets} packets were lost: {place}");
+        }
+    }
     let tunnels = report["tunnels"].as_u64().unwrap_or(0);
     let of = if report["per_datagram"] == 0 { "control/singly" } else { "control" };
     for install in report["install"].as_array().into_iter().flatten() {

@@ -6,7 +6,6 @@ use serde::Serialize;
 
 use super::driver::{Done, Operation};
 use super::rig::Traffic;
-use crate::progress::bits;
 use crate::result::Latency;
 
 /// The version of the JSON.
@@ -129,7 +128,14 @@ impl Report {
         for (&operation, &latency) in &done.latencies {
             let (_, requests) = operation.describe();
             let requests_per_second = f64::from(requests) * 1e6 / latency.avg_us;
-            self.rows.push(Row { operation, requests, sas, traffic, requests_per_second, latency });
+            self.rows.push(Row {
+                operation,
+                requests,
+                sas,
+                traffic: traffic.clone(),
+                requests_per_second,
+                latency,
+            });
         }
     }
 }
@@ -205,12 +211,8 @@ fn lines(report: &Report) -> String {
             memory.bytes_per_sa,
         );
     }
-    if let Some(traffic) = report.rows.iter().find_map(|row| row.traffic) {
-        text += &format!(
-            "half load: {} per second, {:.3} % lost\n",
-            bits(traffic.l2_bps),
-            100.0 * traffic.loss_ratio
-        );
+    if let Some(traffic) = report.rows.iter().find_map(|row| row.traffic.as_ref()) {
+        text += &format!("half load: {traffic}\n");
     }
     if report.interrupted {
         text += "interrupted; what is missing was not measured\n";

@@ -4,7 +4,6 @@ use serde::Serialize;
 
 use super::super::driver::Done;
 use super::super::rig::Traffic;
-use crate::progress::bits;
 use crate::result::Latency;
 
 /// The version of the JSON.
@@ -44,7 +43,7 @@ pub struct Report {
 }
 
 /// One installation.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Install {
     /// Seconds from the first request to the last answer.
     pub seconds: f64,
@@ -75,7 +74,7 @@ pub struct Growth {
 }
 
 /// Rekeying at an even pace: per tunnel ALLOCSPI, UPDSA, NEWSA, three UPDPOLICY, two DELSA.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Rekeying {
     /// Asked for.
     pub per_second_wanted: u32,
@@ -164,7 +163,7 @@ pub fn table(report: &Report) -> String {
             "installed in {:.2} s ({:.0} requests/s), {}\n",
             install.seconds,
             install.requests as f64 / install.seconds.max(1e-9),
-            beside(install.traffic)
+            beside(install.traffic.as_ref())
         );
     }
     if let Some(growth) = &report.memory {
@@ -184,7 +183,7 @@ pub fn table(report: &Report) -> String {
             "{:.0} rekeyings per second of {} wanted, {}",
             rekeying.per_second,
             rekeying.per_second_wanted,
-            beside(rekeying.traffic)
+            beside(rekeying.traffic.as_ref())
         );
         text += &rekeying.latency.map_or_else(String::new, |latency| {
             format!(
@@ -221,20 +220,14 @@ fn datagrams(tunnels: u32) -> String {
     }
 }
 
-fn beside(traffic: Option<Traffic>) -> String {
-    match traffic {
-        None => "idle workers".to_owned(),
-        Some(traffic) => format!(
-            "at half load: {} per second, {:.4} % lost",
-            bits(traffic.l2_bps),
-            100.0 * traffic.loss_ratio
-        ),
-    }
+fn beside(traffic: Option<&Traffic>) -> String {
+    traffic.map_or_else(|| "idle workers".to_owned(), |traffic| format!("at half load: {traffic}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::result::{AccountingRow, Side};
 
     #[test]
     fn memory_is_told_per_sa_and_rekeyings_per_second() {
@@ -247,6 +240,12 @@ mod tests {
         let done = Done { seconds: 2.0, ..Done::default() };
         let rekeying = Rekeying::new(7, &done, histogram.latency(), None);
         assert_eq!(rekeying.per_second, 5.0);
+        let losses = vec![AccountingRow {
+            place: "path".to_owned(),
+            side: Side::Out,
+            name: "gw0:p1 rx_ring_full".to_owned(),
+            packets: 11,
+        }];
         let report = Report {
             schema: SCHEMA,
             version: "0",
@@ -259,7 +258,7 @@ mod tests {
             install: vec![Install {
                 seconds: 0.5,
                 requests: 60,
-                traffic: Some(Traffic::default()),
+                traffic: Some(Traffic { loss_ratio: 0.0044, losses, ..Traffic::default() }),
             }],
             memory: Some(growth),
             rekeying: Some(rekeying),
@@ -271,7 +270,7 @@ mod tests {
         for part in [
             "20 SAs, 30 policies",
             "a datagram for 2;",
-            "120 requests/s), at half load",
+            "120 requests/s), at half load: 0.00 bps per second, 0.4400 % lost (gw0:p1 rx_ring_full 11)\n",
             "2000 bytes per SA",
             "5 rekeyings per second of 7 wanted, idle workers; eight requests took",
             "listed in 2.00 s, 0 messages, 4 KiB",
