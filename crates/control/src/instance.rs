@@ -127,6 +127,11 @@ impl InstanceError {
     fn file<'a>(doing: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Self + use<'a> {
         move |source| Self::File { doing, path: path.to_owned(), source }
     }
+
+    /// Whether a file or directory was not there.
+    fn is_not_found(&self) -> bool {
+        matches!(self, Self::File { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
 }
 
 /// A name held by this process. Dropping it removes the run directory.
@@ -287,10 +292,8 @@ fn lock(directory: &Path, name: &str) -> Result<File, InstanceError> {
     for _ in 0..LOCK_ATTEMPTS {
         match make_private(directory) {
             // It was there, and its holder has removed it since.
-            Err(InstanceError::File { doing, path, source })
-                if source.kind() == io::ErrorKind::NotFound =>
-            {
-                gone = Some(InstanceError::File { doing, path, source });
+            Err(error) if error.is_not_found() => {
+                gone = Some(error);
                 continue;
             }
             made => made?,

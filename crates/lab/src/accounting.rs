@@ -99,7 +99,6 @@ pub fn account(
 pub fn lost(ports: [&str; 2], before: &Ledger, after: &Ledger) -> Vec<AccountingRow> {
     let mut rows = Rows::default();
     path_losses(&mut rows, ports, before, after);
-    rows.rows.retain(|row| row.packets > 0);
     rows.rows.sort_by_key(|row| Reverse(row.packets));
     rows.rows
 }

@@ -35,6 +35,7 @@ pub fn measure<S: AsRef<str>>(binary: &Path, arguments: &[S]) -> anyhow::Result<
     }
     anyhow::ensure!(asked.status.success(), "it ended with {}", asked.status);
     let report = serde_json::from_slice(&asked.stdout).context("reading its JSON")?;
+    say_losses(&report);
     figures(arguments.first().copied().unwrap_or_default(), &report)
 }
 
@@ -96,9 +97,8 @@ fn tables(report: &Value) -> Figures {
     figures
 }
 
-/// `bench control`: one report. Where packets were lost it says so, as it may not happen again.
-fn control(report: &Value) -> Figures {
-    let mut figures = Figures::default();
+/// Says where packets were lost, of which the figures only tell how many: it may not happen again.
+fn say_losses(report: &Value) {
     for (while_what, traffic) in [
         ("installing", &report["install"][0]["traffic"]),
         ("rekeying", &report["rekeying"]["traffic"]),
@@ -108,6 +108,11 @@ fn control(report: &Value) -> Figures {
             eprintln!("  while {while_what} {packets} packets were lost: {place}");
         }
     }
+}
+
+/// `bench control`: one report.
+fn control(report: &Value) -> Figures {
+    let mut figures = Figures::default();
     let tunnels = report["tunnels"].as_u64().unwrap_or(0);
     let of = if report["per_datagram"] == 0 { "control/singly" } else { "control" };
     for install in report["install"].as_array().into_iter().flatten() {

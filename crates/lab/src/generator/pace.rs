@@ -125,7 +125,7 @@ mod tests {
         assert!(sent[1..1001].iter().sum::<u64>().abs_diff(10_000) <= 1, "{sent:?}");
         assert!(sent[2100..].iter().all(|frames| *frames <= 6), "{sent:?}");
         assert_eq!(500 + sent.iter().sum::<u64>(), (0.304_95 * PPS).ceil() as u64);
-        // However seldom it is asked, a slow one sends what it owes.
+        // However low the rate, there is room for two frames whenever it is asked.
         let mut slow = Pace::even(10.0, Duration::from_secs(10));
         for second in 1..10 {
             for _ in 0..10 {
