@@ -10,6 +10,7 @@ mod output;
 pub(super) mod parts;
 mod path;
 mod tables;
+mod vpp;
 mod xfrm;
 
 use std::process::ExitCode;
@@ -32,6 +33,7 @@ enum Subject {
     Xfrm(xfrm::Xfrm),
     Control(control::Control),
     Cores(cores::Cores),
+    Vpp(vpp::Vpp),
     /// The client of `bench xfrm`
     #[command(hide = true)]
     XfrmClient,
@@ -49,6 +51,7 @@ impl Bench {
             Subject::Xfrm(xfrm) => xfrm.run(),
             Subject::Control(control) => control.run(),
             Subject::Cores(cores) => cores.run(),
+            Subject::Vpp(vpp) => vpp.run(),
             Subject::XfrmClient => xfrm::client(),
         }
     }

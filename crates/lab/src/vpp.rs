@@ -1,7 +1,13 @@
-//! FD.io VPP's figures: measured on this machine class, and published.
+//! FD.io VPP: its figures, measured on this machine class and published, and itself, where it can be run.
 //!
-//! They are facts about other software, with their conditions in the heads of the files. Nothing
+//! The figures are facts about other software, with their conditions in the heads of the files. Nothing
 //! here judges.
+
+mod capture;
+pub mod gateway;
+pub mod instance;
+pub mod runtime;
+pub mod script;
 
 use crate::figure::Figures;
 

@@ -22,9 +22,17 @@ const EXIT_UNFIT: i32 = 2;
 pub fn measure<S: AsRef<str>>(binary: &Path, arguments: &[S]) -> anyhow::Result<Figures> {
     let arguments: Vec<&str> = arguments.iter().map(AsRef::as_ref).collect();
     eprintln!("peregrine bench {}", arguments.join(" "));
+    measure_silently(binary, &arguments)
+}
+
+/// The same without saying which bench runs.
+///
+/// # Errors
+/// As [`measure`].
+pub fn measure_silently(binary: &Path, arguments: &[&str]) -> anyhow::Result<Figures> {
     let asked = Command::new(binary)
         .arg("bench")
-        .args(&arguments)
+        .args(arguments)
         .arg("--json")
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
