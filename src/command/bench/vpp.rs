@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use anyhow::Context;
 use crypto::Engine;
 use lab::figure::{Figures, Spread};
+use lab::report::bench;
 use lab::vpp::gateway::Gateway;
 use lab::vpp::instance::VppError;
 use lab::vpp::script::{Direction, Order, Selection, Setup, TUNNELS_MAX};
@@ -101,6 +102,17 @@ struct Row {
     quotient: f64,
 }
 
+/// All that is printed, for programs.
+#[derive(Serialize)]
+struct Report<'a> {
+    schema: u64,
+    machine: &'a Machine,
+    /// Which VPP, and with which engine.
+    peer: &'a str,
+    rows: &'a [Row],
+    figures: &'a Figures,
+}
+
 fn selection(name: &str) -> Result<Selection, String> {
     Selection::ALL
         .into_iter()
@@ -140,7 +152,10 @@ impl Vpp {
         }
         let (machine, rows) = (Machine::of(engine), self.rows(&found.figures));
         if self.json {
-            output::print_json(&machine, &rows, &found.figures)?;
+            let Found { figures, peer } = &found;
+            let (schema, machine, rows) = (bench::SCHEMA, &machine, &rows[..]);
+            let report = Report { schema, machine, peer, rows, figures };
+            println!("{}", serde_json::to_string_pretty(&report)?);
         } else {
             println!("{}\n{}\n{}", machine.line(), found.peer, table(&rows));
         }

@@ -69,7 +69,7 @@ fn seal_first(
     for size in sizes {
         let packets = tunnels.max(CAPTURED_MIN);
         let content = script::content(STREAM, tunnels, *size);
-        // VPP begins its own file anew when it has as many packets as it was asked for.
+        // Not that file itself: VPP empties it when it is told to capture no more.
         let growing = files.0.join(format!("{size}.growing"));
         let bytes = far_ends.capture(&content, packets, &growing)?;
         fs::write(files.captured(Order::Turns, *size), &bytes)?;
