@@ -11,12 +11,13 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// How long a process gets between SIGTERM and SIGKILL when a topology is taken down.
@@ -306,6 +307,19 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// How it ended, if it has.
+    pub fn exit_status(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), signal)?)
+    }
+
     /// Waits until `ready` says so; fails if the process ends first or the time is over.
     ///
     /// # Errors
@@ -343,8 +357,7 @@ impl Process {
 
     fn stop_within(&mut self, patience: Duration) -> Option<i32> {
         if self.is_running() {
-            let pid = rustix::process::Pid::from_child(&self.child);
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            let _ = self.signal(Signal::TERM);
             let end = Instant::now() + patience;
             while self.is_running() && Instant::now() < end {
                 thread::sleep(Duration::from_millis(5));

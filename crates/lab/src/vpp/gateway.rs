@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::capture;
-use super::instance::{Instance, STREAM, VppError};
+use super::instance::{Instance, VppError};
 use super::script::{self, Direction, Order, Setup};
 
 /// A file of one tunnel's packets is taken so often that it would be all the generator does.
@@ -50,8 +50,8 @@ impl Gateway {
     /// [`VppError`].
     pub fn measure(&self, order: Order, size: usize, times: usize) -> Result<Vec<f64>, VppError> {
         let stream = match self.setup.direction {
-            Direction::Seal => script::stream(STREAM, self.setup.tunnels, order, size),
-            Direction::Open => script::replay(STREAM, &self.files.captured(order, size)),
+            Direction::Seal => script::stream(self.setup.tunnels, order, size),
+            Direction::Open => script::replay(&self.files.captured(order, size)),
         };
         self.instance.measure(&stream, times)
     }
@@ -68,7 +68,7 @@ fn seal_first(
     let far_ends = Instance::start(program, &folder, &script::far_ends(tunnels))?;
     for size in sizes {
         let packets = tunnels.max(CAPTURED_MIN);
-        let content = script::content(STREAM, tunnels, *size);
+        let content = script::content(tunnels, *size);
         // Not that file itself: VPP empties it when it is told to capture no more.
         let growing = files.0.join(format!("{size}.growing"));
         let bytes = far_ends.capture(&content, packets, &growing)?;

@@ -1,17 +1,18 @@
 //! A VPP that runs: one worker, interfaces of its own packet generator, no other traffic.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use super::capture;
 use super::runtime::{self, NoFigure};
-use super::script::{self, SINK};
+use super::script::{self, SINK, STREAM};
+use crate::topology::Process;
 
 /// For VPP to start, with heap and buffers to be made.
 const START: Duration = Duration::from_secs(30);
@@ -22,10 +23,10 @@ const WINDOW: Duration = Duration::from_millis(60);
 /// Characters of a line, and of a complaint about it, that are told.
 const TOLD_MAX: usize = 500;
 
-/// What its streams are called.
-pub const STREAM: &str = "s";
+/// Where it answers, in its folder, as its start-up file says.
+const SOCKET: &str = "cli.sock";
 
-/// How often its socket is looked for.
+/// How often a file that it writes is looked at.
 const POLL: Duration = Duration::from_millis(50);
 
 /// What the tunnels encrypt with, as VPP calls it, AAD of eight bytes included.
@@ -76,7 +77,7 @@ pub enum VppError {
 pub struct Instance {
     vppctl: PathBuf,
     folder: PathBuf,
-    process: Child,
+    process: Process,
     huge_pages: Option<String>,
 }
 
@@ -95,17 +96,11 @@ impl Instance {
         let startup = folder.join("startup.conf");
         fs::write(&startup, script::startup(folder))?;
         let huge_pages = fs::read_to_string(HUGE_PAGES).ok();
-        let output = File::create(folder.join("output"))?;
         // Halted, it would outlive whoever is killed meanwhile.
-        let process = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "--"])
-            .arg(program)
-            .arg("-c")
-            .arg(&startup)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()?;
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(program).arg("-c").arg(&startup);
+        let process = Process::start("vpp", command, folder.join("output"))
+            .map_err(|error| VppError::Start(error.to_string()))?;
         let mut instance = Instance { vppctl, folder: folder.to_owned(), process, huge_pages };
         instance.await_socket()?;
         instance.tell_all("lines.cli", lines)?;
@@ -195,7 +190,7 @@ impl Instance {
     /// # Errors
     /// If the process is gone.
     pub fn pause(&self) -> Result<(), VppError> {
-        Ok(kill_process(self.pid(), Signal::STOP).map_err(io::Error::from)?)
+        Ok(self.process.signal(Signal::STOP)?)
     }
 
     /// After [`Instance::pause`].
@@ -203,30 +198,29 @@ impl Instance {
     /// # Errors
     /// If the process is gone.
     pub fn resume(&self) -> Result<(), VppError> {
-        Ok(kill_process(self.pid(), Signal::CONT).map_err(io::Error::from)?)
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_child(&self.process)
+        Ok(self.process.signal(Signal::CONT)?)
     }
 
     fn await_socket(&mut self) -> Result<(), VppError> {
-        let socket = self.folder.join("cli.sock");
-        let end = Instant::now() + START;
-        loop {
-            if socket.exists() && self.ask("show version").is_ok_and(|text| !text.is_empty()) {
-                return Ok(());
-            }
-            if let Some(status) = self.process.try_wait()? {
-                let output = fs::read_to_string(self.folder.join("output")).unwrap_or_default();
-                let last = output.lines().next_back().unwrap_or_default();
-                return Err(VppError::Start(format!("{status}; it said last: {last}")));
-            }
-            if Instant::now() > end {
-                return Err(VppError::Start(format!("no {} in {START:?}", socket.display())));
-            }
-            thread::sleep(POLL);
+        let Instance { vppctl, folder, process, .. } = self;
+        let socket = folder.join(SOCKET);
+        let answers = |_: &Process| {
+            socket.exists()
+                && ask(vppctl, folder, "show version").is_ok_and(|text| !text.is_empty())
+        };
+        if process.wait_until(START, answers).is_ok() {
+            return Ok(());
         }
+        Err(VppError::Start(match process.exit_status() {
+            Some(status) => {
+                let output = process.log();
+                format!(
+                    "{status}; it said last: {}",
+                    output.lines().next_back().unwrap_or_default()
+                )
+            }
+            None => format!("no {} in {START:?}", socket.display()),
+        }))
     }
 
     /// Lines that answer nothing where all is well, but for the names of interfaces that they make.
@@ -248,14 +242,19 @@ impl Instance {
     }
 
     fn ask(&self, line: &str) -> Result<String, VppError> {
-        let output = Command::new(&self.vppctl)
-            .arg("-s")
-            .arg(self.folder.join("cli.sock"))
-            .args(line.split(' '))
-            .stdin(Stdio::null())
-            .output()?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        Ok(ask(&self.vppctl, &self.folder, line)?)
     }
+}
+
+/// What the VPP in `folder` answers.
+fn ask(vppctl: &Path, folder: &Path, line: &str) -> io::Result<String> {
+    let output = Command::new(vppctl)
+        .arg("-s")
+        .arg(folder.join(SOCKET))
+        .args(line.split(' '))
+        .stdin(Stdio::null())
+        .output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Whether a line is none of those that VPP answers where all is well: names of interfaces, numbers of policies, and that an
@@ -284,8 +283,7 @@ fn engine_in_use(handlers: &str) -> Option<&str> {
 impl Drop for Instance {
     fn drop(&mut self) {
         // It may be paused, and has nothing to save.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.process.kill();
         let _ = fs::remove_dir_all(&self.folder);
         if let Some(before) = &self.huge_pages
             && fs::read_to_string(HUGE_PAGES).is_ok_and(|now| now != *before)

@@ -7,6 +7,9 @@ use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
+/// What its streams are called.
+pub const STREAM: &str = "s";
+
 /// The node behind which packets are VPP's no longer.
 pub const SINK: &str = "pg1-tx";
 
@@ -310,30 +313,30 @@ fn add(text: &mut String, line: std::fmt::Arguments<'_>) {
 
 /// Packets without end for a gateway that seals: frames of `size` bytes without checksum.
 #[must_use]
-pub fn stream(name: &str, tunnels: u32, order: Order, size: usize) -> String {
+pub fn stream(tunnels: u32, order: Order, size: usize) -> String {
     let destinations = match (tunnels, order) {
         (0 | 1, _) => nth(INSIDE, 0).to_string(),
         (_, Order::Turns) => range(INSIDE, tunnels, '-'),
         (_, Order::Random) => range(INSIDE, tunnels, '+'),
     };
-    new_stream(name, &destinations, size)
+    new_stream(&destinations, size)
 }
 
 /// The same for the far ends, tunnel by tunnel.
 #[must_use]
-pub fn content(name: &str, tunnels: u32, size: usize) -> String {
+pub fn content(tunnels: u32, size: usize) -> String {
     let destinations = match tunnels {
         0 | 1 => nth(CONTENT, 0).to_string(),
         _ => range(CONTENT, tunnels, '-'),
     };
-    new_stream(name, &destinations, size)
+    new_stream(&destinations, size)
 }
 
 /// Packets of a file, over and over.
 #[must_use]
-pub fn replay(name: &str, file: &Path) -> String {
+pub fn replay(file: &Path) -> String {
     format!(
-        "packet-generator new {{ name {name} limit -1 node ethernet-input interface pg0 worker 0 pcap {} }}",
+        "packet-generator new {{ name {STREAM} limit -1 node ethernet-input interface pg0 worker 0 pcap {} }}",
         file.display()
     )
 }
@@ -343,10 +346,10 @@ fn range(first: u32, tunnels: u32, sign: char) -> String {
     format!("{} {sign} {}", nth(first, 0), nth(first, tunnels - 1))
 }
 
-fn new_stream(name: &str, destinations: &str, size: usize) -> String {
+fn new_stream(destinations: &str, size: usize) -> String {
     let payload_len = size.saturating_sub(HEADERS_LEN);
     format!(
-        "packet-generator new {{ name {name} limit -1 size {size}-{size} node ethernet-input interface pg0 worker 0 \
+        "packet-generator new {{ name {STREAM} limit -1 size {size}-{size} node ethernet-input interface pg0 worker 0 \
          data {{ IP4: 02:00:00:00:00:02 -> {SENDING_MAC} UDP: {SENDER} -> {destinations} \
          UDP: 1000 -> 2000 incrementing {payload_len} }} }}"
     )
@@ -424,11 +427,11 @@ mod tests {
 
     #[test]
     fn a_stream_is_as_long_and_as_wide_as_asked() {
-        let turns = stream("s", 300, Order::Turns, 114);
+        let turns = stream(300, Order::Turns, 114);
         assert!(turns.contains("size 114-114 ") && turns.contains(" incrementing 72 "), "{turns}");
         assert!(turns.contains("-> 172.16.0.0 - 172.16.1.43 UDP"), "{turns}");
-        assert!(stream("s", 300, Order::Random, 114).contains("172.16.0.0 + 172.16.1.43"));
-        assert!(stream("s", 1, Order::Random, 114).contains("-> 172.16.0.0 UDP"));
+        assert!(stream(300, Order::Random, 114).contains("172.16.0.0 + 172.16.1.43"));
+        assert!(stream(1, Order::Random, 114).contains("-> 172.16.0.0 UDP"));
     }
 
     #[test]
