@@ -14,11 +14,12 @@ use wire::{Malformed, Overlay, ipv4, ipv6, protocol};
 use crate::batch::Slot;
 use crate::ecn;
 use crate::envelope::PREFIX_LEN;
-use crate::parse::read_flow;
+use crate::parse::{is_fragment_alike, read_flow};
 use crate::plain::PlainHeader;
 use crate::sa::{Mode, Sa};
 use crate::transport;
 use crate::verdict::Verdict;
+use crate::view::View;
 
 /// Takes the content out of a packet that was decrypted.
 #[inline]
@@ -57,6 +58,26 @@ pub(crate) struct Plain<P> {
 /// The same while it is still inside, of a packet of a tunnel with `esp_at` bytes in front of ESP, into which nothing is to be carried.
 #[inline(always)]
 pub(crate) fn plain_behind<P: PlainHeader>(esp_at: usize, slot: &Slot<'_>) -> Option<Plain<P>> {
+    read_behind(esp_at, slot, P::read)
+}
+
+/// The same also of a fragment, where that is to policies what a whole packet is.
+#[inline(always)]
+pub(crate) fn any_behind<P: PlainHeader>(
+    esp_at: usize,
+    slot: &Slot<'_>,
+    view: &View,
+) -> Option<Plain<P>> {
+    let read = |content: &[u8]| P::read_any(content, || is_fragment_alike(content, view));
+    read_behind(esp_at, slot, read)
+}
+
+#[inline(always)]
+fn read_behind<P: PlainHeader>(
+    esp_at: usize,
+    slot: &Slot<'_>,
+    read: impl FnOnce(&[u8]) -> Option<P>,
+) -> Option<Plain<P>> {
     let at = esp_at + PREFIX_LEN;
     let behind = slot.frame.bytes().get(at..)?;
     // The shortest content that is plain: asked once, instead of by each who takes a part of it.
@@ -65,7 +86,7 @@ pub(crate) fn plain_behind<P: PlainHeader>(esp_at: usize, slot: &Slot<'_>) -> Op
     }
     let (plaintext, _) = behind.split_last_chunk::<ICV_LEN>()?;
     let content = P::within(plaintext)?;
-    Some(Plain { at, len: content.len() as u16, header: P::read(content)? })
+    Some(Plain { at, len: content.len() as u16, header: read(content)? })
 }
 
 /// Any content, step by step.

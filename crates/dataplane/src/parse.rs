@@ -92,12 +92,12 @@ pub(crate) fn is_v6(frame: &Frame, at: usize) -> bool {
     frame.bytes().get(at).is_some_and(|first| first >> 4 != 4)
 }
 
-/// The summary of a packet whose header begins at so many bytes of a frame, and was found to be plain before.
+/// The summary of a packet whose header begins at so many bytes of a frame, and was found to be plain before, or such a fragment.
 #[inline(never)]
 pub(crate) fn flow_again(frame: &Frame, at: usize) -> Option<Flow> {
     match is_v6(frame, at) {
-        false => reread::<ipv4::Plain>(frame, at).map(|header| header.flow()),
-        true => reread::<ipv6::Plain>(frame, at).map(|header| header.flow()),
+        false => reread::<ipv4::Plain>(frame, at).map(|header| header.any_flow()),
+        true => reread::<ipv6::Plain>(frame, at).map(|header| header.any_flow()),
     }
 }
 
@@ -105,6 +105,21 @@ pub(crate) fn flow_again(frame: &Frame, at: usize) -> Option<Flow> {
 #[inline(always)]
 pub(crate) fn plain_header<P: PlainHeader>(frame: &Frame, mac: u64) -> Option<P> {
     P::read(behind_link(frame, mac, P::ETHERTYPE)?)
+}
+
+/// The same also of a fragment, where that is to policies what a whole packet is.
+#[inline(always)]
+pub(crate) fn any_header<P: PlainHeader>(frame: &Frame, mac: u64, view: &View) -> Option<P> {
+    let packet = behind_link(frame, mac, P::ETHERTYPE)?;
+    P::read_any(packet, || is_fragment_alike(packet, view))
+}
+
+/// Whether a packet is a sound fragment of IPv4, and to policies what a whole one is. Out of line, so that nothing of it takes registers
+/// from what most packets are.
+#[cold]
+#[inline(never)]
+pub(crate) fn is_fragment_alike(packet: &[u8], view: &View) -> bool {
+    flow::is_sound_fragment(packet) && view.spd.is_portless()
 }
 
 /// The header that begins at so many bytes of a frame, which was found to be plain before.

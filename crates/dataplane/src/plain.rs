@@ -27,14 +27,20 @@ pub(crate) trait PlainHeader: Copy {
     /// The header of a packet, if it is so plain and sound.
     fn read(packet: &[u8]) -> Option<Self>;
 
+    /// The same also of a fragment that is as plain but for that, if any of the family is and `may_be` says so.
+    fn read_any(packet: &[u8], may_be: impl FnOnce() -> bool) -> Option<Self>;
+
     /// The same of one that was found to be so before.
     fn reread(packet: &[u8]) -> Option<Self>;
 
     /// The packet that is in a plaintext with the least padding there can be, if it is of the family.
     fn within(plaintext: &[u8]) -> Option<&[u8]>;
 
-    /// The summary of the packet.
+    /// The summary of the packet, which is whole.
     fn flow(&self) -> Flow;
+
+    /// The summary of a packet that may be a fragment.
+    fn any_flow(&self) -> Flow;
 
     /// Length of the packet in bytes.
     fn total_len(&self) -> u16;
@@ -80,6 +86,11 @@ impl PlainHeader for ipv4::Plain {
     }
 
     #[inline(always)]
+    fn read_any(packet: &[u8], may_be: impl FnOnce() -> bool) -> Option<ipv4::Plain> {
+        flow::any_header_v4(packet, may_be)
+    }
+
+    #[inline(always)]
     fn reread(packet: &[u8]) -> Option<ipv4::Plain> {
         packet.first_chunk().map(ipv4::Plain::reread)
     }
@@ -92,6 +103,11 @@ impl PlainHeader for ipv4::Plain {
     #[inline(always)]
     fn flow(&self) -> Flow {
         flow::of_plain_v4(self)
+    }
+
+    #[inline]
+    fn any_flow(&self) -> Flow {
+        flow::of_any_v4(self)
     }
 
     #[inline(always)]
@@ -158,6 +174,12 @@ impl PlainHeader for ipv6::Plain {
         flow::plain_header_v6(packet)
     }
 
+    /// Fragments have an extension header.
+    #[inline(always)]
+    fn read_any(packet: &[u8], _: impl FnOnce() -> bool) -> Option<ipv6::Plain> {
+        flow::plain_header_v6(packet)
+    }
+
     #[inline(always)]
     fn reread(packet: &[u8]) -> Option<ipv6::Plain> {
         packet.first_chunk().map(ipv6::Plain::reread)
@@ -170,6 +192,11 @@ impl PlainHeader for ipv6::Plain {
 
     #[inline(always)]
     fn flow(&self) -> Flow {
+        flow::of_plain_v6(self)
+    }
+
+    #[inline]
+    fn any_flow(&self) -> Flow {
         flow::of_plain_v6(self)
     }
 

@@ -42,11 +42,18 @@
 //! Not checked here: addresses (martians are routing's matter), transport lengths and
 //! checksums (the end points'), and whether fragments overlap (reassembly's).
 
+mod plain;
+
 use core::net::IpAddr;
 
 use crate::ipv6_ext::Chain;
 pub use crate::malformed::Malformed;
 use crate::{ipv4, ipv6, protocol};
+
+pub use plain::{
+    any_header_v4, is_sound_fragment, of_any_v4, of_plain_v4, of_plain_v6, plain_header_v4,
+    plain_header_v4_of, plain_header_v6, plain_v4, plain_v6, shows_ports,
+};
 
 /// Which part of a packet the bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -145,113 +152,6 @@ pub fn parse_into(into: &mut Flow, l3: &[u8]) -> Result<(), Malformed> {
     }
     *into = parse_steps(l3)?;
     Ok(())
-}
-
-/// Whether a packet of this protocol needs no more than its first four bytes to be summarised.
-#[inline]
-const fn is_plain(protocol: u8) -> bool {
-    shows_ports(protocol) || matches!(protocol, protocol::ESP | protocol::ICMP | protocol::ICMPV6)
-}
-
-/// Whether the first four bytes of a plain protocol are its two ports. Those of the others are no ports, or are narrower.
-#[inline]
-pub const fn shows_ports(protocol: u8) -> bool {
-    matches!(protocol, protocol::TCP | protocol::UDP)
-}
-
-/// The ports of a plain protocol that has these two words behind its IP header.
-#[inline(always)]
-const fn plain_ports(protocol: u8, (first, second): (u16, u16)) -> (u16, u16) {
-    match protocol {
-        protocol::ESP => (0, 0),
-        protocol::ICMP | protocol::ICMPV6 => (first >> 8, first & 0xff),
-        _ => (first, second),
-    }
-}
-
-/// The summary of a sound IPv4 packet without options that is no fragment; `None` for any other.
-#[inline(always)]
-pub fn plain_v4(l3: &[u8]) -> Option<Flow> {
-    plain_header_v4(l3).map(|header| of_plain_v4(&header))
-}
-
-/// The header of a packet that [`plain_v4`] summarises.
-#[inline(always)]
-pub fn plain_header_v4(l3: &[u8]) -> Option<ipv4::Plain> {
-    plain_header_of(l3, is_plain)
-}
-
-/// The same of a packet of one protocol.
-#[inline(always)]
-pub fn plain_header_v4_of<const PROTOCOL: u8>(l3: &[u8]) -> Option<ipv4::Plain> {
-    plain_header_of(l3, |protocol| protocol == PROTOCOL)
-}
-
-#[inline(always)]
-fn plain_header_of(l3: &[u8], is_plain: impl Fn(u8) -> bool) -> Option<ipv4::Plain> {
-    const LEN_MIN: u16 = ipv4::Plain::LEN as u16;
-    let header = ipv4::Plain::read(l3.first_chunk()?)?;
-    let (protocol, total_len) = (header.protocol(), header.total_len());
-    let is_sound = is_plain(protocol) && total_len >= LEN_MIN && usize::from(total_len) <= l3.len();
-    is_sound.then_some(header)
-}
-
-/// The summary of a packet with such a header.
-#[inline(always)]
-pub fn of_plain_v4(header: &ipv4::Plain) -> Flow {
-    let (protocol, total_len) = (header.protocol(), header.total_len());
-    let (src_port, dst_port) = plain_ports(protocol, header.ports());
-    Flow {
-        src: IpAddr::V4(header.source()),
-        dst: IpAddr::V4(header.destination()),
-        protocol,
-        src_port,
-        dst_port,
-        ttl: header.ttl(),
-        tos: header.tos(),
-        header_len: ipv4::HEADER_LEN as u16,
-        total_len,
-        fragment: Fragment::Whole,
-        has_options: false,
-    }
-}
-
-/// The summary of a sound IPv6 packet without extension headers; `None` for any other.
-#[inline(always)]
-pub fn plain_v6(l3: &[u8]) -> Option<Flow> {
-    plain_header_v6(l3).map(|header| of_plain_v6(&header))
-}
-
-/// The header of a packet that [`plain_v6`] summarises.
-#[inline(always)]
-pub fn plain_header_v6(l3: &[u8]) -> Option<ipv6::Plain> {
-    const PAYLOAD_LEN_MAX: u16 = u16::MAX - ipv6::HEADER_LEN as u16;
-    let header = ipv6::Plain::read(l3.first_chunk()?)?;
-    let payload_len = header.payload_len();
-    let is_sound = is_plain(header.next_header())
-        && (4..=PAYLOAD_LEN_MAX).contains(&payload_len)
-        && usize::from(payload_len) <= l3.len() - ipv6::HEADER_LEN;
-    is_sound.then_some(header)
-}
-
-/// The summary of a packet with such a header.
-#[inline(always)]
-pub fn of_plain_v6(header: &ipv6::Plain) -> Flow {
-    let (protocol, payload_len) = (header.next_header(), header.payload_len());
-    let (src_port, dst_port) = plain_ports(protocol, header.ports());
-    Flow {
-        src: IpAddr::V6(header.source()),
-        dst: IpAddr::V6(header.destination()),
-        protocol,
-        src_port,
-        dst_port,
-        ttl: header.hop_limit(),
-        tos: header.traffic_class(),
-        header_len: ipv6::HEADER_LEN as u16,
-        total_len: ipv6::HEADER_LEN as u16 + payload_len,
-        fragment: Fragment::Whole,
-        has_options: false,
-    }
 }
 
 /// Every packet, step by step. Out of line, so that what it keeps in registers costs the plain
@@ -392,13 +292,19 @@ fn read_ports(protocol: u8, transport: &[u8]) -> Option<(u16, u16)> {
 /// The key of GRE version 0 (RFC 2890 §2) in two halves; zero without one.
 fn gre_key(transport: &[u8]) -> Option<(u16, u16)> {
     const CHECKSUM: u8 = 0x80;
-    const KEY: u8 = 0x20;
-    const VERSION: u8 = 0x07;
     let [flags, version, _, _] = *transport.first_chunk()?;
-    match flags & KEY != 0 && version & VERSION == 0 {
+    match has_gre_key(u16::from_be_bytes([flags, version])) {
         true => pair(transport.get(if flags & CHECKSUM != 0 { 8 } else { 4 }..)?),
         false => Some((0, 0)),
     }
+}
+
+/// Whether there is a key in GRE that begins with this word.
+#[inline(always)]
+const fn has_gre_key(flags_and_version: u16) -> bool {
+    const KEY: u16 = 0x2000;
+    const VERSION: u16 = 0x0007;
+    flags_and_version & (KEY | VERSION) == KEY
 }
 
 #[cfg(test)]
@@ -605,7 +511,7 @@ mod tests {
         /// as it comes out of the steps.
         #[test]
         fn the_short_way_is_only_shorter(
-            is_v6: bool, protocol in prop::sample::select(vec![6u8, 17, 50, 1, 58, 47]),
+            is_v6: bool, protocol in prop_oneof![prop::sample::select(vec![6u8, 17, 50, 1, 58, 47]), any::<u8>()],
             payload in prop::collection::vec(any::<u8>(), 0..12), tos: u8,
             damage in prop::option::of((any::<prop::sample::Index>(), any::<u8>())),
             mend: bool, cut in 0usize..4,
@@ -624,6 +530,38 @@ mod tests {
             }
             let bytes = &packet[..packet.len() - cut.min(packet.len())];
             prop_assert_eq!(parse(bytes), parse_steps(bytes));
+        }
+    }
+
+    proptest! {
+        /// A fragment with a plain header is summarised as it is step by step; what is none, or is not sound, has none.
+        #[test]
+        fn fragments_with_plain_headers_are_what_they_are_step_by_step(
+            protocol in prop_oneof![prop::sample::select(vec![6u8, 17, 50, 1, 47, 135]), any::<u8>()],
+            offset in prop_oneof![Just(0), Just(1), 0u16..0x2000], more: bool, dont: bool,
+            payload in prop::collection::vec(any::<u8>(), 0..12), cut in 0usize..4,
+            damage in prop::option::weighted(0.3, (0usize..20, any::<u8>())), mend: bool,
+        ) {
+            let bits = offset | u16::from(more) << 13 | u16::from(dont) << 14;
+            let mut packet = v4(protocol, bits, &[], &payload);
+            if let Some((at, byte)) = damage {
+                packet[at] = byte;
+                if mend {
+                    packet[10..12].fill(0);
+                    let checksum = crate::checksum::of(&packet[..20]);
+                    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+                }
+            }
+            let bytes = &packet[..packet.len() - cut];
+            let is_fragment = |flow: &Flow| flow.fragment != Fragment::Whole;
+            let steps = parse_steps(bytes).ok().filter(is_fragment);
+            let header = any_header_v4(bytes, || is_sound_fragment(bytes));
+            let short = header.filter(ipv4::Plain::is_fragment).map(|header| of_any_v4(&header));
+            prop_assert!(short.is_none() || short == steps, "{short:?} {steps:?}");
+            // Those that take the short way are nearly all.
+            let is_long = |flow: &Flow| flow.total_len >= 24 && !flow.has_options;
+            let is_rare = matches!(packet[9], 0 | 43 | 44 | 47 | 60 | 135);
+            prop_assert_eq!(short.is_some() || is_rare, steps.is_some_and(|flow| is_long(&flow)) || is_rare);
         }
     }
 

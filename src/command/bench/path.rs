@@ -77,9 +77,9 @@ struct Asked {
     /// through NATs), policy-over-v6 (tunnels over IPv6), policy-v6 (IPv6 inside), policy-dual (both families inside, in
     /// turns), policy-split (each second packet is of no policy and goes on in clear), policy-marked (senders say ECT(1),
     /// and each sixteenth packet is marked on its way), policy-stray (each sixteenth packet to be opened is for an SA
-    /// that is not there), policy-fragments (each sixteenth packet is a fragment from another host), p2p and p2mp
-    /// (route mode), p2p-split (each second packet is led into no tunnel), p2p-vrf (ports in one VRF, tunnels in another),
-    /// plain (there is none)
+    /// that is not there), policy-fragments (each sixteenth packet is a fragment from another host), policy-options (each
+    /// sixteenth packet has IP options), policy-gre (GRE inside), p2p and p2mp (route mode), p2p-split (each second packet
+    /// is led into no tunnel), p2p-vrf (ports in one VRF, tunnels in another), plain (there is none)
     #[arg(long, value_delimiter = ',', default_value = "policy", value_parser = selection)]
     selections: Vec<Selection>,
     /// In which order packets use the tunnels: random, turns (one after the other, as packet generators

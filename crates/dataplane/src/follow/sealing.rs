@@ -113,7 +113,7 @@ impl<P: PlainHeader> Trails<P> {
         turn: &Turn<'_>,
     ) -> usize {
         let Some(first) = slots.first().filter(|_| self.are_of(version)) else { return 0 };
-        let number = self.number(first, parse::mac_bits(first, view));
+        let number = self.number(first, parse::mac_bits(first, view), view);
         let trail = number.and_then(|(number, _)| self.several.get(number));
         trail.map_or(0, |trail| trail.follow(slots, view, turn))
     }
@@ -166,7 +166,7 @@ impl<P: PlainHeader> Trails<P> {
             return None;
         }
         let first = slots.first()?;
-        let number = self.number(first, parse::mac_bits(first, view));
+        let number = self.number(first, parse::mac_bits(first, view), view);
         let trail = number.and_then(|(number, _)| self.several.get(number));
         if let Some(way) = trail.and_then(|trail| trail.lend(slots, view, turn)) {
             return Some((slots.len(), lent::Sealing::of_one(slots.len(), way)));
@@ -206,7 +206,7 @@ impl<P: PlainHeader> Trails<P> {
     ) -> lent::Numbers {
         let mut mac = LastMac::new();
         gather(slots, None, |_, slot| {
-            let (number, header) = self.number(slot, mac.bits(slot, view))?;
+            let (number, header) = self.number(slot, mac.bits(slot, view), view)?;
             let trail = self.several.get(number)?;
             let share = shares.of(number, |others| Share::of(trail, others, view, turn));
             let (share_number, share) = share?;
@@ -224,8 +224,8 @@ impl<P: PlainHeader> Trails<P> {
 
     /// The number of the trail that a packet may follow, and its header.
     #[inline(always)]
-    fn number(&self, slot: &Slot<'_>, mac: u64) -> Option<(usize, P)> {
-        let header: P = parse::plain_header(&slot.frame, mac)?;
+    fn number(&self, slot: &Slot<'_>, mac: u64, view: &View) -> Option<(usize, P)> {
+        let header: P = parse::any_header(&slot.frame, mac, view)?;
         Some((self.several.find(self.mask.key(&header, slot.ingress))?, header))
     }
 }
@@ -420,7 +420,7 @@ impl<P: PlainHeader> Trail<P> {
         if slot.ingress != self.entry.ingress {
             return None;
         }
-        let header: P = parse::plain_header(&slot.frame, self.entry.mac)?;
+        let header: P = parse::any_header(&slot.frame, self.entry.mac, view)?;
         self.admits(&header, known, view).then_some(header)
     }
 

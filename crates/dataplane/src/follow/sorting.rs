@@ -101,7 +101,7 @@ impl<'v> Kinds<'v> {
     fn kind(&mut self, slot: &Slot<'_>) -> Kind {
         let view = self.view;
         let (frame, mac) = (&slot.frame, self.mac.bits(slot, view));
-        let Some(header) = parse::plain_header::<ipv4::Plain>(frame, mac) else {
+        let Some(header) = parse::any_header::<ipv4::Plain>(frame, mac, view) else {
             return self.kind_v6(slot, mac);
         };
         kind_of(&header, &mut self.v4, view, || {

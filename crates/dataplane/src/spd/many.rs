@@ -14,10 +14,19 @@ use wire::ipv4;
 use super::space::Space;
 use super::tag::Tag;
 use super::tuple::{Telling, Tuple};
-use super::{DefaultAction, Lookup};
+use super::{DefaultAction, Lookup, Spd};
 use crate::cpu::Cache;
-use crate::policy::{Fields, Policy, Words};
+use crate::policy::{Direction, Fields, Policy, Words};
 use crate::table::Home;
+
+impl Spd {
+    /// Whether no policy outside of route mode looks at ports in what is forwarded over IPv4, so that fragments, which may not show
+    /// them, are to all of them what whole packets are.
+    pub(crate) fn is_portless(&self) -> bool {
+        let sees_none = |direction| self.side(direction).seen_v4().ports == 0;
+        sees_none(Direction::Forward) && sees_none(Direction::Out)
+    }
+}
 
 /// The policies of one direction, outside of route mode.
 #[derive(Clone, Copy)]

@@ -17,6 +17,10 @@ pub enum Step {
     Plain { v6: bool, host: u8, port: u16, len: usize },
     /// So many of one kind.
     Burst { v6: bool, host: u8, count: usize },
+    /// Of another protocol than UDP, what is carried beginning with these bytes.
+    Protocol { v6: bool, host: u8, protocol: u8, begin: [u8; 4] },
+    /// Part of a packet of IPv4: what is said of parts, and the protocol of all.
+    Part { host: u8, bits: u16, protocol: u8 },
     /// One with something about it.
     Odd(bool, Odd),
     /// A packet the other way, to the other port.
@@ -184,6 +188,21 @@ const ODDS: [Odd; 25] = [
     Odd::EspForHost,
 ];
 
+/// Protocols that are read in one way or another, and some that are not read.
+const PROTOCOLS: [u8; 11] = [
+    protocol::TCP,
+    protocol::SCTP,
+    protocol::DCCP,
+    protocol::UDP_LITE,
+    protocol::GRE,
+    protocol::IPV4,
+    protocol::AH,
+    protocol::MOBILITY,
+    protocol::NO_NEXT_HEADER,
+    89,
+    253,
+];
+
 pub fn step() -> impl Strategy<Value = Step> {
     let special = prop::sample::select(&[CLEAR_PORT, FORBIDDEN_PORT, BLOCKED_PORT][..]);
     let port = prop_oneof![6 => Just(5000), 1 => special, 1 => 1u16..60_000];
@@ -192,8 +211,19 @@ pub fn step() -> impl Strategy<Value = Step> {
     let burst = (any::<bool>(), 0u8..3, 2usize..50);
     let odd = (any::<bool>(), prop::sample::select(&ODDS[..]));
     let esp = (any::<bool>(), 0u8..3, prop::sample::select(&ESPS[..]));
+    let protocols = prop::sample::select(&PROTOCOLS[..]);
+    // In GRE the third bit says that there is a key.
+    let begin = prop_oneof![Just([0; 4]), Just([0x20, 0, 8, 0]), any::<[u8; 4]>()];
+    let protocol = (any::<bool>(), 0u8..3, protocols.clone(), begin);
+    // Of parts of eight bytes where it begins, whether there are more, and whether it must not be one.
+    let bits = (prop_oneof![Just(0u16), Just(1), 2u16..200, Just(0x1fff)], any::<[bool; 2]>());
+    let bits = bits.prop_map(|(at, [more, not])| at | u16::from(more) << 13 | u16::from(not) << 14);
+    let udp = prop_oneof![2 => Just(protocol::UDP), 1 => protocols];
+    let part = (0u8..3, bits, udp);
     prop_oneof![
         60 => plain,
+        3 => protocol.prop_map(|(v6, host, protocol, begin)| Step::Protocol { v6, host, protocol, begin }),
+        5 => part.prop_map(|(host, bits, protocol)| Step::Part { host, bits, protocol }),
         4 => odd.prop_map(|(v6, odd)| Step::Odd(v6, odd)),
         2 => burst.prop_map(|(v6, host, count)| Step::Burst { v6, host, count }),
         3 => any::<bool>().prop_map(Step::Back),
@@ -453,6 +483,17 @@ impl Arrivals {
                 let packet = Packet { src, ..packet };
                 let packet = if is_v6(v6) { families::packet(packet) } else { packet };
                 (host, packet.frame(RED))
+            }
+            Step::Protocol { v6, host, protocol, begin } => {
+                let packet = udp(host, 5000, 40);
+                let packet = if is_v6(v6) { families::packet(packet) } else { packet };
+                let payload = [&begin, &packet.payload[4..]].concat();
+                (host, Packet { protocol, payload, ..packet }.frame(RED))
+            }
+            Step::Part { host, bits, protocol } => {
+                let bytes = Packet { protocol, ..udp(host, 5000, 40) }.bytes();
+                let [high, low] = bits.to_be_bytes();
+                (host, frame(RED, &with(bytes, &[(6, high), (7, low)])))
             }
             Step::Odd(v6, odd) => (1, odd.frame(is_v6(v6))),
             Step::Esp(v6, host, esp) => {

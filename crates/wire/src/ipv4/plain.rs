@@ -4,6 +4,10 @@ use core::net::Ipv4Addr;
 
 use super::{HEADER_LEN, VERSION_IHL_PLAIN};
 
+/// Of the first piece of a header: version and header length; more fragments, and the offset.
+const BEGIN: u64 = 0xff;
+const PART: u64 = 0xff3f << 48;
+
 /// The header of a packet without options that is no fragment, and the four bytes behind it, as nearly
 /// every packet begins: read in three pieces, from whose registers the fields come.
 ///
@@ -26,9 +30,17 @@ impl Plain {
     /// The beginning of a packet, if it is so plain and its checksum is right. Lengths are not looked at.
     #[inline(always)]
     pub fn read(bytes: &[u8; Plain::LEN]) -> Option<Plain> {
-        // Of the first piece: version and header length, more fragments, and the offset.
-        const SHAPE: u64 = 0xff3f_0000_0000_00ff;
+        Plain::read_any(bytes, || false)
+    }
+
+    /// The same also of a fragment, if `may_be` says that it may be one of those who ask. It is asked of what is no whole packet, before
+    /// anything else is looked at: what is read before a call is kept somewhere else meanwhile.
+    #[inline(always)]
+    pub fn read_any(bytes: &[u8; Plain::LEN], may_be: impl FnOnce() -> bool) -> Option<Plain> {
         let Plain { first, second, third } = Plain::reread(bytes);
+        if first & (BEGIN | PART) != u64::from(VERSION_IHL_PLAIN) && !may_be() {
+            return None;
+        }
         // A sum is all ones when it is a multiple of 65 535 and not zero, and no header with a version
         // is zero; that holds in either byte order (RFC 1071 §2.B), and for sums of longer words whose carries
         // come back in at the other end (§2.C), so nothing is swapped or folded.
@@ -36,8 +48,25 @@ impl Plain {
         let (sum, one) = sum.overflowing_add(third & 0xffff_ffff);
         let (sum, other) = sum.overflowing_add(carry.into());
         let sum = sum + u64::from(one | other);
-        let is_plain = first & SHAPE == u64::from(VERSION_IHL_PLAIN) && sum.is_multiple_of(0xffff);
-        is_plain.then_some(Plain { first, second, third })
+        sum.is_multiple_of(0xffff).then_some(Plain { first, second, third })
+    }
+
+    /// Whether it is the header of a fragment, and without options.
+    #[inline]
+    pub const fn is_plain_fragment(&self) -> bool {
+        self.first & BEGIN == VERSION_IHL_PLAIN as u64 && self.is_fragment()
+    }
+
+    /// Whether it is the header of a fragment.
+    #[inline(always)]
+    pub const fn is_fragment(&self) -> bool {
+        self.first & PART != 0
+    }
+
+    /// Where in its packet a fragment begins, in bytes.
+    #[inline]
+    pub const fn fragment_offset(&self) -> u16 {
+        ((self.first >> 48) as u16).swap_bytes() << 3
     }
 
     /// The header of a packet that was read before, and of which nothing is asked anew.

@@ -39,7 +39,7 @@ pub(super) fn admit(
     let packets = slots.len();
     for slot in &mut slots[..packets.min(BATCH_PACKETS)] {
         let mac = mac.bits(slot, view);
-        let group = match parse::plain_header::<ipv4::Plain>(&slot.frame, mac) {
+        let group = match parse::any_header::<ipv4::Plain>(&slot.frame, mac, view) {
             Some(header) => {
                 if header.ttl() <= 1 || may_be_martians(&header.flow()) {
                     break;

@@ -144,7 +144,7 @@ impl<P: PlainHeader> Inner<P> {
         tally: &mut Tally,
         view: &View,
     ) -> bool {
-        let content = content::plain_behind(usize::from(slot.esp_at), slot);
+        let content = content::any_behind(usize::from(slot.esp_at), slot, view);
         let Some(content) = content else { return false };
         if !self.like.admits(&content.header, known, view) {
             return false;
@@ -170,7 +170,7 @@ impl<P: PlainHeader> Inner<P> {
         known: &mut Known<P::Bits>,
         view: &View,
     ) -> bool {
-        let content = content::plain_behind::<P>(usize::from(slot.esp_at), slot);
+        let content = content::any_behind::<P>(usize::from(slot.esp_at), slot, view);
         let Some(content) = content else { return false };
         let is_short = usize::from(content.header.total_len()) <= self.like.way.mtu();
         if !is_short || !self.like.admits(&content.header, known, view) {

@@ -220,7 +220,7 @@ fn policy(selection: Selection, tunnel: usize, direction: Direction) -> Arc<Poli
     let less = match selection {
         Selection::PolicyShapes => tunnel % 2,
         // Another host beside the usual one.
-        Selection::PolicyFragments => 1,
+        Selection::PolicyFragments | Selection::PolicyOptions => 1,
         Selection::PolicyUncached => tunnel % 8,
         _ => 0,
     };

@@ -20,6 +20,12 @@ const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 /// That a packet is a fragment behind which others come.
 const MORE_FRAGMENTS: u8 = 0x20;
 
+/// Options that say nothing.
+const NO_OPTIONS: [u8; 4] = [1; 4];
+
+/// What GRE begins with that has no key, and a packet of IPv4 in it.
+const GRE_OF_IPV4: [u8; 4] = [0, 0, 8, 0];
+
 /// The headers of a packet of `size` bytes into a tunnel, as they reach the sealing gateway.
 pub(crate) fn into_tunnel(tunnel: usize, size: usize) -> [u8; HEADERS_LEN] {
     headers_of(tunnel, size, HOST, PORT)
@@ -47,12 +53,27 @@ pub(super) fn write(
         Selection::P2mp => headers_of(tunnel, size, source(tunnel), PORT),
         _ if selection.is_split() && is_second => headers_to(in_clear(tunnel), size, HOST, PORT, 0),
         Selection::PolicyMarked => headers_to(destination(tunnel), size, HOST, PORT, ECT_1),
-        Selection::PolicyFragments if is_seldom => headers_of(tunnel, size, NEIGHBOUR, PORT),
+        Selection::PolicyFragments | Selection::PolicyOptions if is_seldom => {
+            headers_of(tunnel, size, NEIGHBOUR, PORT)
+        }
         _ => into_tunnel(tunnel, size),
     };
     packet[..HEADERS_LEN].copy_from_slice(&headers);
-    if selection == Selection::PolicyFragments && is_seldom {
-        change_v4(packet, |header| header[6] |= MORE_FRAGMENTS);
+    match selection {
+        Selection::PolicyFragments if is_seldom => {
+            change_v4(packet, 0, |header| header[6] |= MORE_FRAGMENTS);
+        }
+        // In the place of the ports.
+        Selection::PolicyOptions if is_seldom => change_v4(packet, NO_OPTIONS.len(), |header| {
+            header[0] += NO_OPTIONS.len() as u8 / 4;
+            header[ipv4::HEADER_LEN..].copy_from_slice(&NO_OPTIONS);
+        }),
+        Selection::PolicyGre => {
+            change_v4(packet, 0, |header| header[9] = protocol::GRE);
+            packet[HEADER_LEN + ipv4::HEADER_LEN..][..GRE_OF_IPV4.len()]
+                .copy_from_slice(&GRE_OF_IPV4);
+        }
+        _ => {}
     }
 }
 
@@ -104,12 +125,12 @@ fn write_udp(udp: &mut [u8], port: u16, len: usize) {
 /// Gives a packet of a group's tunnel the address of the gateway that opens for its destination, as a hub
 /// has one address and not one for each far end.
 pub(super) fn lead_to_hub(frame: &mut [u8]) {
-    change_v4(frame, |header| header[16..20].copy_from_slice(&EAST.octets()));
+    change_v4(frame, 0, |header| header[16..20].copy_from_slice(&EAST.octets()));
 }
 
 /// Marks a packet as one that met congestion (RFC 3168).
 pub(super) fn mark(frame: &mut [u8]) {
-    change_v4(frame, |header| header[1] |= 0b11);
+    change_v4(frame, 0, |header| header[1] |= 0b11);
 }
 
 /// Gives an ESP packet an SPI that no SA has.
@@ -119,11 +140,12 @@ pub(super) fn lead_astray(frame: &mut [u8]) {
     }
 }
 
-/// Changes a packet's header, and its checksum with it.
-fn change_v4(frame: &mut [u8], change: impl FnOnce(&mut [u8])) {
+/// Changes a packet's header, which has so many bytes of options then, and its checksum with it.
+fn change_v4(frame: &mut [u8], options_len: usize, change: impl FnOnce(&mut [u8])) {
     const CHECKSUM: Range<usize> = 10..12;
+    let end = HEADER_LEN + ipv4::HEADER_LEN + options_len;
     // The worker's packets are longer.
-    if let Some(header) = frame.get_mut(HEADER_LEN..HEADER_LEN + ipv4::HEADER_LEN) {
+    if let Some(header) = frame.get_mut(HEADER_LEN..end) {
         change(header);
         header[CHECKSUM].fill(0);
         let sum = checksum::of(header);

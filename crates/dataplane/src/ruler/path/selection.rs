@@ -38,6 +38,10 @@ pub enum Selection {
     PolicyStray,
     /// By policies, and some packets are fragments from another host.
     PolicyFragments,
+    /// By policies, and some packets have options and are from another host.
+    PolicyOptions,
+    /// By policies, of packets of GRE.
+    PolicyGre,
     /// By routes into tunnels, each with an `if_id` of its own (point-to-point).
     P2p,
     /// The same, and each second packet is led into no tunnel.
@@ -50,7 +54,7 @@ pub enum Selection {
 
 impl Selection {
     /// Every way.
-    pub const ALL: [Selection; 19] = [
+    pub const ALL: [Selection; 21] = [
         Selection::Plain,
         Selection::Policy,
         Selection::PolicyShapes,
@@ -66,6 +70,8 @@ impl Selection {
         Selection::PolicyMarked,
         Selection::PolicyStray,
         Selection::PolicyFragments,
+        Selection::PolicyOptions,
+        Selection::PolicyGre,
         Selection::P2p,
         Selection::P2pSplit,
         Selection::P2pVrf,
@@ -121,6 +127,8 @@ impl Selection {
             Selection::PolicyMarked => "policy-marked",
             Selection::PolicyStray => "policy-stray",
             Selection::PolicyFragments => "policy-fragments",
+            Selection::PolicyOptions => "policy-options",
+            Selection::PolicyGre => "policy-gre",
             Selection::P2p => "p2p",
             Selection::P2pSplit => "p2p-split",
             Selection::P2pVrf => "p2p-vrf",

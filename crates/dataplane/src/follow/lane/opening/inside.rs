@@ -120,7 +120,7 @@ impl<'v> Inside<'v> {
     #[inline(always)]
     fn look(&mut self, slot: &mut Slot<'_>, cache: Cache) -> Option<[u16; 2]> {
         let sa = slot.inbound?;
-        let content = content::plain_behind::<ipv4::Plain>(usize::from(slot.esp_at), slot);
+        let content = content::any_behind::<ipv4::Plain>(usize::from(slot.esp_at), slot, self.view);
         let Some(content) = content else { return self.look_v6(slot, sa) };
         let header = &content.header;
         let flow = header.flow();
@@ -136,7 +136,7 @@ impl<'v> Inside<'v> {
             0 => ASKED | self.forward.as_mut()?.note(header, &mut self.last_forward, cache).code(),
             _ if self.routes_alone => ROUTED | self.sources.note(u32::of_address(flow.src)).code(),
             _ if self.standing.lets_in(sa, Family::V4) => NOBODY,
-            _ => self.welcome(header.flow(), sa)?,
+            _ => self.welcome(*header, sa)?,
         };
         let out = match &mut self.out {
             Some(out) => OUT | out.note(header, &mut self.last_out, cache).code(),
@@ -167,7 +167,7 @@ impl<'v> Inside<'v> {
             0 => ASKED | self.forward_v6.note(fields).code(),
             _ if self.routes_alone => ROUTED | self.sources_v6.note(fields.source).code(),
             _ if self.standing.lets_in(sa, Family::V6) => NOBODY,
-            _ => self.welcome(flow, sa)?,
+            _ => self.welcome(content.header, sa)?,
         };
         let out = match self.out {
             Some(_) => OUT | self.out_v6.note(fields).code(),
@@ -182,7 +182,8 @@ impl<'v> Inside<'v> {
 
     /// Who lets in what comes through an SA of route mode.
     #[inline(never)]
-    fn welcome(&mut self, flow: Flow, sa: &Sa) -> Option<u16> {
+    fn welcome<P: PlainHeader>(&mut self, header: P, sa: &Sa) -> Option<u16> {
+        let flow = header.any_flow();
         match self.standing.ask(&flow, sa, self.view)? {
             Word::Policy(policy) => {
                 self.found.push(policy);
