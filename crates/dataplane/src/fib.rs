@@ -14,6 +14,7 @@ use crate::array::Array;
 use crate::prefix::Prefix;
 use crate::trie::Trie;
 use crate::trie::many::SIDE_BY_SIDE;
+use crate::vrfs::MAIN;
 
 use hops::Hops;
 
@@ -101,13 +102,15 @@ pub struct Fib {
     main: Routes,
     /// Numbered from 1.
     vrfs: Array<Routes>,
+    /// In the place of a table that is not there.
+    none: Routes,
     hops: Hops,
 }
 
 impl Default for Fib {
     fn default() -> Fib {
         let main = Routes { v4: Trie::only(), v6: Trie::only() };
-        Fib { main, vrfs: Array::default(), hops: Hops::default() }
+        Fib { main, vrfs: Array::default(), none: Routes::default(), hops: Hops::default() }
     }
 }
 
@@ -173,19 +176,19 @@ impl Fib {
         if other {
             self.main.codes_of_mixed(&destinations[..count], codes);
         } else {
-            self.codes_of_v4(&v4[..count], codes);
+            self.codes_of_v4(MAIN, &v4[..count], codes);
         }
     }
 
-    /// The same, all of them of IPv4.
+    /// The same in the table of a VRF, which need not be there; all of them of IPv4.
     #[inline]
-    pub(crate) fn codes_of_v4(&self, destinations: &[u32], codes: &mut [u32; MANY]) {
-        self.main.v4.lookup_many(destinations, codes);
+    pub(crate) fn codes_of_v4(&self, vrf: u32, destinations: &[u32], codes: &mut [u32; MANY]) {
+        self.routes(vrf).unwrap_or(&self.none).v4.lookup_many(destinations, codes);
     }
 
     /// The same, all of them of IPv6.
-    pub(crate) fn codes_of_v6(&self, destinations: &[u128], codes: &mut [u32; MANY]) {
-        self.main.v6.lookup_many(destinations, codes);
+    pub(crate) fn codes_of_v6(&self, vrf: u32, destinations: &[u128], codes: &mut [u32; MANY]) {
+        self.routes(vrf).unwrap_or(&self.none).v6.lookup_many(destinations, codes);
     }
 
     /// The tunnel of a code that [`codes_of`](Fib::codes_of) or [`code_in`](Fib::code_in) gave.
@@ -275,7 +278,7 @@ impl Fib {
     }
 
     fn routes(&self, vrf: u32) -> Option<&Routes> {
-        if vrf == 0 { Some(&self.main) } else { self.vrfs.get(vrf) }
+        if vrf == MAIN { Some(&self.main) } else { self.vrfs.get(vrf) }
     }
 
     fn change(&mut self, vrf: u32, change: impl FnOnce(&mut Routes) -> u32) -> u32 {

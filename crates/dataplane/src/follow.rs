@@ -314,11 +314,8 @@ impl Trails {
         if slots.len() < 2 {
             return;
         }
-        // Lanes look up in the main table.
-        match view.vrfs.in_use() {
-            false => self.open_lanes(slots, version, view),
-            true => self.leave_busy(&slots[followed.packets()..], version, view, turn),
-        }
+        self.open_lanes(slots, version, view);
+        self.leave_busy(&slots[followed.packets()..], version, view, turn);
         // It may be the first of another family inside.
         if let Some(other) = followed.parked.and_then(|at| slots.get(at)) {
             self.opened.leave([other, other], version, view, turn);

@@ -34,6 +34,7 @@ use crate::spd::{DefaultAction, Lookup};
 use crate::table::Table;
 use crate::verdict::Verdict;
 use crate::view::View;
+use crate::vrfs::MAIN;
 
 /// What tells a tunnel from all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -234,7 +235,7 @@ pub(crate) fn enter_all<'v>(slots: &mut [Slot<'v>], view: &'v View, turn: &mut T
         }
     }
     let mut codes = [0; MANY];
-    view.fib.codes_of_v4(&destinations, &mut codes);
+    view.fib.codes_of_v4(MAIN, &destinations, &mut codes);
     let codes = &codes[..destinations.len()];
     let cache = asked_cache();
     for (at, code) in codes.iter().enumerate() {
@@ -302,7 +303,7 @@ fn ask_v4(slots: &mut [Slot<'_>], view: &View) -> bool {
         }
     }
     let mut codes = [0; MANY];
-    view.fib.codes_of_v4(&destinations[..count], &mut codes);
+    view.fib.codes_of_v4(MAIN, &destinations[..count], &mut codes);
     let mut at = 0;
     for slot in slots.iter_mut().filter(|slot| is_asked(slot)) {
         if let IpAddr::V4(destination) = slot.flow.dst {

@@ -184,6 +184,52 @@ fn whoever_follows_stays_in_its_vrf() {
     }
 }
 
+/// Nor does a packet of many tunnels, none of which follows the one before, take another customer's way.
+#[test]
+fn whoever_needs_no_stages_stays_in_its_vrf() {
+    for outer in [MAIN, 3] {
+        let mut west = west(outer);
+        // What one customer has at home, the other reaches through a tunnel; and each sends what is in clear to another port.
+        let (elsewhere, away) = (ip("10.7.0.1"), ip("10.9.0.1"));
+        west.change(|view| {
+            let [far_end, other] = FAR_ENDS.map(ip);
+            let name = TunnelName { if_id: IF_IDS[1], remote: Some(other) };
+            let row = view.tunnels.number(&name).unwrap();
+            let home = NextHop { port: RED, gateway: Some(Site::West.host(false)) };
+            view.fib.insert_in(vrf(0), prefix("10.7.0.0/16"), Route::Via(home));
+            view.fib.insert_in(vrf(1), prefix("10.7.0.0/16"), Route::Tunnel(row));
+            let wire = NextHop { port: BLACK, gateway: Some(far_end) };
+            view.fib.insert_in(vrf(0), prefix("10.9.0.0/16"), Route::Via(wire));
+            view.fib.insert_in(vrf(1), prefix("10.9.0.0/16"), Route::Via(home));
+        });
+        let to = |dst| Packet { dst, ..towards(Site::West) }.bytes();
+        let (mut followed, mut sequence) = (0, 0);
+        for round in 0..6 {
+            let host = Site::West.host(false);
+            for dst in [host, host, host, host, host, elsewhere] {
+                sequence += 1;
+                for customer in 0..2 {
+                    let sa = sa(customer, Site::West);
+                    west.inject(BLACK, &Seal::sequence(sequence).frame(&sa, &to(dst)));
+                }
+            }
+            west.worker.turn();
+            let mut came = |port| std::iter::from_fn(|| west.collect(port)).count();
+            assert_eq!([RED, RED2, BLACK].map(&mut came), [6, 5, 1], "in round {round}");
+            for port in PORTS {
+                let clear = Packet::udp(ip("10.2.0.1"), away, 1, 2, 30).frame(port);
+                (0..10).for_each(|_| west.inject(port, &clear));
+            }
+            west.worker.turn();
+            let mut came = |port| std::iter::from_fn(|| west.collect(port)).count();
+            assert_eq!([RED, RED2, BLACK].map(&mut came), [10, 0, 10], "in round {round}");
+            let before = std::mem::replace(&mut followed, west.snapshot().followed);
+            assert_eq!(followed - before, if round == 0 { 0 } else { 11 + 20 }, "in round {round}");
+        }
+        assert_eq!(west.snapshot().of(Verdict::Resealed), 6);
+    }
+}
+
 #[test]
 fn no_table_is_asked_in_anothers_place() {
     let mut west = west(MAIN);

@@ -103,16 +103,24 @@ impl Trails {
         view: &View,
         turn: &mut Turn<'_>,
     ) {
-        let Trails { unled, sealed, sealed_v6, opened, .. } = self;
+        let Trails { unled, sealed, sealed_v6, opened, sealing, opening, .. } = self;
         let ended = |slot: &Slot<'_>, verdict| slot.verdict == Some(verdict);
-        let is_sealed = |slot: &Slot<'_>| ended(slot, Verdict::Sealed);
-        unled.sealed.look_again(slots, |slot| slot.outbound.filter(|_| is_sealed(slot)));
-        unled
-            .sealed
-            .leave(slots, |pair| leave_sealed(sealed, sealed_v6, pair, version, view, turn));
-        let is_opened = |slot: &Slot<'_>| ended(slot, Verdict::Opened);
-        unled.opened.look_again(slots, |slot| slot.inbound.filter(|_| is_opened(slot)));
-        unled.opened.leave(slots, |pair| opened.leave(pair, version, view, turn));
+        // Where many are of one kind, so is mostly the first or the last.
+        let may_be_many = |verdict| {
+            [slots.first(), slots.last()].into_iter().flatten().any(|slot| ended(slot, verdict))
+        };
+        if sealing.is_none() && may_be_many(Verdict::Sealed) {
+            let is_sealed = |slot: &Slot<'_>| ended(slot, Verdict::Sealed);
+            unled.sealed.look_again(slots, |slot| slot.outbound.filter(|_| is_sealed(slot)));
+            unled
+                .sealed
+                .leave(slots, |pair| leave_sealed(sealed, sealed_v6, pair, version, view, turn));
+        }
+        if opening.is_none() && may_be_many(Verdict::Opened) {
+            let is_opened = |slot: &Slot<'_>| ended(slot, Verdict::Opened);
+            unled.opened.look_again(slots, |slot| slot.inbound.filter(|_| is_opened(slot)));
+            unled.opened.leave(slots, |pair| opened.leave(pair, version, view, turn));
+        }
     }
 }
 

@@ -384,7 +384,7 @@ impl<A: Address> Shape<A> {
     }
 
     /// Whether a flow is selected.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn selects(&self, flow: &Fields<A>) -> bool {
         let source = self.source.xor(flow.source).first(self.source_len);
         let destination = self.destination.xor(flow.destination).first(self.destination_len);

@@ -13,6 +13,7 @@ use dataplane::sa::{HardLimits, Sa, SaConfig, SaFlags};
 use dataplane::selector::{PortMatch, Selector};
 use dataplane::tunnel::TunnelName;
 use dataplane::view::View;
+use dataplane::vrfs::{PortVrf, UNKNOWN, Vrfs};
 use proptest::prelude::*;
 use wire::ethernet::MacAddr;
 use wire::protocol;
@@ -34,6 +35,12 @@ pub const FORBIDDEN_PORT: u16 = 54;
 pub const BLOCKED_PORT: u16 = 5001;
 /// In whose datagrams ESP comes and goes.
 pub const IN_UDP: UdpEncapsulation = UdpEncapsulation { source_port: 4500, destination_port: 4500 };
+
+/// The device of tunnels that are led elsewhere.
+const DEVICE: u16 = HOST + 1;
+/// Where the others are led to, and a table with other routes.
+const TUNNELS: u32 = 2;
+const APART: u32 = 3;
 
 /// Limits that packets reach here, and such as they do not.
 const FEW: HardLimits = HardLimits { packets: 12, ..HardLimits::NONE };
@@ -63,8 +70,7 @@ pub struct Case {
     pub own: Option<Last>,
     /// Those hosts are reached in clear, the third of them so.
     pub clear: Option<Third>,
-    /// All of it is in a VRF, and nothing in the main table.
-    pub in_vrf: bool,
+    pub tables: Tables,
 }
 
 /// One tunnel.
@@ -78,8 +84,31 @@ pub const SIMPLE: Case = Case {
     is_hub: false,
     own: None,
     clear: None,
-    in_vrf: false,
+    tables: Tables::Main,
 };
+
+/// The tables that packets are looked up in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tables {
+    Main,
+    /// Ports are led to one VRF and tunnels to another, and nothing is in the main table.
+    Vrfs,
+    /// The port towards the other gateway is led to one whose routes are others, or to one that nobody knows.
+    PortApart,
+    PortNowhere,
+    /// So is the last tunnel, or the only one.
+    TunnelApart,
+    TunnelNowhere,
+}
+
+const TABLES: [Tables; 6] = [
+    Tables::Main,
+    Tables::Vrfs,
+    Tables::PortApart,
+    Tables::PortNowhere,
+    Tables::TunnelApart,
+    Tables::TunnelNowhere,
+];
 
 /// What is special about the last of three tunnels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,19 +184,21 @@ pub fn case() -> impl Strategy<Value = Case> {
     let outer_v6 = prop::bool::weighted(0.3);
     let own = prop::option::of(prop::sample::select(&LASTS[..]));
     let inside = prop_oneof![3 => Just(Inside::V4), 1 => Just(Inside::V6), 3 => Just(Inside::Both)];
-    (any::<[bool; 7]>(), udp, outer_v6, inside, often, own).prop_map(
+    let tables = prop_oneof![1 => Just(Tables::Main), 1 => prop::sample::select(&TABLES[..])];
+    (any::<[bool; 6]>(), udp, outer_v6, inside, often, own, tables).prop_map(
         |(
-            [extended, is_routed, bypasses, forbids, drops_portless, is_hub, in_vrf],
+            [extended, is_routed, bypasses, forbids, drops_portless, is_hub],
             udp,
             outer_v6,
             inside,
             forward,
             own,
+            tables,
         )| {
             let if_id = if is_routed { 5 } else { 0 };
             let tunnel = Tunnel { extended, if_id, udp, outer_v6, ..PLAIN };
             let case = Case { tunnel, inside, forward, own, ..SIMPLE };
-            Case { bypasses, forbids, drops_portless, is_hub, in_vrf, ..case }
+            Case { bypasses, forbids, drops_portless, is_hub, tables, ..case }
         },
     )
 }
@@ -250,9 +281,7 @@ impl Case {
                 policies.iter().filter(is_it).for_each(|policy| drop(view.spd.remove(policy)));
             }
         }
-        if self.in_vrf {
-            lead_to_vrfs(&mut view);
-        }
+        self.tables.lead(self, router, &mut view);
         view
     }
 
@@ -428,6 +457,42 @@ impl Case {
             }
             let bundle = Bundle::new((last != Last::Missing).then_some(sa), vec![own]);
             view.bundles.set_bundle(n, bundle);
+        }
+    }
+}
+
+impl Tables {
+    /// Leads ports and tunnels of a case to VRFs.
+    fn lead(self, case: &Case, router: NextHop, view: &mut View) {
+        if self == Tables::Main {
+            return;
+        }
+        // Whoever is apart has other routes: to the other gateway instead of here, and nowhere instead of there.
+        let routes: Vec<_> = view.fib.iter().collect();
+        for (prefix, route) in routes {
+            let other = match route {
+                Route::Via(hop) if hop.port == RED => Route::Via(router),
+                Route::Via(_) => Route::Blackhole,
+                other => other,
+            };
+            view.fib.insert_in(APART, prefix, other);
+        }
+        lead_to_vrfs(view);
+        let usual = view.vrfs.port(RED);
+        let to = |vrf| PortVrf { inner: vrf, outer: vrf };
+        let (mut ports, mut device) = (vec![usual; usize::from(DEVICE)], to(TUNNELS));
+        match self {
+            Tables::Main | Tables::Vrfs => {}
+            Tables::PortApart => ports[usize::from(BLACK)] = to(APART),
+            Tables::PortNowhere => ports[usize::from(BLACK)] = to(UNKNOWN),
+            Tables::TunnelApart => device = to(APART),
+            Tables::TunnelNowhere => device = to(UNKNOWN),
+        }
+        ports.push(device);
+        view.vrfs = Vrfs::new(ports, TUNNELS);
+        let last = if case.own.is_some() && !case.is_hub { 3 } else { 0 };
+        if case.tunnel.if_id != 0 {
+            view.tunnels.set_device(case.tunnel.if_id + last, DEVICE);
         }
     }
 }

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use case::{BLOCKED_PORT, Case, Last, SIMPLE, case, case_in_clear, host_of, of_port};
+use case::{BLOCKED_PORT, Case, Last, SIMPLE, Tables, case, case_in_clear, host_of, of_port};
 use clear::Third;
 use dataplane::bundles::Whose;
 use dataplane::clock::Clock;
@@ -309,7 +309,7 @@ fn cases() -> impl Iterator<Item = Case> {
 
 /// A gateway without VRFs, and the same in some.
 fn with_vrfs(case: Case) -> [Case; 2] {
-    [case, Case { in_vrf: true, ..case }]
+    [case, Case { tables: Tables::Vrfs, ..case }]
 }
 
 /// The frame of a packet behind the gateway of the west, of which each second one is of IPv6 where there are both.
@@ -410,7 +410,7 @@ fn most_of_a_fat_tunnels_packets_are_opened_as_those_before() {
 /// So do those of many tunnels, whichever each is for, and by the word of policies or of routes.
 #[test]
 fn most_packets_of_many_tunnels_need_no_stages() {
-    for case in cases().flat_map(of_many) {
+    for case in cases().flat_map(of_many).flat_map(with_vrfs) {
         let mut side = Side::new(Site::West, &case);
         let frame = |n| frame_of(n, udp((n % 3) as u8, 5000 + n, 100), &case);
         let frames: Vec<_> = (0..60).map(|n| (RED, frame(n))).collect();
@@ -432,7 +432,7 @@ fn most_packets_of_many_tunnels_need_no_stages() {
 /// Nor where whoever has time encrypts them, though others be among them that are in clear.
 #[test]
 fn most_packets_of_many_tunnels_that_are_lent_need_no_stages() {
-    for case in cases().flat_map(of_many) {
+    for case in cases().flat_map(of_many).flat_map(with_vrfs) {
         let mut side = Side::lending(Site::West, &case);
         let frame = |n| frame_of(n, udp((n % 3) as u8, 5000 + n, 100), &case);
         let frames: Vec<_> = (0..60).map(|n| (RED, frame(n))).collect();
@@ -530,9 +530,8 @@ fn esp_behind_what_is_dropped_needs_no_stages() {
         let mut side = Side::new(Site::West, &case);
         let mut arrivals = Arrivals::new(Site::West, case);
         side.block(true);
-        // Where routes lead into tunnels and there are policies, too, nothing is sealed without the stages.
-        let sealed = if tunnel.if_id == 0 { 30 } else { 0 };
-        let batches = [(5000, 0), (5000, sealed + 30), (BLOCKED_PORT, sealed + 60)];
+        // Where routes lead into tunnels and there are policies, too, what is sealed has no lane, but follows.
+        let batches = [(5000, 0), (5000, 60), (BLOCKED_PORT, 90)];
         for (port, followed) in batches {
             let there = |n: u8| (RED, udp(n % 3, port, 100).frame(RED));
             let mut frames: Vec<_> = (0..30).map(there).collect();
@@ -632,7 +631,7 @@ fn whom_no_route_leads_back_to_follows_nobody() {
 /// on that carries something else they wait for the stages.
 #[test]
 fn most_packets_out_of_many_tunnels_need_no_stages() {
-    for case in ways_in().into_iter().flat_map(of_many) {
+    for case in ways_in().into_iter().flat_map(of_many).flat_map(with_vrfs) {
         let mut side = Side::new(Site::East, &case);
         let mut arrivals = Arrivals::new(Site::East, case);
         let port = |n: u8| FROM_FAR_END + 4 * u16::from(n);
@@ -658,10 +657,10 @@ fn most_packets_out_of_many_tunnels_need_no_stages() {
     }
 }
 
-/// In VRFs, where there are no lanes, those of several tunnels follow as soon as many are of each, in whatever order.
+/// In VRFs those of several tunnels follow as soon as many are of each, in whatever order.
 #[test]
 fn packets_of_several_tunnels_follow_in_vrfs() {
-    let in_vrf = |case| Case { own: Some(Last::Nothing), in_vrf: true, ..case };
+    let in_vrf = |case| Case { own: Some(Last::Nothing), tables: Tables::Vrfs, ..case };
     for case in cases().map(in_vrf) {
         let mut side = Side::new(Site::West, &case);
         let frame = |n| frame_of(n, udp((n % 3) as u8, 5000 + n, 100), &case);

@@ -32,10 +32,10 @@ impl Addresses<u32> {
         Group::last_of(self.put(address))
     }
 
-    /// The codes of their routes in the main table, for which there is room.
+    /// The codes of their routes in the table of a VRF, for which there is room.
     #[inline(always)]
-    pub(super) fn codes<'c>(&self, view: &View, codes: &'c mut [u32; MANY]) -> &'c [u32] {
-        view.fib.codes_of_v4(&self.0, codes);
+    pub(super) fn codes<'c>(&self, vrf: u32, view: &View, codes: &'c mut [u32; MANY]) -> &'c [u32] {
+        view.fib.codes_of_v4(vrf, &self.0, codes);
         &codes[..self.0.len()]
     }
 }
@@ -47,9 +47,9 @@ impl Addresses<u128> {
         Group::last_of_v6(self.put(address))
     }
 
-    /// The codes of their routes in the main table, for which there is room.
-    pub(super) fn codes<'c>(&self, view: &View, codes: &'c mut [u32; MANY]) -> &'c [u32] {
-        view.fib.codes_of_v6(&self.0, codes);
+    /// The same of IPv6.
+    pub(super) fn codes<'c>(&self, vrf: u32, view: &View, codes: &'c mut [u32; MANY]) -> &'c [u32] {
+        view.fib.codes_of_v6(vrf, &self.0, codes);
         &codes[..self.0.len()]
     }
 }

@@ -14,6 +14,7 @@ use crate::parse::{self, LastMac};
 use crate::plain::PlainHeader;
 use crate::policy::{Address, Direction, Fields};
 use crate::view::View;
+use crate::vrfs::{MAIN, UNKNOWN};
 
 /// Of each packet what its group is.
 pub(super) type Groups = ArrayVec<Group, BATCH_PACKETS>;
@@ -97,4 +98,28 @@ fn admit_v6(
     slot.counted = flow.total_len;
     let guarded = guard.map_or(Group::FIRST, |guard| guard.note(Fields::of(&flow, 0)));
     Some([guarded, note(Fields::of(&flow, 0))])
+}
+
+/// The first packets that came by ports which lead to one VRF, and that; `None` if it is not known, or there are no packets.
+#[inline(always)]
+pub(super) fn of_one_vrf<'s, 'v>(
+    slots: &'s mut [Slot<'v>],
+    view: &View,
+) -> Option<(u32, &'s mut [Slot<'v>])> {
+    if view.vrfs.in_use() {
+        return first_of_vrf(slots, view);
+    }
+    (!slots.is_empty()).then_some((MAIN, slots))
+}
+
+/// Out of line, as nearly nobody has VRFs.
+#[inline(never)]
+fn first_of_vrf<'s, 'v>(
+    slots: &'s mut [Slot<'v>],
+    view: &View,
+) -> Option<(u32, &'s mut [Slot<'v>])> {
+    let vrf_of = |slot: &Slot<'_>| view.vrfs.port(slot.ingress).inner;
+    let vrf = slots.first().map(vrf_of).filter(|vrf| *vrf != UNKNOWN)?;
+    let packets = slots.iter().take_while(|slot| vrf_of(slot) == vrf).count();
+    Some((vrf, &mut slots[..packets]))
 }

@@ -11,7 +11,7 @@ use wire::ethernet::HEADER_LEN;
 use wire::{ipv4, ipv6};
 
 use super::addresses::Addresses;
-use super::admit::{Groups, admit};
+use super::admit::{Groups, admit, of_one_vrf};
 use super::group::Group;
 use super::inquiry::{Free, Inquiry, InquiryV6, Last, is_quick};
 use crate::batch::{Slot, Turn};
@@ -51,9 +51,8 @@ impl Lane {
         view: &View,
         turn: &mut Turn<'_>,
     ) -> usize {
-        if slots.is_empty() || !self.hours.are_open(version) {
-            return 0;
-        }
+        let of_one = of_one_vrf(slots, view).filter(|_| self.hours.are_open(version));
+        let Some((vrf, slots)) = of_one else { return 0 };
         let (mut v4, mut v6) = (Addresses::<u32>::default(), Addresses::<u128>::default());
         let out = view.spd.side(Direction::Out);
         let is_asked = !out.is_silent();
@@ -80,8 +79,8 @@ impl Lane {
         };
         let (mut codes, mut codes_v6) = ([0; MANY], [0; MANY]);
         let led = Led {
-            codes: v4.codes(view, &mut codes),
-            codes_v6: if v6.is_empty() { &[] } else { v6.codes(view, &mut codes_v6) },
+            codes: v4.codes(vrf, view, &mut codes),
+            codes_v6: if v6.is_empty() { &[] } else { v6.codes(vrf, view, &mut codes_v6) },
         };
         let packets = led.packets(&groups[..left_alone], view);
         self.hours.trial.note(groups.len(), packets);

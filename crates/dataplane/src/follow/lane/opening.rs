@@ -220,9 +220,10 @@ fn open<'v>(slots: &mut [Slot<'v>], marks: Marks, view: &'v View, turn: &mut Tur
     let carried = marks.carry_inwards(slots, |_, slot| slot.inbound);
     let mut inside = Inside::of(view, turn);
     let looked = inside.look_at_all(&mut slots[..carried]);
-    let accepted = match inside.has_v6() {
-        false => accept_all::<false>(&mut slots[..looked], &inside, view, turn),
-        true => accept_mixed(&mut slots[..looked], &inside, view, turn),
+    let accepted = match (inside.has_v6(), view.vrfs.in_use()) {
+        (false, false) => accept_all::<false, false>(&mut slots[..looked], &inside, view, turn),
+        (true, false) => accept_mixed::<false>(&mut slots[..looked], &inside, view, turn),
+        (_, true) => accept_mixed::<true>(&mut slots[..looked], &inside, view, turn),
     };
     if accepted < slots.len() {
         let (plain, other) = slots[accepted..].split_at_mut(looked - accepted);
@@ -277,20 +278,20 @@ fn put_back(slot: &mut Slot<'_>) -> Option<()> {
     slot.frame.grow(0, len.checked_sub(slot.frame.len())?)
 }
 
-/// Accepts packets of which some are of IPv6. Out of line, so that nothing of it takes registers where there are none.
+/// Accepts packets of which some are of IPv6, or of VRFs. Out of line, so that nothing of it takes registers where there are none.
 #[inline(never)]
-fn accept_mixed<'v>(
+fn accept_mixed<'v, const VRFS: bool>(
     slots: &mut [Slot<'v>],
     inside: &Inside<'v>,
     view: &'v View,
     turn: &mut Turn<'_>,
 ) -> usize {
-    accept_all::<true>(slots, inside, view, turn)
+    accept_all::<true, VRFS>(slots, inside, view, turn)
 }
 
 /// Accepts packets, and says where they leave, up to the first that has to be parked; how many.
 #[inline(always)]
-fn accept_all<'v, const MIXED: bool>(
+fn accept_all<'v, const MIXED: bool, const VRFS: bool>(
     slots: &mut [Slot<'v>],
     inside: &Inside<'v>,
     view: &'v View,
@@ -305,7 +306,7 @@ fn accept_all<'v, const MIXED: bool>(
         }
         let passed = slot.inbound.and_then(|sa| Some((sa, answers.let_pass(at, sa)?)));
         let Some((sa, policy)) = passed else { return answers.end_at(at) };
-        let accepted = accept::<MIXED>(slot, sa, later, policy, &mut router, view, turn);
+        let accepted = accept::<MIXED, VRFS>(slot, sa, later, policy, &mut router, view, turn);
         slot.decide(accepted.err().unwrap_or(Verdict::Opened));
     }
     slots.len()
@@ -313,7 +314,7 @@ fn accept_all<'v, const MIXED: bool>(
 
 /// Accepts a packet, and says where it leaves.
 #[inline(always)]
-fn accept<'v, const MIXED: bool>(
+fn accept<'v, const MIXED: bool, const VRFS: bool>(
     slot: &mut Slot<'v>,
     sa: &Sa,
     later: &[Slot<'v>],
@@ -336,7 +337,7 @@ fn accept<'v, const MIXED: bool>(
     } else {
         take_hop::<ipv4::Plain>(&mut slot.frame)?;
     }
-    router.way::<false>(slot, later, view, turn)?.send_off(slot)
+    router.way::<VRFS>(slot, later, view, turn)?.send_off(slot)
 }
 
 /// Takes a hop from a packet that has some left, and the header that nearly every packet has.

@@ -17,6 +17,7 @@ mod lending;
 
 use wire::{ethernet, ipv4, ipv6};
 
+use super::admit::of_one_vrf;
 use super::forwarding::send_off;
 use super::inquiry::is_quick;
 use crate::batch::{Slot, Turn};
@@ -78,12 +79,11 @@ impl Lane {
         view: &'v View,
         turn: &mut Turn<'_>,
     ) -> usize {
-        if slots.is_empty() || !self.hours.are_open(version) {
-            return 0;
-        }
+        let of_one = of_one_vrf(slots, view).filter(|_| self.hours.are_open(version));
+        let Some((vrf, slots)) = of_one else { return 0 };
         match asked_cache() {
-            Cache::First => self.pass::<false>(slots, view, turn),
-            Cache::Second => self.pass::<true>(slots, view, turn),
+            Cache::First => self.pass::<false>(slots, vrf, view, turn),
+            Cache::Second => self.pass::<true>(slots, vrf, view, turn),
         }
     }
 
@@ -93,14 +93,15 @@ impl Lane {
     fn pass<'v, const SECOND: bool>(
         &mut self,
         slots: &mut [Slot<'v>],
+        vrf: u32,
         view: &'v View,
         turn: &mut Turn<'_>,
     ) -> usize {
         let cache = Cache::second_if(SECOND);
-        let mut mixed = Mixed::default();
+        let mut mixed = Mixed::of(vrf);
         let mut found = self.find::<SECOND, false>(slots, view, &mut mixed);
         let came = found.groups().len();
-        let packets = match found.is_mixed() {
+        let packets = match found.is_mixed() || view.vrfs.in_use() {
             false => seal_all::<false>(slots, (&found, &mixed), &mut self.busy, view, turn, cache),
             true => self.seal_mixed(slots, (&mut found, &mut mixed), view, turn),
         };
@@ -108,8 +109,8 @@ impl Lane {
         packets
     }
 
-    /// Seals packets with which others are mixed; none if all leave in clear and by no policy, which counts them. Out of line, so that
-    /// nothing of it takes registers where there are none.
+    /// Seals packets with which others are mixed, or which may be of VRFs; none if all leave in clear and by no policy, which counts them.
+    /// Out of line, so that nothing of it takes registers where there are none.
     #[inline(never)]
     fn seal_mixed<'v>(
         &mut self,
@@ -177,7 +178,10 @@ fn seal_all<'v, const MIXED: bool>(
     let (numbered, rest) = slots[..plain].split_at_mut(numbered);
     // What they are is only to be seen now.
     busy.look(numbered, |slot| slot.outbound);
-    encrypt::<MIXED>(numbered, mixed.codes(), view, turn);
+    match MIXED && view.vrfs.in_use() {
+        false => encrypt::<MIXED, false>(numbered, mixed.codes(), view, turn),
+        true => encrypt::<MIXED, true>(numbered, mixed.codes(), view, turn),
+    }
     // What `choose` is to find out is not there yet.
     rest.iter_mut().for_each(|slot| slot.outbound = None);
     numbered.len()
@@ -234,7 +238,7 @@ fn number<const MIXED: bool>(
 
 /// Seals packets that have their numbers, and forwards those in clear by routes of these codes.
 #[inline(never)]
-fn encrypt<'v, const MIXED: bool>(
+fn encrypt<'v, const MIXED: bool, const VRFS: bool>(
     slots: &mut [Slot<'v>],
     codes: &[u32],
     view: &'v View,
@@ -254,7 +258,7 @@ fn encrypt<'v, const MIXED: bool>(
             send_off(slot, *code, is_v6, &mut router_in_clear, view, turn);
             continue;
         }
-        if let Err(verdict) = encrypt_one::<MIXED>(slot, later, &mut router, view, turn) {
+        if let Err(verdict) = encrypt_one::<MIXED, VRFS>(slot, later, &mut router, view, turn) {
             slot.decide(verdict);
         }
     }
@@ -262,7 +266,7 @@ fn encrypt<'v, const MIXED: bool>(
 
 /// Seals a packet, and says where it leaves.
 #[inline(always)]
-fn encrypt_one<'v, const MIXED: bool>(
+fn encrypt_one<'v, const MIXED: bool, const VRFS: bool>(
     slot: &mut Slot<'v>,
     later: &[Slot<'v>],
     router: &mut Router<'v>,
@@ -270,7 +274,7 @@ fn encrypt_one<'v, const MIXED: bool>(
     turn: &mut Turn<'_>,
 ) -> Result<(), Verdict> {
     let sa = slot.outbound.ok_or(Verdict::NoRoom)?;
-    let way = router.way::<false>(slot, later, view, turn)?;
+    let way = router.way::<VRFS>(slot, later, view, turn)?;
     let numbers = (slot.sequence, slot.iv);
     let sealed = match MIXED && parse::is_v6(&slot.frame, ethernet::HEADER_LEN) {
         false => seal::<ipv4::Plain, false>(slot, sa.hot(), sa.hot().usual_outer(), numbers, way),

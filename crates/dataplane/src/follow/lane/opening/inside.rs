@@ -21,7 +21,7 @@ use crate::prefix::Family;
 use crate::sa::Sa;
 use crate::spd::Lookup;
 use crate::view::View;
-use crate::vrfs::MAIN;
+use crate::vrfs::{MAIN, UNKNOWN};
 
 /// What is asked about what was inside of packets.
 pub(super) struct Inside<'v> {
@@ -45,13 +45,25 @@ pub(super) struct Inside<'v> {
     sources_v6: Addresses<u128>,
     /// Of each packet who lets it in, and which of the questions about its way out is its own.
     by: ArrayVec<[u16; 2], BATCH_PACKETS>,
-    /// The route of addresses that begin like these is none into a tunnel.
+    /// The route of addresses that begin like these is none into a tunnel. Where there are VRFs, none does, and it is that of their
+    /// table.
     bits: u32,
     mask: u32,
+    in_vrf: Block,
     /// There are packets of IPv6, and of the last of them the route was none into a tunnel.
     has_v6: bool,
     last_v6: Option<u128>,
 }
+
+/// Addresses whose route is none into a tunnel, in the table of a VRF.
+struct Block {
+    vrf: u32,
+    bits: u32,
+    mask: u32,
+}
+
+/// Bits and mask that no address has.
+const OF_NOBODY: (u32, u32) = (1, 0);
 
 /// Who lets a packet in: nobody need, or the policies that were asked about its group, or of those that have been found already
 /// the one with its number, or the routes that are asked about its group.
@@ -83,12 +95,14 @@ impl<'v> Inside<'v> {
             out_v6: InquiryV6::of(&out),
             has_v6: false,
             found: ArrayVec::new(),
-            routes_alone: do_routes_decide_alone(view),
+            // Together they are looked up in one table.
+            routes_alone: do_routes_decide_alone(view) && !view.vrfs.in_use(),
             sources: Addresses::default(),
             sources_v6: Addresses::default(),
             by: ArrayVec::new(),
-            bits: u32::from(view.has_tunnels()),
-            mask: 0,
+            bits: if view.has_tunnels() || view.vrfs.in_use() { OF_NOBODY.0 } else { 0 },
+            mask: OF_NOBODY.1,
+            in_vrf: Block { vrf: MAIN, bits: OF_NOBODY.0, mask: OF_NOBODY.1 },
             last_v6: None,
         }
     }
@@ -128,7 +142,7 @@ impl<'v> Inside<'v> {
         if header.ttl() <= 1
             || may_be_martians(&flow)
             || self.known.is_for_host(destination, self.view)
-            || destination & self.mask != self.bits && self.is_for_tunnel(destination)
+            || destination & self.mask != self.bits && self.is_for_tunnel(destination, slot)
         {
             return None;
         }
@@ -136,7 +150,7 @@ impl<'v> Inside<'v> {
             0 => ASKED | self.forward.as_mut()?.note(header, &mut self.last_forward, cache).code(),
             _ if self.routes_alone => ROUTED | self.sources.note(u32::of_address(flow.src)).code(),
             _ if self.standing.lets_in(sa, Family::V4) => NOBODY,
-            _ => self.welcome(*header, sa)?,
+            _ => self.welcome(*header, sa, slot)?,
         };
         let out = match &mut self.out {
             Some(out) => OUT | out.note(header, &mut self.last_out, cache).code(),
@@ -157,7 +171,7 @@ impl<'v> Inside<'v> {
         if flow.ttl <= 1
             || may_be_martians(&flow)
             || self.known_v6.is_for_host(destination, self.view)
-            || self.last_v6 != Some(destination) && self.is_for_tunnel_v6(destination)
+            || self.last_v6 != Some(destination) && self.is_for_tunnel_v6(destination, slot)
         {
             return None;
         }
@@ -167,7 +181,7 @@ impl<'v> Inside<'v> {
             0 => ASKED | self.forward_v6.note(fields).code(),
             _ if self.routes_alone => ROUTED | self.sources_v6.note(fields.source).code(),
             _ if self.standing.lets_in(sa, Family::V6) => NOBODY,
-            _ => self.welcome(content.header, sa)?,
+            _ => self.welcome(content.header, sa, slot)?,
         };
         let out = match self.out {
             Some(_) => OUT | self.out_v6.note(fields).code(),
@@ -182,12 +196,16 @@ impl<'v> Inside<'v> {
 
     /// Who lets in what comes through an SA of route mode.
     #[inline(never)]
-    fn welcome<P: PlainHeader>(&mut self, header: P, sa: &Sa) -> Option<u16> {
+    fn welcome<P: PlainHeader>(&mut self, header: P, sa: &Sa, slot: &Slot<'_>) -> Option<u16> {
         let flow = header.any_flow();
         match self.standing.ask(&flow, sa, self.view)? {
             Word::Policy(policy) => {
                 self.found.push(policy);
                 Some(FOUND | (self.found.len() as u16 - 1))
+            }
+            Word::Routes if self.view.vrfs.in_use() => {
+                let code = self.view.fib.code_in(self.view.vrf_of(slot), flow.src);
+                Back::by(&[code], self.view).leads_into(0, sa, self.view).then_some(NOBODY)
             }
             Word::Routes => Some(self.route(&flow)),
         }
@@ -204,22 +222,32 @@ impl<'v> Inside<'v> {
 
     /// Whether the route of an address leads into a tunnel.
     #[inline(never)]
-    fn is_for_tunnel(&mut self, destination: u32) -> bool {
-        let (code, block) = self.view.fib.block_in(MAIN, destination.address());
-        if Fib::tunnel_of(code).is_some() {
+    fn is_for_tunnel(&mut self, destination: u32, slot: &Slot<'_>) -> bool {
+        let vrf = self.view.vrf_of(slot);
+        let Block { vrf: last, bits, mask } = self.in_vrf;
+        if last == vrf && destination & mask == bits {
+            return false;
+        }
+        let (code, block) = self.view.fib.block_in(vrf, destination.address());
+        if vrf == UNKNOWN || Fib::tunnel_of(code).is_some() {
             return true;
         }
-        self.mask = (u64::MAX << (u32::BITS - block.min(u32::BITS))) as u32;
-        self.bits = destination & self.mask;
+        let mask = (u64::MAX << (u32::BITS - block.min(u32::BITS))) as u32;
+        let bits = destination & mask;
+        match self.view.vrfs.in_use() {
+            false => (self.bits, self.mask) = (bits, mask),
+            true => self.in_vrf = Block { vrf, bits, mask },
+        }
         false
     }
 
     /// The same of one of IPv6.
     #[inline(never)]
-    fn is_for_tunnel_v6(&mut self, destination: u128) -> bool {
-        let code = || self.view.fib.code_in(MAIN, destination.address());
-        let is_it = self.view.has_tunnels() && Fib::tunnel_of(code()).is_some();
-        self.last_v6 = (!is_it).then_some(destination);
+    fn is_for_tunnel_v6(&mut self, destination: u128, slot: &Slot<'_>) -> bool {
+        let (view, vrf) = (self.view, self.view.vrf_of(slot));
+        let code = || view.fib.code_in(vrf, destination.address());
+        let is_it = vrf == UNKNOWN || view.has_tunnels() && Fib::tunnel_of(code()).is_some();
+        self.last_v6 = (!is_it && !view.vrfs.in_use()).then_some(destination);
         is_it
     }
 
@@ -232,7 +260,7 @@ impl<'v> Inside<'v> {
     #[inline(never)]
     fn ways_back(&self) -> Back<'v> {
         let mut codes = [0; MANY];
-        Back::by(self.sources.codes(self.view, &mut codes), self.view)
+        Back::by(self.sources.codes(MAIN, self.view, &mut codes), self.view)
     }
 
     /// What is said of packets of IPv6.
@@ -242,7 +270,7 @@ impl<'v> Inside<'v> {
         Said {
             free: self.out_v6.free(),
             presumed: self.forward_v6.presumed(),
-            back: Some(Back::by(self.sources_v6.codes(self.view, &mut codes), self.view)),
+            back: Some(Back::by(self.sources_v6.codes(MAIN, self.view, &mut codes), self.view)),
         }
     }
 }

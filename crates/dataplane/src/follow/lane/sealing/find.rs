@@ -42,8 +42,9 @@ pub(super) struct Found<'v> {
 
 /// What there is to say beside that where other packets are mixed with those of IPv4 for tunnels: of IPv6, in clear, or such as take
 /// the stages. By itself, as the other is moved.
-#[derive(Default)]
 pub(super) struct Mixed<'v> {
+    /// Of which VRF all are.
+    vrf: u32,
     exits_v6: Exits<'v>,
     /// Of each family, by their bits, the groups that leave in clear.
     clear: [u64; 2],
@@ -126,6 +127,12 @@ impl<'v> Found<'v> {
 }
 
 impl<'v> Mixed<'v> {
+    /// Nothing yet, of packets of a VRF.
+    pub(super) fn of(vrf: u32) -> Mixed<'v> {
+        let (exits_v6, codes) = (Exits::new(), ArrayVec::new());
+        Mixed { vrf, exits_v6, clear: [0; 2], codes, away: 0 }
+    }
+
     /// Of those in clear, in their order, the codes of their routes, up to the first that does not lead away.
     pub(super) fn codes(&self) -> &[u32] {
         &self.codes[..self.away]
@@ -164,8 +171,8 @@ impl<'v> Mixed<'v> {
             });
         }
         let (mut codes, mut codes_v6) = ([0; MANY], [0; MANY]);
-        let codes_v6 = if v6.is_empty() { &[] } else { v6.codes(view, &mut codes_v6) };
-        let by_group = Led { codes: v4.codes(view, &mut codes), codes_v6 };
+        let codes_v6 = if v6.is_empty() { &[] } else { v6.codes(self.vrf, view, &mut codes_v6) };
+        let by_group = Led { codes: v4.codes(self.vrf, view, &mut codes), codes_v6 };
         self.put(led.iter().map(|group| by_group.code(*group)), view);
     }
 
@@ -184,7 +191,7 @@ impl<'v> Mixed<'v> {
         let mut codes_v6 = [0; MANY];
         let mut by_group = Led { codes, codes_v6: &[] };
         if !destinations.is_empty() {
-            by_group.codes_v6 = destinations.codes(view, &mut codes_v6);
+            by_group.codes_v6 = destinations.codes(self.vrf, view, &mut codes_v6);
             push_all(&mut self.exits_v6, clear_v6, by_group.codes_v6, Family::V6, view);
         }
         let is_in_clear = |group: &&Group| self.is_in_clear(**group);
@@ -289,7 +296,7 @@ pub(super) fn by_routes<'v, const SECOND: bool>(
         return Found::default();
     }
     let mut codes = [0; MANY];
-    let codes = v4.codes(view, &mut codes);
+    let codes = v4.codes(mixed.vrf, view, &mut codes);
     let mut exits = Exits::new();
     push_led(&mut exits, codes, Family::V4, view, cache);
     let is_mixed = exits.len() < codes.len() || !v6.is_empty();

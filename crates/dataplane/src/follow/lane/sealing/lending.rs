@@ -4,6 +4,7 @@ use super::find::Mixed;
 use super::{Lane, number, set_sas};
 use crate::batch::{Slot, Turn};
 use crate::cpu::{Cache, asked_cache};
+use crate::follow::lane::admit::of_one_vrf;
 use crate::follow::lent::{Numbers, Sealing, Ways};
 use crate::route::Router;
 use crate::view::View;
@@ -18,10 +19,8 @@ impl Lane {
         view: &'v View,
         turn: &mut Turn<'_>,
     ) -> Option<(usize, Sealing)> {
-        if slots.is_empty() || !self.hours.are_open(version) {
-            return None;
-        }
-        let (cache, mut mixed) = (asked_cache(), Mixed::default());
+        let (vrf, slots) = of_one_vrf(slots, view).filter(|_| self.hours.are_open(version))?;
+        let (cache, mut mixed) = (asked_cache(), Mixed::of(vrf));
         let mut found = match cache {
             Cache::First => self.find::<false, true>(slots, view, &mut mixed),
             Cache::Second => self.find::<true, true>(slots, view, &mut mixed),
@@ -51,9 +50,14 @@ impl Lane {
 /// Where packets leave that have their SAs: of each of the first, which of these ways it is.
 fn ways<'v>(slots: &[Slot<'v>], view: &'v View, turn: &mut Turn<'_>) -> (Numbers, Ways) {
     let (mut router, mut shares, mut ways) = (Router::new(), Numbers::new(), Ways::new());
+    let has_vrfs = view.vrfs.in_use();
     let (mut rest, mut last) = (slots, 0);
     while let Some((slot, later)) = rest.split_first() {
-        let Ok(way) = router.way::<false>(slot, later, view, turn) else { break };
+        let way = match has_vrfs {
+            false => router.way::<false>(slot, later, view, turn),
+            true => router.way::<true>(slot, later, view, turn),
+        };
+        let Ok(way) = way else { break };
         if ways.get(last) != Some(way) {
             last = ways.iter().position(|other| other == way).unwrap_or(ways.len());
         }
