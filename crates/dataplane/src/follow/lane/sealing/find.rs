@@ -240,11 +240,11 @@ pub(super) fn by_policies<'v, const SECOND: bool, const LENT: bool>(
         soles.push((policy, sole));
         true
     });
-    for (policy, sole) in soles {
-        let Some(sa) = sole.sa() else { break };
+    exits.extend(soles.into_iter().map_while(|(policy, sole)| {
+        let sa = sole.sa()?;
         sa.prefetch(cache);
-        exits.push(Exit { policy: Some(policy), sa: Some(sa) });
-    }
+        Some(Exit { policy: Some(policy), sa: Some(sa) })
+    }));
     let is_mixed = exits.len() < v4.questions() || !v6.is_empty();
     if is_mixed {
         let packets = (&*slots, &groups[..]);
@@ -316,12 +316,11 @@ fn push_led<'v>(
     view: &'v View,
     cache: Cache,
 ) {
-    for code in codes {
-        let row = Fib::tunnel_of(*code);
-        let Some(sa) = row.and_then(|row| simple_sa(row, family, view)) else { break };
+    exits.extend(codes.iter().map_while(|code| {
+        let sa = simple_sa(Fib::tunnel_of(*code)?, family, view)?;
         sa.prefetch(cache);
-        exits.push(Exit { policy: None, sa: Some(sa) });
-    }
+        Some(Exit { policy: None, sa: Some(sa) })
+    }));
 }
 
 /// The same of any, behind those that are there; of one whose tunnel is not simple that it has no SA.
