@@ -9,6 +9,7 @@ use crate::inspect::may_be_martians;
 use crate::parse;
 use crate::plain::PlainHeader;
 use crate::policy::{Address, Fields};
+use crate::prefix::Family;
 use crate::route::Way;
 use crate::view::View;
 
@@ -81,7 +82,9 @@ fn key(ends: &impl AsRef<[u64]>, ingress: u16) -> u64 {
 impl<P: PlainHeader> Like<P> {
     /// What a packet of the family has in common with others; `None` if it is of a kind that none follows.
     pub(super) fn of(slot: &Slot<'_>, mask: Fields<P::Bits>, way: Way) -> Option<Like<P>> {
-        if slot.flow.fragment != Fragment::Whole {
+        // Where ports are looked at, fragments are something else, and those of IPv6 are not read here.
+        let is_whole = slot.flow.fragment == Fragment::Whole;
+        if !is_whole && (mask.ports != 0 || P::FAMILY == Family::V6) {
             return None;
         }
         let mask = Mask::of(mask);

@@ -30,6 +30,7 @@ use fixture::*;
 use flows::by_hosts;
 use proptest::prelude::*;
 use steps::{Arrivals, Esp, Odd, Step, step, udp};
+use wire::protocol;
 
 /// A port that packets go to from behind the far end that a route leads to, as do each fourth one further on.
 const FROM_FAR_END: u16 = 5000;
@@ -360,6 +361,29 @@ fn follow_from_the_second_turn(
     for followed in [0, 60, 120] {
         side.forward(&frames());
         assert_eq!(side.gateway.snapshot().followed, followed, "{case:?}");
+    }
+}
+
+/// Fragments follow as whole packets do, as long as no policy looks at ports, of which they may show none.
+#[test]
+fn fragments_follow_where_no_policy_looks_at_ports() {
+    for (forward, tunnel) in ways() {
+        let case = Case { tunnel, forward, ..SIMPLE };
+        // What comes out of a tunnel is welcome by a policy of what is forwarded.
+        let sites = if forward { vec![Site::West, Site::East] } else { vec![Site::West] };
+        for site in sites {
+            let (mut side, mut arrivals) = (Side::new(site, &case), Arrivals::new(site, case));
+            let mut frames = || -> Vec<_> {
+                let first_and_later = [1 << 13, 1 << 13 | 6].into_iter().cycle();
+                let part = |bits| Step::Part { host: 1, bits, protocol: protocol::UDP };
+                first_and_later.take(60).map(|bits| arrivals.frame(part(bits))).collect()
+            };
+            follow_from_the_second_turn(&mut side, &case, &mut frames);
+            side.block(true);
+            side.forward(&frames());
+            side.forward(&frames());
+            assert_eq!(side.gateway.snapshot().followed, 120, "{case:?}");
+        }
     }
 }
 

@@ -337,7 +337,14 @@ fn accept<'v, const MIXED: bool, const VRFS: bool>(
     } else {
         take_hop::<ipv4::Plain>(&mut slot.frame)?;
     }
-    router.way::<VRFS>(slot, later, view, turn)?.send_off(slot)
+    let way = match VRFS {
+        false => router.way::<false>(slot, later, view, turn)?,
+        true => {
+            let code = slot.lead.code().ok_or(Verdict::NoRoute)?;
+            router.way_by(code, slot.flow.dst, slot, view, turn)?
+        }
+    };
+    way.send_off(slot)
 }
 
 /// Takes a hop from a packet that has some left, and the header that nearly every packet has.

@@ -9,7 +9,7 @@ use wire::{ipv4, ipv6};
 use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::content;
 use crate::cpu::{Cache, asked_cache};
-use crate::fib::{Fib, MANY};
+use crate::fib::{Fib, Lead, MANY};
 use crate::follow::lane::addresses::Addresses;
 use crate::follow::lane::group::Group;
 use crate::follow::lane::inquiry::{Inquiry, InquiryV6, Last, Presumed, is_quick};
@@ -55,11 +55,12 @@ pub(super) struct Inside<'v> {
     last_v6: Option<u128>,
 }
 
-/// Addresses whose route is none into a tunnel, in the table of a VRF.
+/// Addresses whose route in the table of a VRF is none into a tunnel, and its code.
 struct Block {
     vrf: u32,
     bits: u32,
     mask: u32,
+    code: u32,
 }
 
 /// Bits and mask that no address has.
@@ -102,7 +103,7 @@ impl<'v> Inside<'v> {
             by: ArrayVec::new(),
             bits: if view.has_tunnels() || view.vrfs.in_use() { OF_NOBODY.0 } else { 0 },
             mask: OF_NOBODY.1,
-            in_vrf: Block { vrf: MAIN, bits: OF_NOBODY.0, mask: OF_NOBODY.1 },
+            in_vrf: Block { vrf: MAIN, bits: OF_NOBODY.0, mask: OF_NOBODY.1, code: 0 },
             last_v6: None,
         }
     }
@@ -220,12 +221,13 @@ impl<'v> Inside<'v> {
         ROUTED | group.code()
     }
 
-    /// Whether the route of an address leads into a tunnel.
+    /// Whether the route of a packet's address leads into a tunnel. Where there are VRFs, it is noted if it does not.
     #[inline(never)]
-    fn is_for_tunnel(&mut self, destination: u32, slot: &Slot<'_>) -> bool {
+    fn is_for_tunnel(&mut self, destination: u32, slot: &mut Slot<'_>) -> bool {
         let vrf = self.view.vrf_of(slot);
-        let Block { vrf: last, bits, mask } = self.in_vrf;
-        if last == vrf && destination & mask == bits {
+        let known = &self.in_vrf;
+        if known.vrf == vrf && destination & known.mask == known.bits {
+            slot.lead = Lead::to(known.code);
             return false;
         }
         let (code, block) = self.view.fib.block_in(vrf, destination.address());
@@ -234,20 +236,30 @@ impl<'v> Inside<'v> {
         }
         let mask = (u64::MAX << (u32::BITS - block.min(u32::BITS))) as u32;
         let bits = destination & mask;
-        match self.view.vrfs.in_use() {
-            false => (self.bits, self.mask) = (bits, mask),
-            true => self.in_vrf = Block { vrf, bits, mask },
+        if self.view.vrfs.in_use() {
+            self.in_vrf = Block { vrf, bits, mask, code };
+            slot.lead = Lead::to(code);
+        } else {
+            (self.bits, self.mask) = (bits, mask);
         }
         false
     }
 
     /// The same of one of IPv6.
     #[inline(never)]
-    fn is_for_tunnel_v6(&mut self, destination: u128, slot: &Slot<'_>) -> bool {
+    fn is_for_tunnel_v6(&mut self, destination: u128, slot: &mut Slot<'_>) -> bool {
         let (view, vrf) = (self.view, self.view.vrf_of(slot));
         let code = || view.fib.code_in(vrf, destination.address());
-        let is_it = vrf == UNKNOWN || view.has_tunnels() && Fib::tunnel_of(code()).is_some();
-        self.last_v6 = (!is_it && !view.vrfs.in_use()).then_some(destination);
+        if view.vrfs.in_use() {
+            let code = code();
+            if vrf == UNKNOWN || Fib::tunnel_of(code).is_some() {
+                return true;
+            }
+            slot.lead = Lead::to(code);
+            return false;
+        }
+        let is_it = view.has_tunnels() && Fib::tunnel_of(code()).is_some();
+        self.last_v6 = (!is_it).then_some(destination);
         is_it
     }
 
