@@ -45,8 +45,8 @@ pub(super) struct Inside<'v> {
     sources_v6: Addresses<u128>,
     /// Of each packet who lets it in, and which of the questions about its way out is its own.
     by: ArrayVec<[u16; 2], BATCH_PACKETS>,
-    /// The route of addresses that begin like these is none into a tunnel. Where there are VRFs, none does, and it is that of their
-    /// table.
+    /// The route of addresses that begin like these is none into a tunnel. Where there are VRFs none begins so: there the routes
+    /// differ from table to table, and are asked for with it.
     bits: u32,
     mask: u32,
     in_vrf: Block,
