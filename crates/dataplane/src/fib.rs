@@ -216,7 +216,7 @@ impl Fib {
 
     /// Adds a route to the main table, or replaces the one of its prefix, which is returned.
     pub fn insert(&mut self, prefix: Prefix, route: Route) -> Option<Route> {
-        self.insert_in(0, prefix, route)
+        self.insert_in(MAIN, prefix, route)
     }
 
     /// The same in the table of a VRF.
@@ -228,7 +228,7 @@ impl Fib {
 
     /// Removes the route of a prefix from the main table.
     pub fn remove(&mut self, prefix: Prefix) -> Option<Route> {
-        self.remove_in(0, prefix)
+        self.remove_in(MAIN, prefix)
     }
 
     /// The same in the table of a VRF.
@@ -248,7 +248,7 @@ impl Fib {
 
     /// The route of exactly this prefix in the main table.
     pub fn get(&self, prefix: Prefix) -> Option<Route> {
-        self.get_in(0, prefix)
+        self.get_in(MAIN, prefix)
     }
 
     /// The same in the table of a VRF.
@@ -258,7 +258,7 @@ impl Fib {
 
     /// Every route of the main table, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (Prefix, Route)> {
-        self.iter_in(0)
+        self.iter_in(MAIN)
     }
 
     /// Every route of a VRF's table, in no order.
@@ -282,7 +282,7 @@ impl Fib {
     }
 
     fn change(&mut self, vrf: u32, change: impl FnOnce(&mut Routes) -> u32) -> u32 {
-        if vrf == 0 {
+        if vrf == MAIN {
             return change(&mut self.main);
         }
         let mut routes = self.vrfs.get(vrf).cloned().unwrap_or_default();

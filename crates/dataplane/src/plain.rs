@@ -25,7 +25,10 @@ pub(crate) trait PlainHeader: Copy {
     type Ends: Copy + AsRef<[u64]>;
 
     /// The header of a packet, if it is so plain and sound.
-    fn read(packet: &[u8]) -> Option<Self>;
+    #[inline(always)]
+    fn read(packet: &[u8]) -> Option<Self> {
+        Self::read_any(packet, || false)
+    }
 
     /// The same also of a fragment that is as plain but for that, if any of the family is and `may_be` says so.
     fn read_any(packet: &[u8], may_be: impl FnOnce() -> bool) -> Option<Self>;
@@ -39,8 +42,11 @@ pub(crate) trait PlainHeader: Copy {
     /// The summary of the packet, which is whole.
     fn flow(&self) -> Flow;
 
-    /// The summary of a packet that may be a fragment.
-    fn any_flow(&self) -> Flow;
+    /// The summary of a packet that may be a fragment, if [`read_any`](PlainHeader::read_any) reads such.
+    #[inline(always)]
+    fn any_flow(&self) -> Flow {
+        self.flow()
+    }
 
     /// Length of the packet in bytes.
     fn total_len(&self) -> u16;
@@ -81,11 +87,6 @@ impl PlainHeader for ipv4::Plain {
     type Ends = [u64; 2];
 
     #[inline(always)]
-    fn read(packet: &[u8]) -> Option<ipv4::Plain> {
-        flow::plain_header_v4(packet)
-    }
-
-    #[inline(always)]
     fn read_any(packet: &[u8], may_be: impl FnOnce() -> bool) -> Option<ipv4::Plain> {
         flow::any_header_v4(packet, may_be)
     }
@@ -105,7 +106,7 @@ impl PlainHeader for ipv4::Plain {
         flow::of_plain_v4(self)
     }
 
-    #[inline]
+    #[inline(always)]
     fn any_flow(&self) -> Flow {
         flow::of_any_v4(self)
     }
@@ -169,11 +170,6 @@ impl PlainHeader for ipv6::Plain {
     type Bits = u128;
     type Ends = [u64; 6];
 
-    #[inline(always)]
-    fn read(packet: &[u8]) -> Option<ipv6::Plain> {
-        flow::plain_header_v6(packet)
-    }
-
     /// Fragments have an extension header.
     #[inline(always)]
     fn read_any(packet: &[u8], _: impl FnOnce() -> bool) -> Option<ipv6::Plain> {
@@ -192,11 +188,6 @@ impl PlainHeader for ipv6::Plain {
 
     #[inline(always)]
     fn flow(&self) -> Flow {
-        flow::of_plain_v6(self)
-    }
-
-    #[inline]
-    fn any_flow(&self) -> Flow {
         flow::of_plain_v6(self)
     }
 

@@ -52,6 +52,31 @@ pub(crate) fn prefix_mask(family: Family, len: u8) -> u128 {
     }
 }
 
+/// Addresses of IPv4 that begin alike: their bits under a mask.
+#[derive(Clone, Copy)]
+pub(crate) struct Block {
+    bits: u32,
+    mask: u32,
+}
+
+impl Block {
+    /// That of every address, and that of none.
+    pub(crate) const ALL: Block = Block { bits: 0, mask: 0 };
+    pub(crate) const NONE: Block = Block { bits: 1, mask: 0 };
+
+    /// Those that have their first bits in common with one, so many.
+    #[inline(always)]
+    pub(crate) fn of(address: u32, len: u32) -> Block {
+        let mask = (u64::MAX << (u32::BITS - len.min(u32::BITS))) as u32;
+        Block { bits: address & mask, mask }
+    }
+
+    #[inline(always)]
+    pub(crate) fn has(self, address: u32) -> bool {
+        address & self.mask == self.bits
+    }
+}
+
 /// An address prefix; host bits are always zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Prefix {

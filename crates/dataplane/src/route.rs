@@ -15,6 +15,7 @@ use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
 use crate::batch::{Batch, Slot, Turn, is_same};
 use crate::fib::{MANY, NextHop, Route};
 use crate::plain::PlainHeader;
+use crate::prefix::Block;
 use crate::punt::punt;
 use crate::sa::Sa;
 use crate::verdict::Verdict;
@@ -34,10 +35,8 @@ struct Last<'v> {
     destination: IpAddr,
     /// How many first bits of the destination decided on the route; [`ALL`] if that is not known.
     block: u32,
-    /// Of a destination of IPv4 the bits that others have in common with it which leave alike, and which bits
-    /// those are.
-    bits: u32,
-    mask: u32,
+    /// Of a destination of IPv4 those that leave alike.
+    alike: Block,
     /// Of the route, and whether all that it leads are sent to one router.
     code: u32,
     is_shared: bool,
@@ -207,9 +206,6 @@ impl<'v> Router<'v> {
 }
 
 impl<'v> Last<'v> {
-    /// Bits and mask that no address of IPv4 has.
-    const OF_NOBODY: (u32, u32) = (1, 0);
-
     /// Whether all that go to an address by a route of that code leave as the one before did.
     #[inline(always)]
     fn is_way_by(&self, code: u32, destination: &IpAddr) -> bool {
@@ -227,8 +223,8 @@ impl<'v> Last<'v> {
         }
         let follows = !VRFS
             && match (slot.outbound, slot.flow.dst) {
-                (Some(sa), _) => sa.leads_within(self.bits, self.mask, &self.destination),
-                (None, IpAddr::V4(v4)) => v4.to_bits() & self.mask == self.bits,
+                (Some(sa), _) => sa.leads_within(self.alike, &self.destination),
+                (None, IpAddr::V4(v4)) => self.alike.has(v4.to_bits()),
                 (None, IpAddr::V6(_)) => slot.flow.dst == self.destination,
             };
         if follows {
@@ -241,14 +237,10 @@ impl<'v> Last<'v> {
     #[inline]
     fn go_on(&mut self, sa: Option<&'v Sa>, vrf: u32, destination: IpAddr, block: u32) {
         (self.sa, self.vrf, self.destination, self.block) = (sa, vrf, destination, block);
-        (self.bits, self.mask) = match destination {
-            IpAddr::V4(v4) => {
-                // Without a router between, each has a link address of its own.
-                let len = if self.is_shared { block.min(u32::BITS) } else { u32::BITS };
-                let mask = (u64::MAX << (u32::BITS - len)) as u32;
-                (v4.to_bits() & mask, mask)
-            }
-            IpAddr::V6(_) => Last::OF_NOBODY,
+        self.alike = match destination {
+            // Without a router between, each has a link address of its own.
+            IpAddr::V4(v4) => Block::of(v4.to_bits(), if self.is_shared { block } else { ALL }),
+            IpAddr::V6(_) => Block::NONE,
         };
     }
 }
@@ -425,8 +417,7 @@ fn look_up<'v>(
         vrf,
         destination,
         block: ALL,
-        bits: 0,
-        mask: 0,
+        alike: Block::ALL,
         code,
         is_shared,
         way: Way { port: hop.port, mtu: port.mtu as usize, header },

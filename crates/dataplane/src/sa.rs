@@ -34,6 +34,7 @@ use crate::ecn;
 use crate::encapsulation::UdpEncapsulation;
 use crate::ledger::{Entry, ErrorKind, Ledger, Place, Words};
 use crate::nonce::{BlockCopy, IvSource, NonceSpace};
+use crate::prefix::Block;
 use crate::replay::{Replay, WINDOW_MAX};
 use crate::seat;
 use crate::selector::Selector;
@@ -310,11 +311,11 @@ impl Sa {
         }
     }
 
-    /// Whether it leads to an address of which certain bits are these, or to one of IPv6.
+    /// Whether it leads into a block of addresses, or to an address of IPv6.
     #[inline(always)]
-    pub(crate) fn leads_within(&self, bits: u32, mask: u32, address: &IpAddr) -> bool {
+    pub(crate) fn leads_within(&self, block: Block, address: &IpAddr) -> bool {
         match self.hot.outer() {
-            Outer::V4(template) => template.destination().to_bits() & mask == bits,
+            Outer::V4(template) => block.has(template.destination().to_bits()),
             Outer::V6(_) => self.leads_to(address),
         }
     }

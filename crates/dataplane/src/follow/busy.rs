@@ -96,9 +96,9 @@ pub(super) struct Unled {
 
 impl Trails {
     /// Leaves trails of packets that the stages have dealt with, where no lane does so.
-    pub(super) fn leave_busy(
+    pub(super) fn leave_busy<'s>(
         &mut self,
-        slots: &[Slot<'_>],
+        slots: &[Slot<'s>],
         version: u64,
         view: &View,
         turn: &mut Turn<'_>,
@@ -110,15 +110,15 @@ impl Trails {
             [slots.first(), slots.last()].into_iter().flatten().any(|slot| ended(slot, verdict))
         };
         if sealing.is_none() && may_be_many(Verdict::Sealed) {
-            let is_sealed = |slot: &Slot<'_>| ended(slot, Verdict::Sealed);
-            unled.sealed.look_again(slots, |slot| slot.outbound.filter(|_| is_sealed(slot)));
+            let sa_of = |slot: &Slot<'s>| slot.outbound.filter(|_| ended(slot, Verdict::Sealed));
+            unled.sealed.look_again(slots, sa_of);
             unled
                 .sealed
                 .leave(slots, |pair| leave_sealed(sealed, sealed_v6, pair, version, view, turn));
         }
         if opening.is_none() && may_be_many(Verdict::Opened) {
-            let is_opened = |slot: &Slot<'_>| ended(slot, Verdict::Opened);
-            unled.opened.look_again(slots, |slot| slot.inbound.filter(|_| is_opened(slot)));
+            let sa_of = |slot: &Slot<'s>| slot.inbound.filter(|_| ended(slot, Verdict::Opened));
+            unled.opened.look_again(slots, sa_of);
             unled.opened.leave(slots, |pair| opened.leave(pair, version, view, turn));
         }
     }

@@ -476,17 +476,15 @@ impl Arrivals {
             Inside::V6 => true,
             Inside::Both => v6,
         };
+        let of_family = |v6, packet| if is_v6(v6) { families::packet(packet) } else { packet };
         let (host, there) = match step {
             Step::Plain { v6, host, port, len } => {
                 let packet = udp(host, port, len);
                 let src = if self.case.is_hub { ip(Arrivals::source(port)) } else { packet.src };
-                let packet = Packet { src, ..packet };
-                let packet = if is_v6(v6) { families::packet(packet) } else { packet };
-                (host, packet.frame(RED))
+                (host, of_family(v6, Packet { src, ..packet }).frame(RED))
             }
             Step::Protocol { v6, host, protocol, begin } => {
-                let packet = udp(host, 5000, 40);
-                let packet = if is_v6(v6) { families::packet(packet) } else { packet };
+                let packet = of_family(v6, udp(host, 5000, 40));
                 let payload = [&begin, &packet.payload[4..]].concat();
                 (host, Packet { protocol, payload, ..packet }.frame(RED))
             }

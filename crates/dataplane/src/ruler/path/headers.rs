@@ -9,7 +9,7 @@ use wire::{Overlay, checksum, ipv4, ipv6, protocol};
 use super::gateways::{
     BLACK_MAC, EAST, HOST, HOST_V6, PORT, RED_MAC, destination, destination_v6, in_clear, source,
 };
-use super::{HEADERS_LEN, HEADERS_V6_LEN, Selection};
+use super::{HEADERS_LEN, HEADERS_V6_LEN, SIZE_MIN, Selection};
 
 /// What senders say that know of ECN as RFC 9331 has it.
 const ECT_1: u8 = 0b01;
@@ -61,18 +61,17 @@ pub(super) fn write(
     packet[..HEADERS_LEN].copy_from_slice(&headers);
     match selection {
         Selection::PolicyFragments if is_seldom => {
-            change_v4(packet, 0, |header| header[6] |= MORE_FRAGMENTS);
+            change_v4(packet, |packet| packet[6] |= MORE_FRAGMENTS);
         }
         // In the place of the ports.
-        Selection::PolicyOptions if is_seldom => change_v4(packet, NO_OPTIONS.len(), |header| {
-            header[0] += NO_OPTIONS.len() as u8 / 4;
-            header[ipv4::HEADER_LEN..].copy_from_slice(&NO_OPTIONS);
+        Selection::PolicyOptions if is_seldom => change_v4(packet, |packet| {
+            packet[0] += NO_OPTIONS.len() as u8 / 4;
+            packet[ipv4::HEADER_LEN..][..NO_OPTIONS.len()].copy_from_slice(&NO_OPTIONS);
         }),
-        Selection::PolicyGre => {
-            change_v4(packet, 0, |header| header[9] = protocol::GRE);
-            packet[HEADER_LEN + ipv4::HEADER_LEN..][..GRE_OF_IPV4.len()]
-                .copy_from_slice(&GRE_OF_IPV4);
-        }
+        Selection::PolicyGre => change_v4(packet, |packet| {
+            packet[9] = protocol::GRE;
+            packet[ipv4::HEADER_LEN..][..GRE_OF_IPV4.len()].copy_from_slice(&GRE_OF_IPV4);
+        }),
         _ => {}
     }
 }
@@ -125,12 +124,12 @@ fn write_udp(udp: &mut [u8], port: u16, len: usize) {
 /// Gives a packet of a group's tunnel the address of the gateway that opens for its destination, as a hub
 /// has one address and not one for each far end.
 pub(super) fn lead_to_hub(frame: &mut [u8]) {
-    change_v4(frame, 0, |header| header[16..20].copy_from_slice(&EAST.octets()));
+    change_v4(frame, |packet| packet[16..20].copy_from_slice(&EAST.octets()));
 }
 
 /// Marks a packet as one that met congestion (RFC 3168).
 pub(super) fn mark(frame: &mut [u8]) {
-    change_v4(frame, 0, |header| header[1] |= 0b11);
+    change_v4(frame, |packet| packet[1] |= 0b11);
 }
 
 /// Gives an ESP packet an SPI that no SA has.
@@ -140,15 +139,17 @@ pub(super) fn lead_astray(frame: &mut [u8]) {
     }
 }
 
-/// Changes a packet's header, which has so many bytes of options then, and its checksum with it.
-fn change_v4(frame: &mut [u8], options_len: usize, change: impl FnOnce(&mut [u8])) {
+/// Changes a packet, and the checksum of its header with it, however many options that has then.
+fn change_v4(frame: &mut [u8], change: impl FnOnce(&mut [u8])) {
     const CHECKSUM: Range<usize> = 10..12;
-    let end = HEADER_LEN + ipv4::HEADER_LEN + options_len;
     // The worker's packets are longer.
-    if let Some(header) = frame.get_mut(HEADER_LEN..end) {
-        change(header);
-        header[CHECKSUM].fill(0);
-        let sum = checksum::of(header);
-        header[CHECKSUM].copy_from_slice(&sum.to_be_bytes());
-    }
+    let Some(packet) = frame.get_mut(HEADER_LEN..).filter(|packet| packet.len() >= SIZE_MIN) else {
+        return;
+    };
+    change(packet);
+    let header_len = usize::from(packet[0] & 0xf) * 4;
+    let header = &mut packet[..header_len];
+    header[CHECKSUM].fill(0);
+    let sum = checksum::of(header);
+    header[CHECKSUM].copy_from_slice(&sum.to_be_bytes());
 }

@@ -17,7 +17,7 @@ use crate::follow::like::Known;
 use crate::inspect::{Back, Standing, Word, do_routes_decide_alone, is_welcome, may_be_martians};
 use crate::plain::PlainHeader;
 use crate::policy::{Address, Direction, Fields, Policy};
-use crate::prefix::Family;
+use crate::prefix::{Block, Family};
 use crate::sa::Sa;
 use crate::spd::Lookup;
 use crate::view::View;
@@ -47,24 +47,19 @@ pub(super) struct Inside<'v> {
     by: ArrayVec<[u16; 2], BATCH_PACKETS>,
     /// The route of addresses that begin like these is none into a tunnel. Where there are VRFs none begins so: there the routes
     /// differ from table to table, and are asked for with it.
-    bits: u32,
-    mask: u32,
-    in_vrf: Block,
+    block: Block,
+    in_vrf: BlockInVrf,
     /// There are packets of IPv6, and of the last of them the route was none into a tunnel.
     has_v6: bool,
     last_v6: Option<u128>,
 }
 
 /// Addresses whose route in the table of a VRF is none into a tunnel, and its code.
-struct Block {
+struct BlockInVrf {
     vrf: u32,
-    bits: u32,
-    mask: u32,
+    block: Block,
     code: u32,
 }
-
-/// Bits and mask that no address has.
-const OF_NOBODY: (u32, u32) = (1, 0);
 
 /// Who lets a packet in: nobody need, or the policies that were asked about its group, or of those that have been found already
 /// the one with its number, or the routes that are asked about its group.
@@ -101,9 +96,8 @@ impl<'v> Inside<'v> {
             sources: Addresses::default(),
             sources_v6: Addresses::default(),
             by: ArrayVec::new(),
-            bits: if view.has_tunnels() || view.vrfs.in_use() { OF_NOBODY.0 } else { 0 },
-            mask: OF_NOBODY.1,
-            in_vrf: Block { vrf: MAIN, bits: OF_NOBODY.0, mask: OF_NOBODY.1, code: 0 },
+            block: if view.has_tunnels() || view.vrfs.in_use() { Block::NONE } else { Block::ALL },
+            in_vrf: BlockInVrf { vrf: MAIN, block: Block::NONE, code: 0 },
             last_v6: None,
         }
     }
@@ -143,7 +137,7 @@ impl<'v> Inside<'v> {
         if header.ttl() <= 1
             || may_be_martians(&flow)
             || self.known.is_for_host(destination, self.view)
-            || destination & self.mask != self.bits && self.is_for_tunnel(destination, slot)
+            || !self.block.has(destination) && self.is_for_tunnel(destination, slot)
         {
             return None;
         }
@@ -226,21 +220,20 @@ impl<'v> Inside<'v> {
     fn is_for_tunnel(&mut self, destination: u32, slot: &mut Slot<'_>) -> bool {
         let vrf = self.view.vrf_of(slot);
         let known = &self.in_vrf;
-        if known.vrf == vrf && destination & known.mask == known.bits {
+        if known.vrf == vrf && known.block.has(destination) {
             slot.lead = Lead::to(known.code);
             return false;
         }
-        let (code, block) = self.view.fib.block_in(vrf, destination.address());
+        let (code, len) = self.view.fib.block_in(vrf, destination.address());
         if vrf == UNKNOWN || Fib::tunnel_of(code).is_some() {
             return true;
         }
-        let mask = (u64::MAX << (u32::BITS - block.min(u32::BITS))) as u32;
-        let bits = destination & mask;
+        let block = Block::of(destination, len);
         if self.view.vrfs.in_use() {
-            self.in_vrf = Block { vrf, bits, mask, code };
+            self.in_vrf = BlockInVrf { vrf, block, code };
             slot.lead = Lead::to(code);
         } else {
-            (self.bits, self.mask) = (bits, mask);
+            self.block = block;
         }
         false
     }
