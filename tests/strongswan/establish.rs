@@ -99,8 +99,11 @@ pub fn trap_acquires(site: &mut Site) {
     assert_eq!(site.east.said("creating acquire job"), 0);
     assert_eq!(site.west.said("initiating IKE_SA"), 1);
     site.west.child("net");
-    // The tunnel goes, the trap stays and asks again.
+    // The tunnel goes, the trap stays and asks again. The daemon says that a tunnel is gone before it deletes its SAs,
+    // and a packet in between is sealed and opened: its answer, for which there is no SA any more, would ask at the other end.
     site.west.terminate(&["--child", "net"]);
+    site.wait_sas(Side::West, 0);
+    site.wait_sas(Side::East, 0);
     assert_eq!(site.pair.pings_patiently(Side::West, 1, 8), 8);
     site.west.child("net");
     assert!(site.west.said("creating acquire job") > 1);
