@@ -366,23 +366,30 @@ fn neighbours_are_resolved_by_the_kernel_on_request() {
 fn a_flood_overruns_the_socket_and_is_repaired() {
     Pair::new().inside(|pair| {
         let mut feed = RouteFeed::open().unwrap();
-        let before = feed.kernel().route_count();
+        // The kernel's own may come in between: those of a link's address, once nobody else has that.
+        let count = |kernel: &Kernel| {
+            let is_ours = |route: &&Route| match route.prefix.address() {
+                IpAddr::V4(net) => (100..120).contains(&net.octets()[1]),
+                IpAddr::V6(_) => false,
+            };
+            kernel.routes().filter(is_ours).count()
+        };
         feed.socket.shrink_receive_buffer(64 << 10);
         let routes: String = (0..5000)
             .map(|i| format!("route add 10.{}.{}.0/24 via 10.9.0.2\n", 100 + i / 250, i % 250))
             .collect();
         pair.near_batch(&routes);
-        let changes = feed.follow_until("all routes", |k| k.route_count() == before + 5000);
+        let changes = feed.follow_until("all routes", |k| count(k) == 5000);
         assert!(feed.counters().overruns > 0, "{:?}", feed.counters());
         assert!(changes.len() >= 5000);
         feed.follow_to_the_present();
 
         pair.near_batch(&routes.replace("route add", "route del"));
-        feed.follow_until("no routes", |k| k.route_count() == before);
+        feed.follow_until("no routes", |k| count(k) == 0);
         // With the default buffer the same flood fits, and is followed event by event.
         let mut roomy = RouteFeed::open().unwrap();
         pair.near_batch(&routes);
-        roomy.follow_until("all routes", |k| k.route_count() == before + 5000);
+        roomy.follow_until("all routes", |k| count(k) == 5000);
         assert_eq!((roomy.counters().overruns, roomy.counters().dumps), (0, 4));
     });
 }
