@@ -1,6 +1,5 @@
-//! Fuzz targets: one function per parser of bytes from outside. A target is given any bytes and
-//! panics if an invariant of the parser does not hold; surviving without a panic is the least
-//! of them.
+//! Fuzz targets: one function per parser of bytes from outside, and one for all that the data path does with packets. A target is
+//! given any bytes and panics if an invariant does not hold; surviving without a panic is the least of them.
 //!
 //! `fuzz/run TARGET SECONDS` looks for new inputs with libFuzzer, `cargo test -p fuzz` replays
 //! those in `fuzz/corpus/TARGET`. A new target needs a function and a line in [`TARGETS`] here,
@@ -10,6 +9,7 @@
 
 mod config;
 mod frame;
+mod gateway;
 mod journal;
 mod netlink;
 // The comparison with an independent parser is the one that the property tests use.
@@ -18,6 +18,7 @@ mod compare;
 
 pub use config::config;
 pub use frame::frame;
+pub use gateway::gateway;
 pub use journal::journal;
 pub use netlink::netlink;
 
@@ -25,5 +26,10 @@ pub use netlink::netlink;
 pub type Target = fn(&[u8]);
 
 /// Every target by name; the name is also that of its main and of its corpus directory.
-pub const TARGETS: &[(&str, Target)] =
-    &[("config", config), ("frame", frame), ("journal", journal), ("netlink", netlink)];
+pub const TARGETS: &[(&str, Target)] = &[
+    ("config", config),
+    ("frame", frame),
+    ("gateway", gateway),
+    ("journal", journal),
+    ("netlink", netlink),
+];

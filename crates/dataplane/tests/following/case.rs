@@ -18,9 +18,9 @@ use proptest::prelude::*;
 use wire::ethernet::MacAddr;
 use wire::protocol;
 
-use crate::clear::{THIRDS, Third};
-use crate::families::{self, Inside, complete};
-use crate::fixture::*;
+use super::clear::{THIRDS, Third};
+use super::families::{self, Inside, complete};
+use super::fixture::*;
 
 /// An address of this host among those that the tunnel protects.
 pub const LOCAL: &str = "10.2.0.77";
@@ -101,7 +101,7 @@ pub enum Tables {
     TunnelNowhere,
 }
 
-const TABLES: [Tables; 6] = [
+pub const TABLES: [Tables; 6] = [
     Tables::Main,
     Tables::Vrfs,
     Tables::PortApart,
@@ -151,7 +151,7 @@ pub enum Last {
     Elsewhere,
 }
 
-const LASTS: [Last; 23] = [
+pub const LASTS: [Last; 23] = [
     Last::Nothing,
     Last::Shared,
     Last::Limited,

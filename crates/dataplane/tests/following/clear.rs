@@ -8,9 +8,9 @@ use dataplane::selector::Selector;
 use dataplane::view::View;
 use wire::ethernet::MacAddr;
 
-use crate::case::host_of;
-use crate::families::likeness;
-use crate::fixture::*;
+use super::case::host_of;
+use super::families::likeness;
+use super::fixture::*;
 
 /// Where the third of the hosts is. The first is behind a router, and the second beside the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use dataplane::view::View;
 use wire::ethernet::MacAddr;
 use wire::protocol;
 
-use crate::fixture::*;
+use super::fixture::*;
 
 /// Of which families packets behind the gateways are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,5 +87,5 @@ pub fn complete(view: &mut View) {
         let host = likeness(ip(&format!("10.2.0.{n}")));
         view.neighbours.set(RED, host, MacAddr([2, 0, 0, 0, 1, n]));
     }
-    view.local.insert(likeness(ip(crate::case::LOCAL)));
+    view.local.insert(likeness(ip(super::case::LOCAL)));
 }

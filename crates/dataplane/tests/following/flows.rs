@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use dataplane::sa::SaConfig;
 use wire::{natt, protocol};
 
-use crate::case::{Case, IN_UDP, Last};
-use crate::fixture::*;
-use crate::steps::ESP;
+use super::case::{Case, IN_UDP, Last};
+use super::fixture::*;
+use super::steps::ESP;
 
 /// Source and destination, as they stand in a header, and how it came; and what is so between them.
 pub type Flows = BTreeMap<Vec<u8>, Vec<Vec<u8>>>;

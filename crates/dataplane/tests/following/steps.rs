@@ -6,9 +6,9 @@ use dataplane::sa::SaConfig;
 use proptest::prelude::*;
 use wire::{checksum, protocol};
 
-use crate::case::{BLOCKED_PORT, CLEAR_PORT, Case, FORBIDDEN_PORT, IN_UDP, LOCAL, LOCAL_V6};
-use crate::families::{self, Inside, likeness};
-use crate::fixture::*;
+use super::case::{BLOCKED_PORT, CLEAR_PORT, Case, FORBIDDEN_PORT, IN_UDP, LOCAL, LOCAL_V6};
+use super::families::{self, Inside, likeness};
+use super::fixture::*;
 
 /// One packet, or what happens between two.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +21,8 @@ pub enum Step {
     Protocol { v6: bool, host: u8, protocol: u8, begin: [u8; 4] },
     /// Part of a packet of IPv4: what is said of parts, and the protocol of all.
     Part { host: u8, bits: u16, protocol: u8 },
+    /// UDP into the tunnel with one byte changed: of all, or of what is in the tunnel.
+    Changed { v6: bool, host: u8, change: Change, is_inside: bool },
     /// One with something about it.
     Odd(bool, Odd),
     /// A packet the other way, to the other port.
@@ -41,6 +43,28 @@ impl Step {
     /// Whether it is a packet.
     pub fn waits(self) -> bool {
         !matches!(self, Step::Turn | Step::Rekey | Step::Publish | Step::Block(_))
+    }
+}
+
+/// Another byte somewhere in a frame, with the checksum of the header of IPv4 behind the link header mended or not.
+#[derive(Clone, Copy, Debug)]
+pub struct Change {
+    pub at: usize,
+    pub to: u8,
+    pub mends: bool,
+}
+
+impl Change {
+    /// Of a frame from so many bytes on.
+    fn make(self, mut frame: Vec<u8>, from: usize) -> Vec<u8> {
+        let at = from + self.at % (frame.len() - from);
+        frame[at] = self.to;
+        let header_len = usize::from(frame[14] & 0xf) * 4;
+        let has_header = frame[14] >> 4 == 4 && (20..=frame.len() - 14).contains(&header_len);
+        match has_header && self.mends {
+            true => [&frame[..14], &with(frame[14..].to_vec(), &[])].concat(),
+            false => frame,
+        }
     }
 }
 
@@ -123,7 +147,7 @@ pub enum Esp {
     Keepalive,
 }
 
-const ESPS: [Esp; 34] = [
+pub const ESPS: [Esp; 34] = [
     Esp::Again,
     Esp::Late,
     Esp::TooLate,
@@ -160,7 +184,7 @@ const ESPS: [Esp; 34] = [
     Esp::Keepalive,
 ];
 
-const ODDS: [Odd; 25] = [
+pub const ODDS: [Odd; 25] = [
     Odd::LastHop,
     Odd::ForHost,
     Odd::Elsewhere,
@@ -189,7 +213,7 @@ const ODDS: [Odd; 25] = [
 ];
 
 /// Protocols that are read in one way or another, and some that are not read.
-const PROTOCOLS: [u8; 11] = [
+pub const PROTOCOLS: [u8; 11] = [
     protocol::TCP,
     protocol::SCTP,
     protocol::DCCP,
@@ -218,12 +242,18 @@ pub fn step() -> impl Strategy<Value = Step> {
     // Of parts of eight bytes where it begins, whether there are more, and whether it must not be one.
     let bits = (prop_oneof![Just(0u16), Just(1), 2u16..200, Just(0x1fff)], any::<[bool; 2]>());
     let bits = bits.prop_map(|(at, [more, not])| at | u16::from(more) << 13 | u16::from(not) << 14);
+    // Most bytes that say something are at the beginning, and many of them by single bits.
+    let at = prop_oneof![4 => 0usize..80, 1 => any::<usize>()];
+    let to = prop_oneof![any::<u8>(), (0u32..8).prop_map(|bit| 1 << bit)];
+    let change = (at, to, any::<bool>()).prop_map(|(at, to, mends)| Change { at, to, mends });
+    let changed = (any::<bool>(), 0u8..3, change, any::<bool>());
     let udp = prop_oneof![2 => Just(protocol::UDP), 1 => protocols];
     let part = (0u8..3, bits, udp);
     prop_oneof![
         60 => plain,
         3 => protocol.prop_map(|(v6, host, protocol, begin)| Step::Protocol { v6, host, protocol, begin }),
         5 => part.prop_map(|(host, bits, protocol)| Step::Part { host, bits, protocol }),
+        4 => changed.prop_map(|(v6, host, change, is_inside)| Step::Changed { v6, host, change, is_inside }),
         4 => odd.prop_map(|(v6, odd)| Step::Odd(v6, odd)),
         2 => burst.prop_map(|(v6, host, count)| Step::Burst { v6, host, count }),
         3 => any::<bool>().prop_map(Step::Back),
@@ -492,6 +522,17 @@ impl Arrivals {
                 let bytes = Packet { protocol, ..udp(host, 5000, 40) }.bytes();
                 let [high, low] = bits.to_be_bytes();
                 (host, frame(RED, &with(bytes, &[(6, high), (7, low)])))
+            }
+            Step::Changed { v6, host, change, is_inside } => {
+                let packet = of_family(v6, udp(host, 5000, 40)).frame(RED);
+                match self.site {
+                    Site::East if !is_inside => {
+                        let sealed = self.sealed(host, &packet[14..]);
+                        return (BLACK, change.make(sealed, 0));
+                    }
+                    Site::East => (host, change.make(packet, 14)),
+                    Site::West => (host, change.make(packet, 0)),
+                }
             }
             Step::Odd(v6, odd) => (1, odd.frame(is_v6(v6))),
             Step::Esp(v6, host, esp) => {
