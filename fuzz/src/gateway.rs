@@ -104,7 +104,6 @@ fn step_of(&[kind, host, a, b, c, d]: &[u8; STEP_LEN]) -> Step {
         9 => Step::Odd(v6, one_of(&ODDS, a)),
         10 | 11 => Step::Esp(v6, host, one_of(&ESPS, a)),
         12 => Step::Back(v6),
-        13 => Step::Turn,
         14 => one_of(&[Step::Rekey, Step::Publish, Step::Block(true), Step::Block(false)], a),
         _ => Step::Turn,
     }

@@ -3,7 +3,7 @@
 //!
 //! `fuzz/run TARGET SECONDS` looks for new inputs with libFuzzer, `cargo test -p fuzz` replays
 //! those in `fuzz/corpus/TARGET`. A new target needs a function and a line in [`TARGETS`] here,
-//! a main in `src/bin/TARGET.rs` and a corpus.
+//! a [`main`] in `src/bin/TARGET.rs` and a corpus.
 
 #![forbid(unsafe_code)]
 
@@ -33,3 +33,19 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("journal", journal),
     ("netlink", netlink),
 ];
+
+/// The main of a target's binary: libFuzzer's, or in a build without it one that says what to do.
+#[macro_export]
+macro_rules! main {
+    ($target:ident) => {
+        #[cfg(fuzzing)]
+        libfuzzer_sys::fuzz_target!(|data: &[u8]| $crate::$target(data));
+
+        #[cfg(not(fuzzing))]
+        fn main() {
+            let target = stringify!($target);
+            eprintln!("built without libFuzzer; run `fuzz/run {target} SECONDS` instead");
+            std::process::exit(2);
+        }
+    };
+}

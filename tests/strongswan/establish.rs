@@ -60,8 +60,7 @@ pub fn every_family_in_every_family(site: &mut Site) {
             assert_eq!(answered, 10, "IPv6 inside: {inside}, outside: {outside}");
         }
         site.west.terminate(&["--ike", "site"]);
-        site.wait_sas(Side::West, 0);
-        site.wait_sas(Side::East, 0);
+        site.wait_no_sas();
     }
 }
 
@@ -81,8 +80,7 @@ pub fn deletes(site: &mut Site) {
         site.pair.flows(1, false);
         // The end that did not ask for it takes it down.
         site.east.terminate(&what);
-        site.wait_sas(Side::West, 0);
-        site.wait_sas(Side::East, 0);
+        site.wait_no_sas();
         let policies = site.gateway(Side::West).show("policy");
         assert_eq!(policies.as_array().map(Vec::len), Some(0), "{policies}");
     }
@@ -102,8 +100,7 @@ pub fn trap_acquires(site: &mut Site) {
     // The tunnel goes, the trap stays and asks again. The daemon says that a tunnel is gone before it deletes its SAs,
     // and a packet in between is sealed and opened: its answer, for which there is no SA any more, would ask at the other end.
     site.west.terminate(&["--child", "net"]);
-    site.wait_sas(Side::West, 0);
-    site.wait_sas(Side::East, 0);
+    site.wait_no_sas();
     assert_eq!(site.pair.pings_patiently(Side::West, 1, 8), 8);
     site.west.child("net");
     assert!(site.west.said("creating acquire job") > 1);

@@ -68,8 +68,7 @@ pub fn daemon_is_stopped_and_started(site: &mut Site) {
     site.pair.flows(1, false);
     assert_eq!(site.west.stop(), Some(0));
     // It said good-bye: nothing is left at either end.
-    site.wait_sas(Side::West, 0);
-    site.wait_sas(Side::East, 0);
+    site.wait_no_sas();
     site.west.restart();
     site.west.run(&["--load-all", "--noprompt"]);
     site.west.initiate("net");

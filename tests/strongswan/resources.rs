@@ -91,8 +91,7 @@ fn per_cpu(site: &mut Site, ike: &str, lines: &str) {
         site.west.children().iter().map(|child| child.text("cpu").to_owned()).collect();
     assert_eq!(known, BTreeSet::from(["", "0", "1"].map(str::to_owned)));
     site.west.terminate(&["--ike", "site"]);
-    site.wait_sas(Side::West, 0);
-    site.wait_sas(Side::East, 0);
+    site.wait_no_sas();
 }
 
 pub fn per_cpu_sas(site: &mut Site) {

@@ -74,4 +74,12 @@ impl Site {
             gateway.show("sa").as_array().is_some_and(|all| all.len() == count)
         });
     }
+
+    /// Waits until neither gateway has an SA.
+    #[track_caller]
+    pub fn wait_no_sas(&self) {
+        for side in [Side::West, Side::East] {
+            self.wait_sas(side, 0);
+        }
+    }
 }

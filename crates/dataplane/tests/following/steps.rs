@@ -276,7 +276,7 @@ fn with(mut bytes: Vec<u8>, changes: &[(usize, u8)]) -> Vec<u8> {
     }
     bytes[10..12].fill(0);
     let header_len = usize::from(bytes[0] & 0xf) * 4;
-    let sum = checksum::Sum::ZERO.bytes(&bytes[..header_len]).checksum();
+    let sum = checksum::of(&bytes[..header_len]);
     bytes[10..12].copy_from_slice(&sum.to_be_bytes());
     bytes
 }
