@@ -287,7 +287,7 @@ impl Policy {
         self.position
     }
 
-    /// What it selects, if it is of IPv4 and each port counts whole or not at all.
+    /// What it selects, if it is of IPv4 and [`Brief`] can say so.
     pub(crate) fn brief(&self) -> Option<&Brief<u32>> {
         self.hot.marks.has(Marks::BRIEF).then_some(&self.hot.brief)
     }
@@ -397,7 +397,11 @@ mod tests {
             destination_port: PortMatch::exactly(53),
             ..narrow
         };
-        for selector in [narrow, odd, Selector::any(Family::V4), Selector::any(Family::V6)] {
+        // Both ports in ranges, which is not told.
+        let broad =
+            Selector { destination_port: PortMatch { port: 0x5000, mask: 0xf000 }, ..narrow };
+        let (v4, v6) = (Selector::any(Family::V4), Selector::any(Family::V6));
+        for selector in [narrow, odd, broad, v4, v6] {
             for (action, if_id) in actions.into_iter().flat_map(|one| [(one, 0), (one, 5)]) {
                 let config = PolicyConfig {
                     if_id,
@@ -409,9 +413,7 @@ mod tests {
                 };
                 let policy = Policy::new(config.clone());
                 assert_eq!(policy.config(), config);
-                let is_whole = |port: PortMatch| matches!(port.mask, 0 | u16::MAX);
-                let ports = [selector.source_port, selector.destination_port];
-                let is_brief = selector.family() == Family::V4 && ports.into_iter().all(is_whole);
+                let is_brief = selector.family() == Family::V4 && selector != broad;
                 assert_eq!(policy.brief().is_some(), is_brief);
             }
         }

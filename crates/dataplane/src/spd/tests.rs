@@ -81,7 +81,9 @@ fn port() -> impl Strategy<Value = PortMatch> {
     prop_oneof![
         4 => Just(PortMatch::ANY),
         2 => (0..3u16).prop_map(PortMatch::exactly),
+        // A range that a prefix says, and what none says.
         1 => (0..4u16).prop_map(|port| PortMatch { port, mask: 0xfffe }),
+        1 => (0..4u16).prop_map(|port| PortMatch { port, mask: 0x0001 }),
     ]
 }
 

@@ -29,7 +29,7 @@ pub const LOCAL_V6: &str = "2001:db8::77";
 /// Of the west's network what a far end has for itself.
 pub const SPOKE: &str = "10.1.0.0/28";
 /// The port that passes in clear where ports matter.
-pub const CLEAR_PORT: u16 = 53;
+pub const CLEAR_PORT: u16 = 0x8035;
 /// The port that is not forwarded where ports matter, and the one that is blocked for a while.
 pub const FORBIDDEN_PORT: u16 = 54;
 pub const BLOCKED_PORT: u16 = 5001;
@@ -227,6 +227,9 @@ impl Case {
             view.spd.insert(Arc::new(Policy::new(policy)));
         }
         let bypass = of_port(64, Direction::Out, CLEAR_PORT, Action::Bypass);
+        let range = PortMatch { port: CLEAR_PORT & 0xf000, mask: 0xf000 };
+        let selector = Selector { destination_port: range, ..bypass.selector };
+        let bypass = PolicyConfig { selector, ..bypass };
         let forbid = of_port(65, Direction::Forward, FORBIDDEN_PORT, Action::Discard);
         // Whatever has no ports has port 0.
         let portless = of_port(67, Direction::Out, 0, Action::Discard);
