@@ -102,6 +102,31 @@ const UNPARSED: Flow = Flow {
 };
 
 impl Slot<'_> {
+    /// A packet that came in by a port, of which nothing is known yet.
+    #[inline(always)]
+    pub(crate) fn new(frame: Frame, ingress: u16) -> Self {
+        Slot {
+            frame,
+            sequence: 0,
+            iv: 0,
+            inbound: None,
+            outbound: None,
+            esp_at: 0,
+            counted: 0,
+            ingress,
+            egress: None,
+            link_len: 0,
+            verdict: None,
+            flaw: None,
+            waited_opened: false,
+            flow: UNPARSED,
+            policy: None,
+            tunnel: None,
+            lead: Lead::UNKNOWN,
+            stay: None,
+        }
+    }
+
     /// Whether the packet came through a tunnel.
     #[inline]
     pub(crate) fn was_opened(&self) -> bool {
@@ -214,31 +239,9 @@ pub(crate) fn relabel<'a>(mut slots: Vec<Slot<'_>>) -> Vec<Slot<'a>> {
 
 impl<'v> Batch<'v> {
     /// Adds packets that came in by a port.
-    ///
-    /// Extending by a known number lets the compiler build each slot where it stays. Built elsewhere and
-    /// moved, its small fields are read in large pieces before the processor has stored them.
     #[inline]
     pub(crate) fn extend(&mut self, frames: impl Iterator<Item = Frame>, ingress: u16) {
-        self.slots.extend(frames.map(|frame| Slot {
-            frame,
-            sequence: 0,
-            iv: 0,
-            inbound: None,
-            outbound: None,
-            esp_at: 0,
-            counted: 0,
-            ingress,
-            egress: None,
-            link_len: 0,
-            verdict: None,
-            flaw: None,
-            waited_opened: false,
-            flow: UNPARSED,
-            policy: None,
-            tunnel: None,
-            lead: Lead::UNKNOWN,
-            stay: None,
-        }));
+        self.slots.extend(frames.map(|frame| Slot::new(frame, ingress)));
     }
 
     /// Whether any of the packets came out of a tunnel in this turn.

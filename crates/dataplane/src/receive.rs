@@ -6,7 +6,7 @@
 
 use xsk::{Frame, Pool, Port};
 
-use crate::batch::{BATCH_PACKETS, Batch, Turn};
+use crate::batch::{BATCH_PACKETS, Batch, Slot, Turn};
 use crate::cpu::LINE;
 
 /// Fills the batch with up to `packets_max` packets, which are at most [`BATCH_PACKETS`], for a worker that `lends` its work or not; the
@@ -15,7 +15,6 @@ pub(crate) fn receive(
     batch: &mut Batch<'_>,
     ports: &mut [Port],
     pool: &mut Pool,
-    inbox: &mut Vec<Frame>,
     packets_max: usize,
     lends: bool,
     turn: &mut Turn<'_>,
@@ -34,30 +33,27 @@ pub(crate) fn receive(
             if room == 0 {
                 break;
             }
-            // A port that fills its share may have more.
-            more |= port.receive(pool, inbox, room) == room;
+            let (slots, ingress) = (&mut batch.slots, index as u16);
             // None of a packet is in this core's cache, and all of it together comes in the time of one line.
-            bytes += match lends {
-                false => ask(inbox, ask_for_all),
+            let moved = match lends {
+                false => port.receive(pool, slots, room, |frame| {
+                    ask_for_all(&frame);
+                    Slot::new(frame, ingress)
+                }),
                 // Of nearly each, this worker reads the headers alone, and right away.
-                true => ask(inbox, |frame| frame.fetch(0)),
+                true => port.receive(pool, slots, room, |frame| {
+                    frame.fetch(0);
+                    Slot::new(frame, ingress)
+                }),
             };
-            batch.extend(inbox.drain(..), index as u16);
+            bytes += moved.bytes;
+            // A port that fills its share may have more.
+            more |= moved.packets == room;
         }
         more &= batch.slots.len() < packets_max;
     }
     turn.counters.count_received((batch.slots.len() - late) as u64, bytes);
     batch.slots.len()
-}
-
-/// Asks for the memory of packets; their bytes.
-#[inline(always)]
-fn ask(packets: &[Frame], ask: impl Fn(&Frame)) -> u64 {
-    let asked = packets.iter().map(|frame| {
-        ask(frame);
-        frame.len() as u64
-    });
-    asked.sum()
 }
 
 /// Asks for where a packet's headers are, where those in front of them will be, and its end.

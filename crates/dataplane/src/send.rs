@@ -1,8 +1,9 @@
 //! Stage `send`, after `route`: packets to their ports, and the rest to the pool.
 //!
 //! ```text
-//!  batch ─┬─ egress ──► queue of the port ──► port ──► (sent, counted as its success)
-//!         └─ dropped ─► pool                    └─ no room ─► stays in the queue
+//!  batch ─┬─ egress ──► port ──► (sent, counted as its success)
+//!         │              └─ no room, or others wait ─► queue of the port ─► port, later
+//!         └─ dropped ─► pool
 //! ```
 //!
 //! A packet without an SA that may still come goes to the hold instead.
@@ -73,6 +74,25 @@ impl Queue {
         self.unflushed = port.flush(pool);
     }
 
+    /// Gives packets straight to the port, out of the first of slots that end alike, as long as it takes them at
+    /// once; how many. None where others wait, which go first.
+    #[inline]
+    fn pass(
+        &mut self,
+        slots: &mut [Slot<'_>],
+        is_alike: impl Fn(&Slot<'_>) -> bool,
+        port: &mut Port,
+        pool: &mut Pool,
+    ) -> usize {
+        if !self.is_empty() {
+            return 0;
+        }
+        let take = move |slot: &mut Slot<'_>| is_alike(slot).then(|| slot.frame.take());
+        let sent = port.send_from(slots, take, pool);
+        self.unflushed += sent;
+        sent
+    }
+
     /// How many more packets may wait here.
     fn room(&self) -> usize {
         QUEUE_PACKETS.saturating_sub(self.frames.len())
@@ -136,20 +156,24 @@ pub(crate) fn send(
     let mut rest = &mut batch.slots[..];
     // Most packets leave where the one before left, and count alike.
     while let Some(&Slot { verdict, egress, .. }) = rest.first() {
-        let is_alike = |slot: &&Slot<'_>| slot.verdict == verdict && slot.egress == egress;
-        let run = rest.iter().take_while(is_alike).count();
-        let (mut now, later) = rest.split_at_mut(run);
+        let is_alike = move |slot: &Slot<'_>| slot.verdict == verdict && slot.egress == egress;
         // Every slot is decided by now: `route` leaves none.
         let verdict = verdict.unwrap_or(Verdict::Stopped);
-        let mut lost = verdict;
-        if let Some(egress) = egress {
-            lost = Verdict::RouteNotAPort;
-            if let Some(queue) = queues.get_mut(usize::from(egress)) {
-                lost = Verdict::TransmitFull;
-                let taken;
-                (taken, now) = now.split_at_mut(run.min(queue.room()));
-                queue.push(taken, verdict);
-            }
+        let egress = egress.map(usize::from);
+        let mut way = egress.and_then(|at| queues.get_mut(at).zip(ports.get_mut(at)));
+        if let Some((queue, port)) = &mut way {
+            let sent = queue.pass(rest, is_alike, port, pool);
+            turn.counters.count(verdict, sent as u64);
+            rest = &mut rest[sent..];
+        }
+        let run = rest.iter().take_while(|slot| is_alike(slot)).count();
+        let (mut now, later) = rest.split_at_mut(run);
+        let mut lost = if egress.is_some() { Verdict::RouteNotAPort } else { verdict };
+        if let Some((queue, _)) = way {
+            lost = Verdict::TransmitFull;
+            let taken;
+            (taken, now) = now.split_at_mut(run.min(queue.room()));
+            queue.push(taken, verdict);
         }
         if !now.is_empty() {
             give_up(now, lost, pool, turn);

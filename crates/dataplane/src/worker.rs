@@ -119,7 +119,6 @@ pub struct Worker {
     board: Arc<PortBoard>,
     batch: BatchMemory,
     late: Vec<(Frame, u16)>,
-    inbox: Vec<Frame>,
     /// The last turn did something for the crew.
     worked: bool,
 }
@@ -147,7 +146,6 @@ impl Worker {
             board: Arc::default(),
             batch: BatchMemory::new(),
             late: Vec::with_capacity(BATCH_PACKETS),
-            inbox: Vec::with_capacity(BATCH_PACKETS),
             worked: false,
         }
     }
@@ -254,7 +252,7 @@ impl Worker {
         let batch = &mut self.batch.begin();
 
         let lends = crew.as_ref().is_some_and(Member::lends);
-        let received = receive(batch, ports, pool, &mut self.inbox, packets_max, lends, turn);
+        let received = receive(batch, ports, pool, packets_max, lends, turn);
         laps.lap(Stage::Receive);
         // After receiving: what was sent when a policy was already in force meets that policy.
         let (view, version) = self.reader.enter_numbered();

@@ -2,6 +2,7 @@
 
 mod bench;
 
+use std::convert::identity;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -58,9 +59,9 @@ impl Forwarder {
     fn run(mut self, stop: &AtomicBool) -> Deeds {
         let (mut arrived, mut back) = (Vec::new(), Vec::new());
         while !stop.load(Ordering::Relaxed) {
-            self.ports[1].receive(&mut self.pool, &mut back, 64);
+            self.ports[1].receive(&mut self.pool, &mut back, 64, identity);
             self.send(0, &mut back);
-            self.ports[0].receive(&mut self.pool, &mut arrived, 64);
+            self.ports[0].receive(&mut self.pool, &mut arrived, 64, identity);
             let mut onward = Vec::new();
             for frame in arrived.drain(..) {
                 self.disturb(frame, &mut onward, &mut back);

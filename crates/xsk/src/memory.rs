@@ -12,7 +12,7 @@ use std::io;
 
 use crate::frame::Frame;
 use crate::port::PortCounters;
-use crate::ring::{self, RxRing, TxRing};
+use crate::ring::{self, Moved, RxRing, TxRing};
 use crate::umem::{Pool, Umem};
 
 /// The data plane's side of a pair of in-memory rings.
@@ -47,21 +47,38 @@ impl MemoryPort {
         Ok((port, MemoryEnd { tx: inject, rx: collect }))
     }
 
-    pub(crate) fn receive(&mut self, into: &mut Vec<Frame>, max: usize) -> usize {
-        let moved = self.rx.pop_run(into, max);
+    #[inline]
+    pub(crate) fn receive<S>(
+        &mut self,
+        into: &mut Vec<S>,
+        max: usize,
+        make: impl FnMut(Frame) -> S,
+    ) -> Moved {
+        let moved = self.rx.pop_run(into, max, make);
         if moved.packets != 0 {
             self.rx.release();
             self.counters.rx_packets += moved.packets as u64;
             self.counters.rx_bytes += moved.bytes;
         }
-        moved.packets
+        moved
     }
 
     pub(crate) fn send(&mut self, frames: &mut Vec<Frame>) -> usize {
-        let moved = self.tx.push_run(frames);
+        let sent = self.send_from(frames, |frame| Some(frame.take()));
+        frames.drain(..sent);
+        self.counters.tx_ring_full += frames.len() as u64;
+        sent
+    }
+
+    #[inline]
+    pub(crate) fn send_from<S>(
+        &mut self,
+        slots: &mut [S],
+        take: impl FnMut(&mut S) -> Option<Frame>,
+    ) -> usize {
+        let moved = self.tx.push_run(slots, take);
         self.counters.tx_packets += moved.packets as u64;
         self.counters.tx_bytes += moved.bytes;
-        self.counters.tx_ring_full += frames.len() as u64;
         self.tx.publish();
         moved.packets
     }
@@ -86,7 +103,8 @@ impl MemoryEnd {
     /// Hands over as many of `frames` as there is room for, in order, and returns how many;
     /// the rest stay.
     pub fn inject_all(&mut self, frames: &mut Vec<Frame>) -> usize {
-        let moved = self.tx.push_run(frames);
+        let moved = self.tx.push_run(frames, |frame| Some(frame.take()));
+        frames.drain(..moved.packets);
         self.tx.publish();
         moved.packets
     }
@@ -117,7 +135,7 @@ impl MemoryEnd {
 
     /// Takes up to `max` packets that the port sent, and returns how many.
     pub fn collect(&mut self, into: &mut Vec<Frame>, max: usize) -> usize {
-        let moved = self.rx.pop_run(into, max);
+        let moved = self.rx.pop_run(into, max, |frame| frame);
         self.rx.release();
         moved.packets
     }
@@ -134,6 +152,8 @@ impl MemoryEnd {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::identity;
+
     use super::*;
 
     #[test]
@@ -149,8 +169,8 @@ mod tests {
         assert_eq!(pool.free(), 8);
 
         let mut batch = Vec::new();
-        assert_eq!(port.receive(&mut batch, 5), 5);
-        assert_eq!(port.receive(&mut batch, 5), 3);
+        assert_eq!(port.receive(&mut batch, 5, identity).packets, 5);
+        assert_eq!(port.receive(&mut batch, 5, identity).packets, 3);
         let places: Vec<*const u8> = batch.iter().map(|frame| frame.bytes().as_ptr()).collect();
         assert_eq!(port.send(&mut batch), 8);
         assert_eq!(end.collect(&mut batch, 3), 3);

@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::frame::Frame;
 use crate::port::PortCounters;
+use crate::ring::Moved;
 use crate::umem::Pool;
 
 /// Magic number of a file with microseconds and of one with nanoseconds.
@@ -46,19 +47,23 @@ impl PcapPort {
         Ok(PcapPort { source, sink, counters: PortCounters::default() })
     }
 
-    pub(crate) fn receive(&mut self, pool: &mut Pool, into: &mut Vec<Frame>, max: usize) -> usize {
-        let mut count = 0;
-        while count < max
+    pub(crate) fn receive<S>(
+        &mut self,
+        pool: &mut Pool,
+        into: &mut Vec<S>,
+        max: usize,
+        mut make: impl FnMut(Frame) -> S,
+    ) -> Moved {
+        let mut moved = Moved::default();
+        while moved.packets < max
             && let Some(source) = &mut self.source
         {
             // A file can wait: without a free frame nothing is read, so nothing is lost.
             let Some(mut frame) = pool.take() else { break };
             match source.read(&mut frame) {
                 Ok(Record::Packet) => {
-                    self.counters.rx_packets += 1;
-                    self.counters.rx_bytes += frame.len() as u64;
-                    into.push(frame);
-                    count += 1;
+                    moved += Moved { packets: 1, bytes: frame.len() as u64 };
+                    into.push(make(frame));
                     continue;
                 }
                 Ok(Record::Oversize) => self.counters.rx_oversize += 1,
@@ -71,7 +76,9 @@ impl PcapPort {
             }
             pool.give(frame);
         }
-        count
+        self.counters.rx_packets += moved.packets as u64;
+        self.counters.rx_bytes += moved.bytes;
+        moved
     }
 
     pub(crate) fn send(&mut self, frames: &mut Vec<Frame>, pool: &mut Pool) -> usize {
@@ -167,6 +174,8 @@ impl Source {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::identity;
+
     use super::*;
     use crate::Umem;
 
@@ -194,13 +203,17 @@ mod tests {
         }
         let mut port = PcapPort::open(Some(&path), None).unwrap();
         let mut batch = Vec::new();
-        assert_eq!(port.receive(&mut pool, &mut batch, 3), 3);
-        assert_eq!(port.receive(&mut pool, &mut batch, 99), 1, "four frames in the pool");
+        assert_eq!(port.receive(&mut pool, &mut batch, 3, identity).packets, 3);
+        assert_eq!(
+            port.receive(&mut pool, &mut batch, 99, identity).packets,
+            1,
+            "four frames in the pool"
+        );
         batch.drain(..2).for_each(|frame| pool.give(frame));
-        assert_eq!(port.receive(&mut pool, &mut batch, 99), 2);
+        assert_eq!(port.receive(&mut pool, &mut batch, 99, identity).packets, 2);
         batch.drain(..2).for_each(|frame| pool.give(frame));
         assert_eq!(batch[1].bytes(), [6; 600]);
-        assert_eq!(port.receive(&mut pool, &mut batch, 99), 0);
+        assert_eq!(port.receive(&mut pool, &mut batch, 99, identity).packets, 0);
         let counters = port.counters();
         assert_eq!((counters.rx_packets, counters.rx_bytes), (6, 2100));
         assert_eq!((counters.rx_oversize, counters.rx_invalid), (1, 2));
@@ -216,7 +229,7 @@ mod tests {
         std::fs::write(&path, numbers.map(u32::to_be_bytes).as_flattened()).unwrap();
         let mut port = PcapPort::open(Some(&path), None).unwrap();
         let mut batch = Vec::new();
-        assert_eq!(port.receive(&mut pool, &mut batch, 9), 1);
+        assert_eq!(port.receive(&mut pool, &mut batch, 9, identity).packets, 1);
         assert_eq!(batch[0].bytes(), [0xaa, 0xbb, 0xcc, 0xdd]);
         for (at, wrong) in [(0, 0x0a0d_0d0au32), (5, 101)] {
             let mut numbers = numbers;

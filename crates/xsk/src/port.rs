@@ -9,6 +9,7 @@ use std::os::fd::BorrowedFd;
 use crate::frame::Frame;
 use crate::memory::MemoryPort;
 use crate::pcap::PcapPort;
+use crate::ring::Moved;
 use crate::tun::TunPort;
 use crate::umem::Pool;
 use crate::xdp::XdpPort;
@@ -27,15 +28,22 @@ pub enum Port {
 }
 
 impl Port {
-    /// Receives up to `max` packets into `into` and returns how many.
+    /// Receives up to `max` packets: what `make` makes of each goes to the end of `into`. So a worker's slots are
+    /// written once, where they stay.
     ///
     /// `pool` gives the frames for packets to come.
-    pub fn receive(&mut self, pool: &mut Pool, into: &mut Vec<Frame>, max: usize) -> usize {
+    pub fn receive<S>(
+        &mut self,
+        pool: &mut Pool,
+        into: &mut Vec<S>,
+        max: usize,
+        make: impl FnMut(Frame) -> S,
+    ) -> Moved {
         match self {
-            Port::Xdp(port) => port.receive(pool, into, max),
-            Port::Tun(port) => port.receive(pool, into, max),
-            Port::Memory(port) => port.receive(into, max),
-            Port::Pcap(port) => port.receive(pool, into, max),
+            Port::Xdp(port) => port.receive(pool, into, max, make),
+            Port::Tun(port) => port.receive(pool, into, max, make),
+            Port::Memory(port) => port.receive(into, max, make),
+            Port::Pcap(port) => port.receive(pool, into, max, make),
         }
     }
 
@@ -49,6 +57,22 @@ impl Port {
             Port::Tun(port) => port.send(frames, pool),
             Port::Memory(port) => port.send(frames),
             Port::Pcap(port) => port.send(frames, pool),
+        }
+    }
+
+    /// The same of packets that `take` takes out of the first of `slots`, as long as it takes one and there is room;
+    /// how many. What is left is for [`Port::send`], which is also for whatever is out of the ordinary: a port may
+    /// take none here, ever.
+    pub fn send_from<S>(
+        &mut self,
+        slots: &mut [S],
+        take: impl FnMut(&mut S) -> Option<Frame>,
+        pool: &mut Pool,
+    ) -> usize {
+        match self {
+            Port::Xdp(port) => port.send_from(slots, take, pool),
+            Port::Memory(port) => port.send_from(slots, take),
+            Port::Tun(_) | Port::Pcap(_) => 0,
         }
     }
 

@@ -16,6 +16,7 @@
 mod sides;
 
 use std::io;
+use std::ops::AddAssign;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -40,6 +41,13 @@ pub struct Moved {
     pub packets: usize,
     /// Their bytes.
     pub bytes: u64,
+}
+
+impl AddAssign for Moved {
+    fn add_assign(&mut self, other: Moved) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
 }
 
 /// Empty frames on their way to the kernel, to be filled with packets.
@@ -129,19 +137,24 @@ impl TxRing {
         if self.ring.put(descriptor) { Ok(()) } else { Err(frame) }
     }
 
-    /// Puts packets in from the front of `frames`, as many as there is room for; the others stay there, in
-    /// order. [`TxRing::publish`] shows them.
-    #[inline]
-    pub fn push_run(&mut self, frames: &mut Vec<Frame>) -> Moved {
+    /// Puts packets in that `take` takes out of the first of `slots`, as long as it takes one and there is room; how
+    /// many. [`TxRing::publish`] shows them.
+    // By itself its loop keeps all it needs in registers.
+    #[inline(never)]
+    pub fn push_run<S>(
+        &mut self,
+        slots: &mut [S],
+        mut take: impl FnMut(&mut S) -> Option<Frame>,
+    ) -> Moved {
         let extent = self.umem.extent();
         let mut bytes = 0;
-        let packets = self.ring.put_run(frames, |frame| {
+        // Their chunks are the ring's now.
+        let packets = self.ring.put_run(slots, |slot| {
+            let frame = take(slot)?;
             let len = frame.len() as u32;
             bytes += u64::from(len);
-            Descriptor { address: extent.address(frame), len, options: 0 }
+            Some(Descriptor { address: extent.address(&frame), len, options: 0 })
         });
-        // Their chunks are the ring's now.
-        frames.drain(..packets);
         Moved { packets, bytes }
     }
 
@@ -181,16 +194,25 @@ impl RxRing {
         }
     }
 
-    /// The next packets, up to `max` of them, go to the end of `into`. Their slots are free again after
-    /// [`RxRing::release`].
-    #[inline]
-    pub fn pop_run(&mut self, into: &mut Vec<Frame>, max: usize) -> Moved {
+    /// The next packets, up to `max` of them: what `make` makes of them goes to the end of `into`. Their slots are free
+    /// again after [`RxRing::release`].
+    ///
+    /// Each is made where it stays. Made elsewhere and moved, it would be read in large pieces before the processor has
+    /// stored the small ones.
+    // By itself its loop keeps all it needs in registers.
+    #[inline(never)]
+    pub fn pop_run<S>(
+        &mut self,
+        into: &mut Vec<S>,
+        max: usize,
+        mut make: impl FnMut(Frame) -> S,
+    ) -> Moved {
         let extent = self.umem.extent();
         let mut bytes = 0;
         let max = max.min(self.ring.available() as usize);
         into.reserve(max);
         let mut end = into.spare_capacity_mut().as_mut_ptr();
-        let mut frames = 0;
+        let mut made = 0;
         let packets = self.ring.take_run(max, |descriptor| {
             // SAFETY: as `pop`.
             let frame = unsafe { extent.frame(descriptor.address, descriptor.len) };
@@ -198,14 +220,14 @@ impl RxRing {
                 bytes += u64::from(descriptor.len);
                 // SAFETY: there is room for `max`, and no more are taken.
                 end = unsafe {
-                    (*end).write(frame);
+                    (*end).write(make(frame));
                     end.add(1)
                 };
-                frames += 1;
+                made += 1;
             }
         });
         // SAFETY: so many were written behind the others, one after the other.
-        unsafe { into.set_len(into.len() + frames) };
+        unsafe { into.set_len(into.len() + made) };
         Moved { packets, bytes }
     }
 
@@ -339,16 +361,21 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Put(u8),
+        /// A run, of which there is no more than so much.
+        PutRun(u8, u8),
         Publish,
         Take(u8),
+        TakeRun(u8),
         Release,
     }
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             (1u8..12).prop_map(Step::Put),
+            (1u8..12, 0u8..12).prop_map(|(len, most)| Step::PutRun(len, most)),
             Just(Step::Publish),
             (1u8..12).prop_map(Step::Take),
+            (1u8..12).prop_map(Step::TakeRun),
             Just(Step::Release),
         ]
     }
@@ -376,6 +403,17 @@ mod tests {
                             next += 1;
                         }
                     },
+                    Step::PutRun(len, most) => {
+                        let run: Vec<u64> = (next..next + u64::from(len)).collect();
+                        let most = next + u64::from(most);
+                        let put = producer.put_run(&mut run.clone(), |item| {
+                            (*item < most).then_some(*item)
+                        });
+                        let room = entries - (hidden.len() + shown.len() + held);
+                        prop_assert_eq!(put, room.min(run.len()).min((most - next) as usize));
+                        hidden.extend(&run[..put]);
+                        next += put as u64;
+                    }
                     Step::Publish => {
                         producer.publish();
                         shown.append(&mut hidden);
@@ -385,6 +423,16 @@ mod tests {
                         held += usize::from(expected.is_some());
                         prop_assert_eq!(consumer.take(), expected);
                     },
+                    Step::TakeRun(max) => {
+                        let mut taken = Vec::new();
+                        let count = consumer.take_run(max.into(), |item| taken.push(item));
+                        prop_assert_eq!(count, taken.len());
+                        let expected: Vec<u64> = shown.drain(..count).collect();
+                        prop_assert_eq!(taken, expected);
+                        held += count;
+                        // It looks anew only when it knows of none.
+                        prop_assert!(count == usize::from(max) || count != 0 || shown.is_empty());
+                    }
                     Step::Release => {
                         consumer.release();
                         held = 0;

@@ -17,7 +17,7 @@ use self::bind::Target;
 use crate::error::XskError;
 use crate::frame::Frame;
 use crate::port::PortCounters;
-use crate::ring::SocketRings;
+use crate::ring::{Moved, SocketRings};
 use crate::sys;
 use crate::umem::{Live, Pool, Umem};
 use crate::xdp::XdpOptions;
@@ -143,14 +143,15 @@ impl Socket {
         self.fd.as_fd()
     }
 
-    pub(crate) fn receive(
+    pub(crate) fn receive<S>(
         &mut self,
         pool: &mut Pool,
-        into: &mut Vec<Frame>,
+        into: &mut Vec<S>,
         max: usize,
+        make: impl FnMut(Frame) -> S,
         counters: &mut PortCounters,
-    ) -> usize {
-        let moved = self.rings.rx.pop_run(into, max);
+    ) -> Moved {
+        let moved = self.rings.rx.pop_run(into, max, make);
         if moved.packets > 0 {
             self.rings.rx.release();
             self.deficit += moved.packets;
@@ -161,7 +162,7 @@ impl Socket {
         if moved.packets == 0 {
             self.wake(counters);
         }
-        moved.packets
+        moved
     }
 
     /// Gives the kernel a new frame for each one received.
@@ -226,25 +227,59 @@ impl Socket {
         if self.way == Way::Gone {
             return lose(frames, pool, counters);
         }
-        let count = frames.len().min(self.rings.tx.free());
-        for frame in frames.drain(..count) {
-            if frame.is_empty() {
-                counters.tx_invalid += 1;
-                pool.give(frame);
-                continue;
-            }
-            counters.tx_packets += 1;
-            counters.tx_bytes += frame.len() as u64;
-            // There is room: this side is the only producer.
-            let _ = self.rings.tx.push(frame);
-        }
-        self.rings.tx.publish();
+        let count = self.push(frames, |frame| Some(frame.take()), pool, counters);
+        frames.drain(..count);
         if self.way == Way::Down {
             // Nobody empties the ring, and nobody shall wait for it.
             return count + lose(frames, pool, counters);
         }
         counters.tx_ring_full += frames.len() as u64;
         count
+    }
+
+    /// Takes packets out of the first of `slots`, as long as `take` takes one and there is room; none unless they leave.
+    pub(crate) fn send_from<S>(
+        &mut self,
+        slots: &mut [S],
+        take: impl FnMut(&mut S) -> Option<Frame>,
+        pool: &mut Pool,
+        counters: &mut PortCounters,
+    ) -> usize {
+        match self.way {
+            Way::Open => self.push(slots, take, pool, counters),
+            Way::Down | Way::Gone => 0,
+        }
+    }
+
+    fn push<S>(
+        &mut self,
+        slots: &mut [S],
+        mut take: impl FnMut(&mut S) -> Option<Frame>,
+        pool: &mut Pool,
+        counters: &mut PortCounters,
+    ) -> usize {
+        let mut taken = 0;
+        loop {
+            // The kernel would refuse it.
+            let mut empty = None;
+            let moved = self.rings.tx.push_run(&mut slots[taken..], |slot| {
+                let frame = take(slot)?;
+                if frame.is_empty() {
+                    empty = Some(frame);
+                    return None;
+                }
+                Some(frame)
+            });
+            taken += moved.packets;
+            counters.tx_packets += moved.packets as u64;
+            counters.tx_bytes += moved.bytes;
+            let Some(frame) = empty else { break };
+            taken += 1;
+            counters.tx_invalid += 1;
+            pool.give(frame);
+        }
+        self.rings.tx.publish();
+        taken
     }
 
     /// Kicks until the kernel has taken everything, or takes no more; returns what is left. Nothing is left to
@@ -368,8 +403,9 @@ mod tests {
         let mut kicks = |socket: &mut Socket, calls| {
             let before = counters.kicks;
             for _ in 0..calls {
-                let received = socket.receive(&mut pool, &mut Vec::new(), 64, &mut counters);
-                assert_eq!(received, 0);
+                let keep = |frame| frame;
+                let moved = socket.receive(&mut pool, &mut Vec::new(), 64, keep, &mut counters);
+                assert_eq!(moved.packets, 0);
             }
             counters.kicks - before
         };

@@ -17,6 +17,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use crate::error::XskError;
 use crate::frame::Frame;
 use crate::port::PortCounters;
+use crate::ring::Moved;
 use crate::sys;
 use crate::umem::Pool;
 
@@ -59,13 +60,19 @@ impl TunPort {
         Ok(TunPort { queue, calls_left: 0, gone: false, counters: PortCounters::default() })
     }
 
-    pub(crate) fn receive(&mut self, pool: &mut Pool, into: &mut Vec<Frame>, max: usize) -> usize {
+    pub(crate) fn receive<S>(
+        &mut self,
+        pool: &mut Pool,
+        into: &mut Vec<S>,
+        max: usize,
+        mut make: impl FnMut(Frame) -> S,
+    ) -> Moved {
         if self.calls_left > 0 || self.gone {
             self.calls_left = self.calls_left.saturating_sub(1);
-            return 0;
+            return Moved::default();
         }
-        let mut count = 0;
-        while count < max
+        let mut moved = Moved::default();
+        while moved.packets < max
             && let Some(mut frame) = pool.take()
         {
             let room = frame.tailroom();
@@ -76,10 +83,8 @@ impl TunPort {
             match read {
                 Ok(len) if len > 0 => {
                     frame.truncate(len);
-                    self.counters.rx_packets += 1;
-                    self.counters.rx_bytes += len as u64;
-                    into.push(frame);
-                    count += 1;
+                    moved += Moved { packets: 1, bytes: len as u64 };
+                    into.push(make(frame));
                     continue;
                 }
                 Ok(_) => {}
@@ -88,10 +93,12 @@ impl TunPort {
             pool.give(frame);
             break;
         }
-        if count < max {
+        if moved.packets < max {
             self.calls_left = CALLS_PER_LOOK - 1;
         }
-        count
+        self.counters.rx_packets += moved.packets as u64;
+        self.counters.rx_bytes += moved.bytes;
+        moved
     }
 
     #[cold]

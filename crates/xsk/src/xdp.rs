@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use crate::error::XskError;
 use crate::frame::Frame;
 use crate::port::PortCounters;
+use crate::ring::Moved;
 use crate::socket::{Role, Socket};
 use crate::sys;
 use crate::umem::Pool;
@@ -165,16 +166,23 @@ impl XdpPort {
         self.sockets.iter().all(Socket::is_zero_copy)
     }
 
-    pub(crate) fn receive(&mut self, pool: &mut Pool, into: &mut Vec<Frame>, max: usize) -> usize {
+    pub(crate) fn receive<S>(
+        &mut self,
+        pool: &mut Pool,
+        into: &mut Vec<S>,
+        max: usize,
+        mut make: impl FnMut(Frame) -> S,
+    ) -> Moved {
         let count = self.sockets.len();
         // Spent frames first: they may be what the fill rings lack.
         self.sockets[0].reap(pool);
-        let mut received = 0;
+        let mut received = Moved::default();
         for step in 0..count {
             let at = (self.turn + step) % count;
             // An equal share of what is left, so that a busy queue cannot starve the others.
-            let share = (max - received).div_ceil(count - step);
-            received += self.sockets[at].receive(pool, into, share, &mut self.counters);
+            let share = (max - received.packets).div_ceil(count - step);
+            let socket = &mut self.sockets[at];
+            received += socket.receive(pool, into, share, &mut make, &mut self.counters);
         }
         self.turn = (self.turn + 1) % count;
         received
@@ -182,6 +190,15 @@ impl XdpPort {
 
     pub(crate) fn send(&mut self, frames: &mut Vec<Frame>, pool: &mut Pool) -> usize {
         self.sockets[0].send(frames, pool, &mut self.counters)
+    }
+
+    pub(crate) fn send_from<S>(
+        &mut self,
+        slots: &mut [S],
+        take: impl FnMut(&mut S) -> Option<Frame>,
+        pool: &mut Pool,
+    ) -> usize {
+        self.sockets[0].send_from(slots, take, pool, &mut self.counters)
     }
 
     pub(crate) fn flush(&mut self, pool: &mut Pool) -> usize {

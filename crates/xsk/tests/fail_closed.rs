@@ -3,6 +3,7 @@
 
 mod namespace;
 
+use std::convert::identity;
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
@@ -78,7 +79,7 @@ fn gateway(namespace: &str) -> ! {
     let (mut batch, mut total) = (Vec::new(), 0);
     loop {
         for (port, _, _) in &mut ports {
-            total += port.receive(&mut pool, &mut batch, 64);
+            total += port.receive(&mut pool, &mut batch, 64, identity).packets;
         }
         if !batch.is_empty() {
             println!("received {total}");
@@ -143,7 +144,7 @@ fn a_killed_gateway_lets_nothing_through_and_a_new_one_takes_over() {
     assert!(matches!(mode, AttachMode::Native));
     assert_eq!(path.transit(), 0);
     let mut batch = Vec::new();
-    assert_eq!(port.receive(&mut pool, &mut batch, 64), 20);
+    assert_eq!(port.receive(&mut pool, &mut batch, 64, identity).packets, 20);
     assert!(path.gateway_answers());
 
     // A clean stop gives the interface back to the kernel; the other one is tidied up by hand.
@@ -229,7 +230,7 @@ fn where_the_driver_cannot_the_network_stack_runs_the_program() {
     }
     let mut batch = Vec::new();
     for _ in 0..100 {
-        port.receive(&mut pool, &mut batch, 64);
+        port.receive(&mut pool, &mut batch, 64, identity);
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(batch.len(), 20);

@@ -4,6 +4,7 @@
 mod namespace;
 
 use std::collections::HashSet;
+use std::convert::identity;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
@@ -71,7 +72,7 @@ fn drain(port: &mut Port, pool: &mut Pool, mut each: impl FnMut(&Frame)) {
     let mut batch = Vec::new();
     let mut quiet = Instant::now();
     while quiet.elapsed() < Duration::from_millis(100) {
-        if port.receive(pool, &mut batch, 64) > 0 {
+        if port.receive(pool, &mut batch, 64, identity).packets > 0 {
             quiet = Instant::now();
         }
         batch.drain(..).for_each(|frame| {
@@ -107,7 +108,7 @@ fn ten_thousand_frames_cross_two_interfaces_without_a_copy() {
         let mut left = 50;
         while left > 0 {
             assert!(Instant::now() < deadline, "{left} of a batch at {first} are missing");
-            left -= a0.receive(&mut pool, &mut batch, 64);
+            left -= a0.receive(&mut pool, &mut batch, 64, identity).packets;
             for frame in &mut batch {
                 frame.bytes_mut()[..6].copy_from_slice(&to_right);
             }
@@ -118,7 +119,7 @@ fn ten_thousand_frames_cross_two_interfaces_without_a_copy() {
         }
         while seen.len() < first as usize + 50 {
             assert!(Instant::now() < deadline, "the target got {} frames", seen.len());
-            target.receive(&mut outside, &mut batch, 64);
+            target.receive(&mut outside, &mut batch, 64, identity);
             for frame in batch.drain(..) {
                 let n = number(frame.bytes());
                 assert_eq!(frame.len(), 60 + n as usize % 1400);
@@ -178,7 +179,7 @@ fn accounts_close_under_overload() {
     let mut kept = Vec::new();
     for _ in 0..10 {
         send_all(&mut source, &mut outside, packets(60));
-        while port.receive(&mut pool, &mut kept, 64) > 0 {}
+        while port.receive(&mut pool, &mut kept, 64, identity).packets > 0 {}
     }
     assert_eq!((kept.len(), pool.free()), (160, 0));
     let starved = port.counters();
@@ -216,7 +217,7 @@ fn accounts_close_under_overload() {
         });
         let mut batch = Vec::new();
         while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-            port.receive(&mut pool, &mut batch, 8);
+            port.receive(&mut pool, &mut batch, 8, identity);
             batch.drain(..).for_each(|frame| pool.give(frame));
         }
     });
@@ -267,7 +268,7 @@ fn each_worker_gets_its_own_queues() {
         let ready = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&wait)).unwrap();
         assert_eq!(ready, 1);
         let mut batch = Vec::new();
-        assert_eq!(port.receive(pool, &mut batch, 10), 10);
+        assert_eq!(port.receive(pool, &mut batch, 10, identity).packets, 10);
         if worker == 0 {
             let from_first = batch.iter().filter(|frame| number(frame.bytes()) < 100).count();
             assert_eq!(from_first, 5, "both queues have their share of a batch");
@@ -326,7 +327,7 @@ fn workers_share_a_queue_and_its_frames() {
             assert!(Instant::now() < deadline, "{received:?} of round {round}: frames ran out");
             for worker in 0..2 {
                 let (port, pool) = (&mut workers[worker], &mut pools[worker]);
-                received[worker] += port.receive(pool, &mut batch, 64) as u64;
+                received[worker] += port.receive(pool, &mut batch, 64, identity).packets as u64;
                 // Whoever received it sends it back, from a frame that the first one fed.
                 batch
                     .iter()
@@ -381,7 +382,7 @@ fn long_packets_and_missing_frames_of_a_shared_queue_are_told_apart() {
             while is_open(workers) {
                 assert!(Instant::now() < deadline, "{sent} sent, {:?}", sum(workers));
                 for (port, pool) in workers.iter_mut().zip(&mut pools) {
-                    port.receive(pool, &mut kept, 64);
+                    port.receive(pool, &mut kept, 64, identity);
                 }
             }
         }
@@ -559,7 +560,7 @@ fn a_port_outlives_its_interface_going_down_and_going_away() {
     assert!(!gateway.enter(|| steer.detach()).unwrap());
     // A new port cannot join the dead one's memory registration, and works all the same.
     let mut other = open(&gateway, "b0", &mut pool, SMALL);
-    assert_eq!(other.receive(&mut pool, &mut batch, 64), 0);
+    assert_eq!(other.receive(&mut pool, &mut batch, 64, identity).packets, 0);
 }
 
 #[test]

@@ -224,7 +224,8 @@ impl Bench {
         for (at, port) in self.ports.iter_mut().enumerate() {
             // Bounded, so that a port that never runs dry cannot hold up sending.
             for _ in 0..XdpOptions::default().ring_entries as usize / RECEIVE_MAX {
-                let count = port.receive(&mut self.pool, &mut self.arrivals, RECEIVE_MAX);
+                let (pool, arrivals) = (&mut self.pool, &mut self.arrivals);
+                let count = port.receive(pool, arrivals, RECEIVE_MAX, |frame| frame).packets;
                 for frame in self.arrivals.drain(..) {
                     let received_ns = frame.metadata_u64().unwrap_or_else(clock::now_ns);
                     self.sink.receive(at, frame.bytes(), received_ns);

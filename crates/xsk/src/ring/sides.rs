@@ -163,21 +163,28 @@ impl<T: Copy> Producer<T> {
         true
     }
 
-    /// Puts the items of a run, as many as there is room for; how many.
+    /// Puts what `item` makes of the first of a run, as long as it makes something and there is room; of how many.
     #[inline]
-    pub(super) fn put_run<S>(&mut self, run: &[S], mut item: impl FnMut(&S) -> T) -> usize {
+    pub(super) fn put_run<S>(
+        &mut self,
+        run: &mut [S],
+        mut item: impl FnMut(&mut S) -> Option<T>,
+    ) -> usize {
         let room = match self.known_free() as usize {
             known if known >= run.len() => known,
             _ => self.free() as usize,
         };
-        let mut rest = &run[..room.min(run.len())];
-        let count = rest.len();
-        for mut slots in self.shared.run(self.head, count) {
+        let most = room.min(run.len());
+        let mut rest = &mut run[..most];
+        let mut count = 0;
+        'slots: for mut slots in self.shared.run(self.head, most) {
             // SAFETY: as in `put`: no more than `room` slots from the head on, of which each bit pattern is an item's.
             let slots = unsafe { slots.as_mut() };
-            let (now, later) = rest.split_at(slots.len());
+            let (now, later) = rest.split_at_mut(slots.len());
             for (slot, source) in slots.iter_mut().zip(now) {
-                *slot = item(source);
+                let Some(item) = item(source) else { break 'slots };
+                *slot = item;
+                count += 1;
             }
             rest = later;
         }
