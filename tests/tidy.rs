@@ -29,6 +29,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/crypto/src/ipsec_mb.rs",
     "crates/crypto/src/cache.rs",
     "crates/crypto/src/shared.rs",
+    "crates/dataplane/src/batch.rs",
     "crates/dataplane/src/bundles.rs",
     "crates/dataplane/src/chunk.rs",
     "crates/dataplane/src/commit.rs",

@@ -5,8 +5,11 @@
 //! `hop` (`hold.rs`), and from other workers in `decrypt` and `encrypt`, which also lend them (`crew.rs`); they
 //! go with `send`. No other stage adds or removes any.
 
-use std::mem::offset_of;
+#![allow(unsafe_code)]
+
+use std::mem::{MaybeUninit, offset_of};
 use std::net::{IpAddr, Ipv6Addr};
+use std::ops::{Deref, DerefMut};
 
 use wire::flow::{Flow, Fragment};
 use xsk::Frame;
@@ -34,8 +37,8 @@ pub(crate) const BATCH_PACKETS: usize = 64;
 pub(crate) const SLOTS: usize = BATCH_PACKETS + HOLD_PACKETS + COMMIT_CHUNKS * CHUNK_PACKETS;
 
 /// A packet and what is known about it. What whoever encrypts or decrypts it reads is in the first cache
-/// line; what policies and routes ask for, and decrypting finds out, is in the second; what few packets
-/// have, in the third. Each is all that moves of it to another core and back.
+/// line, and is all of it that most packets have; the others, of which stages make [`Notes`], have two more. Each is
+/// all that moves of it to another core and back.
 #[repr(C, align(64))]
 pub(crate) struct Slot<'v> {
     /// The packet: from `parse` on the IP packet, and after `route` the Ethernet frame again.
@@ -66,24 +69,36 @@ pub(crate) struct Slot<'v> {
     pub(crate) flaw: Option<Verdict>,
     /// It came through a tunnel before it waited for an SA: what `stay` says, where all stages look.
     pub(crate) waited_opened: bool,
-    // The second line. Nothing in it is smaller than what it is written in: a number that may be missing
-    // would be, and the processor would wait for each new slot.
+    /// Whether there are notes.
+    is_noted: bool,
+    // Two more lines.
+    notes: MaybeUninit<Notes<'v>>,
+}
+
+/// What stages find out about a packet, for each other. Lanes find out little that others ask for, so that there are none until
+/// somebody makes one: who reads before finds them blank.
+#[repr(C)]
+pub(crate) struct Notes<'v> {
+    // What policies and routes ask for, and decrypting finds out. Nothing in this line is smaller than what it is written
+    // in: a number that may be missing would be, and the processor would wait for each new one.
     /// The outbound policy that asks for an SA, while the SA is being looked for.
     pub(crate) policy: Option<&'v Policy>,
     /// Its headers; of the inner packet once it is opened.
     pub(crate) flow: Flow,
     /// The route to its own destination, once that was looked up in this view.
     pub(crate) lead: Lead,
-    // The third line.
+    // What few packets have, in a line of its own.
     /// The tunnel that its route leads into, while the SA is being looked for.
     pub(crate) tunnel: Option<Entrance<'v>>,
     /// Its wait for an SA: with the verdict `NoSa` it begins or goes on, without one it just ended.
     pub(crate) stay: Option<Stay>,
 }
 
-const _: () = assert!(
-    offset_of!(Slot<'static>, policy) == LINE && offset_of!(Slot<'static>, tunnel) == 2 * LINE
-);
+const _: () =
+    assert!(offset_of!(Slot<'static>, notes) == LINE && offset_of!(Notes<'static>, tunnel) == LINE);
+
+/// None yet.
+static BLANK: Notes<'static> = Notes::BLANK;
 
 /// The flow of a packet that is not parsed yet: addresses without unused bytes, so that it can be
 /// written in large pieces.
@@ -101,10 +116,42 @@ const UNPARSED: Flow = Flow {
     has_options: false,
 };
 
-impl Slot<'_> {
+impl Notes<'_> {
+    const BLANK: Notes<'static> =
+        Notes { policy: None, flow: UNPARSED, lead: Lead::UNKNOWN, tunnel: None, stay: None };
+}
+
+/// Notes are read as if they were the slot's own.
+impl<'v> Deref for Slot<'v> {
+    type Target = Notes<'v>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Notes<'v> {
+        match self.is_noted {
+            // SAFETY: they were written when this was set, and are never taken away.
+            true => unsafe { self.notes.assume_init_ref() },
+            false => &BLANK,
+        }
+    }
+}
+
+/// And made so.
+impl<'v> DerefMut for Slot<'v> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Notes<'v> {
+        if !self.is_noted {
+            self.notes.write(Notes::BLANK);
+            self.is_noted = true;
+        }
+        // SAFETY: they were written, now or when this was set.
+        unsafe { self.notes.assume_init_mut() }
+    }
+}
+
+impl<'v> Slot<'v> {
     /// A packet that came in by a port, of which nothing is known yet.
     #[inline(always)]
-    pub(crate) fn new(frame: Frame, ingress: u16) -> Self {
+    pub(crate) fn new(frame: Frame, ingress: u16) -> Slot<'v> {
         Slot {
             frame,
             sequence: 0,
@@ -119,12 +166,18 @@ impl Slot<'_> {
             verdict: None,
             flaw: None,
             waited_opened: false,
-            flow: UNPARSED,
-            policy: None,
-            tunnel: None,
-            lead: Lead::UNKNOWN,
-            stay: None,
+            is_noted: false,
+            notes: MaybeUninit::uninit(),
         }
+    }
+
+    /// The packet and the notes, for who has to do with both at once.
+    #[inline(always)]
+    pub(crate) fn parts(&mut self) -> (&mut Frame, &mut Notes<'v>) {
+        // So that there are any.
+        let _: &mut Notes<'v> = self;
+        // SAFETY: there are.
+        (&mut self.frame, unsafe { self.notes.assume_init_mut() })
     }
 
     /// Whether the packet came through a tunnel.
@@ -325,6 +378,25 @@ pub(crate) mod tests {
                 flows: &mut self.flows,
             }
         }
+    }
+
+    #[test]
+    fn notes_are_blank_until_one_is_made_and_move_with_the_packet() {
+        let umem = Umem::new(2, 2048, false).unwrap();
+        let mut pool = umem.pool(0..2);
+        let mut slots: Vec<Slot<'_>> = Vec::with_capacity(2);
+        slots.extend(pool.take().map(|frame| Slot::new(frame, 3)));
+        assert!(slots[0].policy.is_none() && slots[0].tunnel.is_none() && slots[0].stay.is_none());
+        assert_eq!((slots[0].flow.src, slots[0].lead.code()), (UNPARSED.src, None));
+        assert!(!slots[0].is_noted, "whoever only reads makes none");
+        slots[0].lead = Lead::to(7);
+        slots[0].parts().1.flow.ttl = 64;
+        slots.extend(pool.take().map(|frame| Slot::new(frame, 4)));
+        slots.swap(0, 1);
+        let noted = |slot: &Slot<'_>| (slot.ingress, slot.lead.code(), slot.flow.ttl);
+        assert_eq!(slots.iter().map(noted).collect::<Vec<_>>(), [(4, None, 0), (3, Some(7), 64)]);
+        assert_eq!(slots[1].flow.dst, UNPARSED.dst);
+        slots.drain(..).for_each(|slot| pool.give(slot.frame));
     }
 
     #[test]

@@ -11,7 +11,7 @@
 use wire::esp::{self, ICV_LEN};
 use wire::{Malformed, Overlay, ipv4, ipv6, protocol};
 
-use crate::batch::Slot;
+use crate::batch::{Notes, Slot};
 use crate::ecn;
 use crate::envelope::PREFIX_LEN;
 use crate::parse::{is_fragment_alike, read_flow};
@@ -111,19 +111,21 @@ fn take_any(slot: &mut Slot<'_>, sa: &Sa) -> Result<(), Verdict> {
         _ => return Err(Verdict::EspNextHeader),
     };
     // 2.
-    let outer_tos = slot.flow.tos;
-    read_flow(&mut slot.flow, content).map_err(inner_verdict)?;
-    if slot.flow.is_ipv6() != is_v6 || !slot.frame.pull_front(content_at) {
+    let (frame, Notes { flow, .. }) = slot.parts();
+    let outer_tos = flow.tos;
+    let content = frame.bytes().get(content_at..).and_then(|rest| rest.get(..content_len));
+    read_flow(flow, content.unwrap_or_default()).map_err(inner_verdict)?;
+    if flow.is_ipv6() != is_v6 || !frame.pull_front(content_at) {
         return Err(Verdict::InnerMalformed);
     }
-    slot.frame.truncate(usize::from(slot.flow.total_len));
+    frame.truncate(usize::from(flow.total_len));
     // 3.
-    let inner_tos = slot.flow.tos;
+    let inner_tos = flow.tos;
     let tos = ecn::decapsulate(inner_tos, outer_tos, &sa.hot().traits.flags())
         .map_err(|_| Verdict::EcnNotCapable)?;
     if tos != inner_tos {
-        set_tos(slot.frame.bytes_mut(), is_v6, tos);
-        slot.flow.tos = tos;
+        set_tos(frame.bytes_mut(), is_v6, tos);
+        flow.tos = tos;
     }
     Ok(())
 }
@@ -140,12 +142,12 @@ fn take_transport(
     if next_header == protocol::NO_NEXT_HEADER {
         return Err(Verdict::Dummy);
     }
-    let frame = &mut slot.frame;
-    transport::restore(frame, &slot.flow, content_at, content_len, next_header)
+    let (frame, Notes { flow, .. }) = slot.parts();
+    transport::restore(frame, flow, content_at, content_len, next_header)
         .ok_or(Verdict::InnerMalformed)?;
-    read_flow(&mut slot.flow, frame.bytes()).map_err(inner_verdict)?;
+    read_flow(flow, frame.bytes()).map_err(inner_verdict)?;
     if sa.hot().traits.is_encapsulated() {
-        transport::mend_checksum(frame.bytes_mut(), &slot.flow);
+        transport::mend_checksum(frame.bytes_mut(), flow);
     }
     Ok(())
 }

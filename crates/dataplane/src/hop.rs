@@ -35,14 +35,15 @@ pub(crate) fn hop(batch: &mut Batch<'_>, view: &View) {
 /// Takes one hop from a packet.
 #[inline(always)]
 pub(crate) fn take_hop(slot: &mut Slot<'_>) -> Result<(), Verdict> {
-    let packet = slot.frame.bytes_mut();
-    let alive = match slot.flow.is_ipv6() {
+    let (frame, notes) = slot.parts();
+    let packet = frame.bytes_mut();
+    let alive = match notes.flow.is_ipv6() {
         false => ipv4::decrement_ttl(packet),
         true => ipv6::decrement_hop_limit(packet),
     };
     if !alive {
         return Err(Verdict::TtlExpired);
     }
-    slot.flow.ttl -= 1;
+    notes.flow.ttl -= 1;
     Ok(())
 }

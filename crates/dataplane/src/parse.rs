@@ -11,7 +11,7 @@ use wire::natt::Datagram;
 use wire::{Malformed, Overlay, esp, ipv4, ipv6, protocol, udp, vlan};
 use xsk::Frame;
 
-use crate::batch::{Batch, Slot};
+use crate::batch::{Batch, Notes, Slot};
 use crate::encapsulation::PortSet;
 use crate::encrypt::OVERHEAD_LEN;
 use crate::plain::PlainHeader;
@@ -256,10 +256,11 @@ fn parse_one(slot: &mut Slot<'_>, view: &View) -> Result<(), Verdict> {
     }
     // 1. Ethernet: for us, without a VLAN, IP inside.
     let mac = door.mac.ok_or(Verdict::PortDown)?;
-    let link = ethernet::Header::over(slot.frame.bytes());
+    let (frame, Notes { flow, .. }) = slot.parts();
+    let link = ethernet::Header::over(frame.bytes());
     let (link, payload) = link.map_err(|_| Verdict::EthernetTruncated)?;
     let (ethertype, header_len, payload) = match link.ethertype() {
-        ethertype if ethertype.is_tag() => untag(slot.frame.bytes(), mac)?,
+        ethertype if ethertype.is_tag() => untag(frame.bytes(), mac)?,
         ethertype => (ethertype, ethernet::HEADER_LEN, payload),
     };
     if link.destination != mac {
@@ -271,15 +272,15 @@ fn parse_one(slot: &mut Slot<'_>, view: &View) -> Result<(), Verdict> {
         _ => return Err(Verdict::NotIp),
     };
     // 2. IP: whole, and of the version that the EtherType says.
-    read_flow(&mut slot.flow, payload).map_err(ip_verdict)?;
-    if slot.flow.is_ipv6() != v6 {
+    read_flow(flow, payload).map_err(ip_verdict)?;
+    if flow.is_ipv6() != v6 {
         return Err(Verdict::IpVersion);
     }
     // 3. The frame becomes the packet. The link header is there, as it was just read.
-    if !slot.frame.pull_front(header_len) {
+    if !frame.pull_front(header_len) {
         return Err(Verdict::EthernetTruncated);
     }
-    slot.frame.truncate(usize::from(slot.flow.total_len));
+    frame.truncate(usize::from(flow.total_len));
     // 14 or 18.
     slot.link_len = header_len as u8;
     Ok(())
@@ -288,8 +289,9 @@ fn parse_one(slot: &mut Slot<'_>, view: &View) -> Result<(), Verdict> {
 /// Out of line, so that reading IP headers is not there twice.
 #[inline(never)]
 fn parse_hosts(slot: &mut Slot<'_>) -> Result<(), Verdict> {
-    read_flow(&mut slot.flow, slot.frame.bytes()).map_err(ip_verdict)?;
-    slot.frame.truncate(usize::from(slot.flow.total_len));
+    let (frame, Notes { flow, .. }) = slot.parts();
+    read_flow(flow, frame.bytes()).map_err(ip_verdict)?;
+    frame.truncate(usize::from(flow.total_len));
     Ok(())
 }
 
