@@ -3,7 +3,7 @@
 //! back. No state is kept from one input to the next.
 
 use wire::flow::{self, Flow, Fragment};
-use wire::{Overlay, checksum, esp, icmp, ipv4, ipv6, natt, protocol, tcp, udp, vlan};
+use wire::{Overlay, esp, icmp, ipv4, ipv6, natt, protocol, tcp, udp, vlan};
 
 use crate::compare;
 
@@ -15,7 +15,7 @@ pub fn frame(data: &[u8]) {
     packet(link.payload);
     // A checksum keeps random changes out of everything behind it: mend it and look again.
     let mut mended = link.payload.to_vec();
-    if mend_checksum(&mut mended) {
+    if ipv4::mend_checksum(&mut mended) && mended != link.payload {
         packet(&mended);
     }
 }
@@ -24,19 +24,6 @@ fn agreed(comparison: compare::Comparison) {
     if let Err(disagreement) = comparison {
         panic!("etherparse reads it otherwise: {disagreement}");
     }
-}
-
-/// Puts the right checksum into an IPv4 header. `false` if there is none or it was right.
-fn mend_checksum(l3: &mut [u8]) -> bool {
-    let header_len = l3.first().map_or(0, |byte| usize::from(byte & 0x0f) * 4);
-    let Some(header) = l3.get_mut(..header_len) else { return false };
-    if header_len < ipv4::HEADER_LEN || header[0] >> 4 != 4 || compare::is_summed(header) {
-        return false;
-    }
-    header[10..12].fill(0);
-    let sum = checksum::of(header);
-    header[10..12].copy_from_slice(&sum.to_be_bytes());
-    true
 }
 
 fn packet(l3: &[u8]) {

@@ -296,9 +296,7 @@ fn ipv4_options_pass_unchanged() {
     bytes[0] = 0x46;
     let total_len = bytes.len() as u16;
     bytes[2..4].copy_from_slice(&total_len.to_be_bytes());
-    bytes[10..12].fill(0);
-    let checksum = wire::checksum::of(&bytes[..24]);
-    bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+    assert!(wire::ipv4::mend_checksum(&mut bytes));
     let (verdict, _, sealed) = west.forward(RED, &frame(RED, &bytes));
     assert_eq!(verdict, Verdict::Sealed);
     let opened = Opened::from(&unframe(BLACK, &sealed), &PLAIN.sa(Site::East), 0);

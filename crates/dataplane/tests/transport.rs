@@ -95,9 +95,7 @@ fn ipv4_options_stay_in_front_of_esp() {
     bytes.splice(20..20, [1, 1, 1, 1]);
     bytes[0] = 0x46;
     bytes[3] += 4;
-    bytes[10..12].fill(0);
-    let sum = wire::checksum::of(&bytes[..24]);
-    bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+    assert!(wire::ipv4::mend_checksum(&mut bytes));
     let (_, _, sent) = west.forward(RED, &frame(RED, &bytes));
     let sealed = unframe(BLACK, &sent);
     assert_eq!(sealed[20..24], [1; 4]);
@@ -179,9 +177,7 @@ fn fragments_are_not_sealed() {
     for (flags, offset) in [(0x20, 0), (0x20, 100), (0, 100)] {
         let mut bytes = Packet::towards(Site::East, false, 24).bytes();
         bytes[6..8].copy_from_slice(&[flags, offset]);
-        bytes[10..12].fill(0);
-        let sum = wire::checksum::of(&bytes[..20]);
-        bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+        assert!(wire::ipv4::mend_checksum(&mut bytes));
         assert_eq!(west.drop(RED, &frame(RED, &bytes)), Verdict::FragmentTransport);
     }
     assert_eq!(west.view.bundles.get(7).unwrap().stats().sent, 0, "no number is used up");

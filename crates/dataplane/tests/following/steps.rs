@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use dataplane::sa::SaConfig;
 use proptest::prelude::*;
-use wire::{checksum, protocol};
+use wire::{ipv4, protocol};
 
 use super::case::{BLOCKED_PORT, CLEAR_PORT, Case, FORBIDDEN_PORT, IN_UDP, LOCAL, LOCAL_V6};
 use super::families::{self, Inside, likeness};
@@ -59,12 +59,10 @@ impl Change {
     fn make(self, mut frame: Vec<u8>, from: usize) -> Vec<u8> {
         let at = from + self.at % (frame.len() - from);
         frame[at] = self.to;
-        let header_len = usize::from(frame[14] & 0xf) * 4;
-        let has_header = frame[14] >> 4 == 4 && (20..=frame.len() - 14).contains(&header_len);
-        match has_header && self.mends {
-            true => [&frame[..14], &with(frame[14..].to_vec(), &[])].concat(),
-            false => frame,
+        if self.mends {
+            ipv4::mend_checksum(&mut frame[14..]);
         }
+        frame
     }
 }
 
@@ -274,10 +272,7 @@ fn with(mut bytes: Vec<u8>, changes: &[(usize, u8)]) -> Vec<u8> {
     for (at, byte) in changes {
         bytes[*at] = *byte;
     }
-    bytes[10..12].fill(0);
-    let header_len = usize::from(bytes[0] & 0xf) * 4;
-    let sum = checksum::of(&bytes[..header_len]);
-    bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+    assert!(ipv4::mend_checksum(&mut bytes));
     bytes
 }
 

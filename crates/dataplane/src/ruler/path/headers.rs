@@ -1,10 +1,9 @@
 //! The headers of the packets between the gateways of the ruler.
 
 use std::net::Ipv4Addr;
-use std::ops::Range;
 
 use wire::ethernet::{EtherType, HEADER_LEN, Header};
-use wire::{Overlay, checksum, ipv4, ipv6, protocol};
+use wire::{Overlay, ipv4, ipv6, protocol};
 
 use super::gateways::{
     BLACK_MAC, EAST, HOST, HOST_V6, PORT, RED_MAC, destination, destination_v6, in_clear, source,
@@ -141,15 +140,10 @@ pub(super) fn lead_astray(frame: &mut [u8]) {
 
 /// Changes a packet, and the checksum of its header with it, however many options that has then.
 fn change_v4(frame: &mut [u8], change: impl FnOnce(&mut [u8])) {
-    const CHECKSUM: Range<usize> = 10..12;
     // The worker's packets are longer.
     let Some(packet) = frame.get_mut(HEADER_LEN..).filter(|packet| packet.len() >= SIZE_MIN) else {
         return;
     };
     change(packet);
-    let header_len = usize::from(packet[0] & 0xf) * 4;
-    let header = &mut packet[..header_len];
-    header[CHECKSUM].fill(0);
-    let sum = checksum::of(header);
-    header[CHECKSUM].copy_from_slice(&sum.to_be_bytes());
+    ipv4::mend_checksum(packet);
 }
