@@ -97,9 +97,6 @@ pub(crate) struct Notes<'v> {
 const _: () =
     assert!(offset_of!(Slot<'static>, notes) == LINE && offset_of!(Notes<'static>, tunnel) == LINE);
 
-/// None yet.
-static BLANK: Notes<'static> = Notes::BLANK;
-
 /// The flow of a packet that is not parsed yet: addresses without unused bytes, so that it can be
 /// written in large pieces.
 const UNPARSED: Flow = Flow {
@@ -130,7 +127,7 @@ impl<'v> Deref for Slot<'v> {
         match self.is_noted {
             // SAFETY: they were written when this was set, and are never taken away.
             true => unsafe { self.notes.assume_init_ref() },
-            false => &BLANK,
+            false => &Notes::BLANK,
         }
     }
 }
@@ -139,12 +136,7 @@ impl<'v> Deref for Slot<'v> {
 impl<'v> DerefMut for Slot<'v> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut Notes<'v> {
-        if !self.is_noted {
-            self.notes.write(Notes::BLANK);
-            self.is_noted = true;
-        }
-        // SAFETY: they were written, now or when this was set.
-        unsafe { self.notes.assume_init_mut() }
+        self.parts().1
     }
 }
 
@@ -174,9 +166,11 @@ impl<'v> Slot<'v> {
     /// The packet and the notes, for who has to do with both at once.
     #[inline(always)]
     pub(crate) fn parts(&mut self) -> (&mut Frame, &mut Notes<'v>) {
-        // So that there are any.
-        let _: &mut Notes<'v> = self;
-        // SAFETY: there are.
+        if !self.is_noted {
+            self.notes.write(Notes::BLANK);
+            self.is_noted = true;
+        }
+        // SAFETY: they were written, now or when this was set.
         (&mut self.frame, unsafe { self.notes.assume_init_mut() })
     }
 

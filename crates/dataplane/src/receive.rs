@@ -36,15 +36,9 @@ pub(crate) fn receive(
             let (slots, ingress) = (&mut batch.slots, index as u16);
             // None of a packet is in this core's cache, and all of it together comes in the time of one line.
             let moved = match lends {
-                false => port.receive(pool, slots, room, |frame| {
-                    ask_for_all(&frame);
-                    Slot::new(frame, ingress)
-                }),
+                false => port.receive(pool, slots, room, slotting(ask_for_all, ingress)),
                 // Of nearly each, this worker reads the headers alone, and right away.
-                true => port.receive(pool, slots, room, |frame| {
-                    frame.fetch(0);
-                    Slot::new(frame, ingress)
-                }),
+                true => port.receive(pool, slots, room, slotting(|frame| frame.fetch(0), ingress)),
             };
             bytes += moved.bytes;
             // A port that fills its share may have more.
@@ -54,6 +48,15 @@ pub(crate) fn receive(
     }
     turn.counters.count_received((batch.slots.len() - late) as u64, bytes);
     batch.slots.len()
+}
+
+/// What makes a packet's slot, and asks for its memory.
+#[inline(always)]
+fn slotting<'v>(ask: impl Fn(&Frame), ingress: u16) -> impl Fn(Frame) -> Slot<'v> {
+    move |frame| {
+        ask(&frame);
+        Slot::new(frame, ingress)
+    }
 }
 
 /// Asks for where a packet's headers are, where those in front of them will be, and its end.

@@ -57,8 +57,7 @@ impl MemoryPort {
         let moved = self.rx.pop_run(into, max, make);
         if moved.packets != 0 {
             self.rx.release();
-            self.counters.rx_packets += moved.packets as u64;
-            self.counters.rx_bytes += moved.bytes;
+            self.counters.count_received(moved);
         }
         moved
     }
@@ -77,8 +76,7 @@ impl MemoryPort {
         take: impl FnMut(&mut S) -> Option<Frame>,
     ) -> usize {
         let moved = self.tx.push_run(slots, take);
-        self.counters.tx_packets += moved.packets as u64;
-        self.counters.tx_bytes += moved.bytes;
+        self.counters.count_sent(moved);
         self.tx.publish();
         moved.packets
     }

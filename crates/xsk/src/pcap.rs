@@ -76,8 +76,7 @@ impl PcapPort {
             }
             pool.give(frame);
         }
-        self.counters.rx_packets += moved.packets as u64;
-        self.counters.rx_bytes += moved.bytes;
+        self.counters.count_received(moved);
         moved
     }
 

@@ -210,6 +210,20 @@ pub struct PortCounter {
 }
 
 impl PortCounters {
+    /// Counts packets that were received.
+    #[inline]
+    pub(crate) fn count_received(&mut self, moved: Moved) {
+        self.rx_packets += moved.packets as u64;
+        self.rx_bytes += moved.bytes;
+    }
+
+    /// Counts packets that were handed over for sending.
+    #[inline]
+    pub(crate) fn count_sent(&mut self, moved: Moved) {
+        self.tx_packets += moved.packets as u64;
+        self.tx_bytes += moved.bytes;
+    }
+
     /// Packets that were lost, whatever the cause.
     pub fn lost(&self) -> u64 {
         let losses = self.list();

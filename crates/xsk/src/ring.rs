@@ -163,11 +163,6 @@ impl TxRing {
         self.ring.publish();
     }
 
-    /// Free slots.
-    pub fn free(&mut self) -> usize {
-        self.ring.free() as usize
-    }
-
     /// Packets that the other side has not taken yet.
     pub fn pending(&mut self) -> usize {
         self.ring.pending() as usize

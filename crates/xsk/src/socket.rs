@@ -155,8 +155,7 @@ impl Socket {
         if moved.packets > 0 {
             self.rings.rx.release();
             self.deficit += moved.packets;
-            counters.rx_packets += moved.packets as u64;
-            counters.rx_bytes += moved.bytes;
+            counters.count_received(moved);
         }
         self.refill(pool, counters);
         if moved.packets == 0 {
@@ -251,6 +250,7 @@ impl Socket {
         }
     }
 
+    /// The same whatever becomes of them. Empty ones, which the kernel would refuse, are given up.
     fn push<S>(
         &mut self,
         slots: &mut [S],
@@ -260,7 +260,6 @@ impl Socket {
     ) -> usize {
         let mut taken = 0;
         loop {
-            // The kernel would refuse it.
             let mut empty = None;
             let moved = self.rings.tx.push_run(&mut slots[taken..], |slot| {
                 let frame = take(slot)?;
@@ -271,8 +270,7 @@ impl Socket {
                 Some(frame)
             });
             taken += moved.packets;
-            counters.tx_packets += moved.packets as u64;
-            counters.tx_bytes += moved.bytes;
+            counters.count_sent(moved);
             let Some(frame) = empty else { break };
             taken += 1;
             counters.tx_invalid += 1;

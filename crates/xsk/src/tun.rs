@@ -96,8 +96,7 @@ impl TunPort {
         if moved.packets < max {
             self.calls_left = CALLS_PER_LOOK - 1;
         }
-        self.counters.rx_packets += moved.packets as u64;
-        self.counters.rx_bytes += moved.bytes;
+        self.counters.count_received(moved);
         moved
     }
 

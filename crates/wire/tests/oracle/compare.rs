@@ -82,7 +82,7 @@ fn is_zero_length(l3: &[u8]) -> bool {
 
 /// Whether an IPv4 header sums to all ones, by the definition (RFC 1071 §1). etherparse's own sum
 /// leaves out the reserved flag, so it cannot be asked.
-pub fn is_summed(header: &[u8]) -> bool {
+fn is_summed(header: &[u8]) -> bool {
     let sum = header.chunks_exact(2).fold(0u16, |sum, pair| {
         let (sum, carry) = sum.overflowing_add(u16::from_be_bytes([pair[0], pair[1]]));
         sum + u16::from(carry)
