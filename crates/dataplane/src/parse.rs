@@ -3,7 +3,7 @@
 //! After it, a slot's frame is exactly the IP packet: no Ethernet header before it, no padding
 //! after it. Nothing is looked up but the port's own address.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::ethernet::{self, EtherType, MacAddr};
 use wire::flow::{self, Flow, Fragment};
@@ -126,6 +126,16 @@ pub(crate) fn is_fragment_alike(packet: &[u8], view: &View) -> bool {
 #[inline(always)]
 pub(crate) fn reread<P: PlainHeader>(frame: &Frame, at: usize) -> Option<P> {
     P::reread(frame.bytes().get(at..)?)
+}
+
+/// Where a packet goes whose header begins at so many bytes of a frame, and was found to be plain before, or such a fragment.
+#[inline(always)]
+pub(crate) fn destination_again(frame: &Frame, at: usize) -> IpAddr {
+    let address = match is_v6(frame, at) {
+        false => reread::<ipv4::Plain>(frame, at).map(|header| header.destination().into()),
+        true => reread::<ipv6::Plain>(frame, at).map(|header| header.destination().into()),
+    };
+    address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
 /// Bytes of a link header, and of a plain header behind it.

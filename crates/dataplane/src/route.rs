@@ -55,6 +55,39 @@ pub(crate) struct Way {
 /// As many bits as two destinations never have in common that are not the same.
 const ALL: u32 = 128;
 
+/// What packets are routed by.
+pub(crate) trait Bound {
+    /// Where a packet is routed to.
+    fn destination(slot: &Slot<'_>) -> IpAddr;
+
+    /// Whether that is an address.
+    #[inline(always)]
+    fn leads_to(slot: &Slot<'_>, address: &IpAddr) -> bool {
+        Self::destination(slot) == *address
+    }
+}
+
+/// What is sealed by the far end of its tunnel, any other packet by the destination that was noted.
+enum AsNoted {}
+
+impl Bound for AsNoted {
+    #[inline(always)]
+    fn destination(slot: &Slot<'_>) -> IpAddr {
+        match slot.outbound {
+            Some(sa) => sa.destination(),
+            None => slot.flow.dst,
+        }
+    }
+
+    #[inline(always)]
+    fn leads_to(slot: &Slot<'_>, address: &IpAddr) -> bool {
+        match slot.outbound {
+            Some(sa) => sa.leads_to(address),
+            None => slot.flow.dst == *address,
+        }
+    }
+}
+
 /// Routes that were looked up ahead, side by side, where the table is too large for the cache: from the first
 /// packet on that leaves elsewhere than the one before.
 struct Ahead {
@@ -74,7 +107,7 @@ impl Ahead {
 
     /// Looks up the routes of a packet and of those behind it, at most [`MANY`] in all; how many they are.
     #[inline(never)]
-    fn look<const VRFS: bool>(
+    fn look<B: Bound, const VRFS: bool>(
         &mut self,
         slot: &Slot<'_>,
         later: &[Slot<'_>],
@@ -85,8 +118,8 @@ impl Ahead {
             slot.verdict.is_none() && known(slot).is_none() && vrf_of::<VRFS>(slot, view) == MAIN
         };
         for slot in std::iter::once(slot).chain(later).filter(is_asked) {
-            if count == 0 || !leads_to(slot, &self.destinations[count - 1]) {
-                self.destinations[count] = destination(slot);
+            if count == 0 || !B::leads_to(slot, &self.destinations[count - 1]) {
+                self.destinations[count] = B::destination(slot);
                 count += 1;
             }
         }
@@ -98,7 +131,7 @@ impl Ahead {
 
     /// The code of the route of a packet's destination, which is asked for in the order of the packets.
     #[inline]
-    fn code<const VRFS: bool>(
+    fn code<B: Bound, const VRFS: bool>(
         &mut self,
         vrf: u32,
         slot: &Slot<'_>,
@@ -108,15 +141,15 @@ impl Ahead {
         if vrf == MAIN {
             let mut rest = match self.rest.take() {
                 Some(rest) => rest,
-                None => 0..self.look::<VRFS>(slot, later, view),
+                None => 0..self.look::<B, VRFS>(slot, later, view),
             };
-            let at = rest.find(|at| leads_to(slot, &self.destinations[*at]));
+            let at = rest.find(|at| B::leads_to(slot, &self.destinations[*at]));
             self.rest = Some(rest);
             if let Some(at) = at {
                 return self.codes[at];
             }
         }
-        view.fib.code_in(vrf, destination(slot))
+        view.fib.code_in(vrf, B::destination(slot))
     }
 }
 
@@ -183,7 +216,24 @@ impl<'v> Router<'v> {
     ) -> Result<&Way, Verdict> {
         let Router { last, ahead } = self;
         if !last.as_mut().is_some_and(|last| last.is_way_of::<VRFS>(slot)) {
-            find::<VRFS>(slot, later, view, turn, last, ahead)?;
+            find::<AsNoted, VRFS>(slot, later, view, turn, last, ahead)?;
+        }
+        last.as_ref().map(|last| &last.way).ok_or(Verdict::NoRoute)
+    }
+
+    /// The same of one in clear by the main table that goes to an address, of which nothing is noted, as of those behind it.
+    #[inline(always)]
+    pub(crate) fn way_in_clear<B: Bound>(
+        &mut self,
+        destination: IpAddr,
+        slot: &Slot<'v>,
+        later: &[Slot<'v>],
+        view: &View,
+        turn: &mut Turn<'_>,
+    ) -> Result<&Way, Verdict> {
+        let Router { last, ahead } = self;
+        if !last.as_ref().is_some_and(|last| last.is_way_to(&destination)) {
+            find::<B, false>(slot, later, view, turn, last, ahead)?;
         }
         last.as_ref().map(|last| &last.way).ok_or(Verdict::NoRoute)
     }
@@ -214,6 +264,15 @@ impl<'v> Last<'v> {
             && (self.is_shared || self.destination == *destination)
     }
 
+    /// Whether what is routed to an address leaves as the one before did, without a look at its route.
+    #[inline(always)]
+    fn is_way_to(&self, destination: &IpAddr) -> bool {
+        match destination {
+            IpAddr::V4(v4) => self.alike.has(v4.to_bits()),
+            IpAddr::V6(_) => *destination == self.destination,
+        }
+    }
+
     /// Whether a packet leaves as the one before did.
     #[inline(always)]
     fn is_way_of<const VRFS: bool>(&mut self, slot: &Slot<'v>) -> bool {
@@ -222,10 +281,9 @@ impl<'v> Last<'v> {
             return true;
         }
         let follows = !VRFS
-            && match (slot.outbound, slot.flow.dst) {
-                (Some(sa), _) => sa.leads_within(self.alike, &self.destination),
-                (None, IpAddr::V4(v4)) => self.alike.has(v4.to_bits()),
-                (None, IpAddr::V6(_)) => slot.flow.dst == self.destination,
+            && match slot.outbound {
+                Some(sa) => sa.leads_within(self.alike, &self.destination),
+                None => self.is_way_to(&slot.flow.dst),
             };
         if follows {
             self.sa = slot.outbound;
@@ -278,13 +336,34 @@ impl Way {
         if len > self.mtu {
             return Err(Verdict::TooBig);
         }
-        let frame =
-            at.checked_sub(HEADER_LEN).and_then(|at| slot.frame.narrow(at, HEADER_LEN + len));
-        let frame = frame.and_then(<[u8]>::split_first_chunk_mut);
-        let (link, packet) = frame.ok_or(Verdict::EthernetTruncated)?;
+        let at = at.checked_sub(HEADER_LEN);
+        let framed = at.and_then(|at| slot.frame.narrow(at, HEADER_LEN + len));
+        self.lead(framed.ok_or(Verdict::EthernetTruncated)?, header)?;
+        slot.egress = Some(self.port);
+        Ok(())
+    }
+
+    /// The same of one that has room for a link header in front of it, and nothing else around it.
+    #[inline(always)]
+    pub(crate) fn pass_on_framed(
+        &self,
+        slot: &mut Slot<'_>,
+        header: &impl PlainHeader,
+    ) -> Result<(), Verdict> {
+        if slot.frame.len() > HEADER_LEN + self.mtu {
+            return Err(Verdict::TooBig);
+        }
+        self.lead(slot.frame.bytes_mut(), header)?;
+        slot.egress = Some(self.port);
+        Ok(())
+    }
+
+    /// Takes a hop from a packet behind its link header, and writes that.
+    #[inline(always)]
+    fn lead(&self, framed: &mut [u8], header: &impl PlainHeader) -> Result<(), Verdict> {
+        let (link, packet) = framed.split_first_chunk_mut().ok_or(Verdict::EthernetTruncated)?;
         header.take_hop_of(packet).ok_or(Verdict::TtlExpired)?;
         self.write(link);
-        slot.egress = Some(self.port);
         Ok(())
     }
 
@@ -301,24 +380,6 @@ impl Way {
     }
 }
 
-/// Where a packet is routed to.
-#[inline]
-fn destination(slot: &Slot<'_>) -> IpAddr {
-    match slot.outbound {
-        Some(sa) => sa.destination(),
-        None => slot.flow.dst,
-    }
-}
-
-/// Whether that is an address.
-#[inline]
-fn leads_to(slot: &Slot<'_>, address: &IpAddr) -> bool {
-    match slot.outbound {
-        Some(sa) => sa.leads_to(address),
-        None => slot.flow.dst == *address,
-    }
-}
-
 /// The code of a packet's route that was looked up already: `choose` asked whether it leads into a tunnel.
 #[inline]
 fn known(slot: &Slot<'_>) -> Option<u32> {
@@ -327,7 +388,7 @@ fn known(slot: &Slot<'_>) -> Option<u32> {
 
 /// Where a packet leaves that goes elsewhere than the one before.
 #[inline]
-fn find<'v, const VRFS: bool>(
+fn find<'v, B: Bound, const VRFS: bool>(
     slot: &Slot<'v>,
     later: &[Slot<'v>],
     view: &View,
@@ -335,7 +396,7 @@ fn find<'v, const VRFS: bool>(
     last: &mut Option<Last<'v>>,
     ahead: &mut Option<Ahead>,
 ) -> Result<(), Verdict> {
-    let (vrf, to) = (vrf_of::<VRFS>(slot, view), destination(slot));
+    let (vrf, to) = (vrf_of::<VRFS>(slot, view), B::destination(slot));
     // Two tunnels of different VRFs may share an SA's address, and packets of one VRF an SA.
     let sa = slot.outbound.filter(|_| !VRFS);
     if let Some(last) = last
@@ -349,7 +410,7 @@ fn find<'v, const VRFS: bool>(
         // As long as all leave alike, there is nothing to look up ahead.
         (None, Some(_)) if view.fib.is_large() => {
             let ahead = ahead.get_or_insert(Ahead::NOTHING);
-            (ahead.code::<VRFS>(vrf, slot, later, view), ALL)
+            (ahead.code::<B, VRFS>(vrf, slot, later, view), ALL)
         }
         // What was known of the block is mostly of this destination, too: it has not to be looked up.
         (None, Some(last))
@@ -373,7 +434,7 @@ fn find<'v, const VRFS: bool>(
 pub(crate) fn way_of(slot: &Slot<'_>, view: &View, turn: &mut Turn<'_>) -> Option<Way> {
     let mut last = None;
     // Not of each packet, so that it may be asked for VRFs where there are none, too.
-    find::<true>(slot, &[], view, turn, &mut last, &mut None).ok()?;
+    find::<AsNoted, true>(slot, &[], view, turn, &mut last, &mut None).ok()?;
     last.map(|last| last.way)
 }
 

@@ -299,14 +299,15 @@ impl Words {
     pub(crate) fn of_header(header: &ipv4::Plain) -> Words {
         match flow::shows_ports(header.protocol()) {
             true => Words(header.ends()),
-            false => Words::of_portless(*header),
+            false => Words::of_portless(header.ends()),
         }
     }
 
-    /// The same where a packet has no ports where others have them.
+    /// The same where a packet has no ports where others have them. Told of its ends, which registers hold: a header would be written to
+    /// memory for each packet that has ports as well.
     #[cold]
-    fn of_portless(header: ipv4::Plain) -> Words {
-        Words::of(&Fields::of(&flow::of_plain_v4(&header), 0))
+    fn of_portless(ends: [u64; 2]) -> Words {
+        Words::of(&Fields::of(&flow::of_plain_v4(&ipv4::Plain::with_ends(ends)), 0))
     }
 
     #[inline(always)]

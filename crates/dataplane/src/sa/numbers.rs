@@ -40,8 +40,14 @@ impl Numbers {
         self.count = self.count.checked_sub(1)?;
         let sequence = self.first;
         self.first = sequence.wrapping_add(1);
-        Some((sequence, self.block | sequence & u64::from(u32::MAX)))
+        Some((sequence, iv(self.block, sequence)))
     }
+}
+
+/// The IV of a number that a block serves.
+#[inline(always)]
+fn iv(block: u64, sequence: u64) -> u64 {
+    block | sequence & u64::from(u32::MAX)
 }
 
 impl Sa {
@@ -85,9 +91,9 @@ impl Sa {
             return self.take_shared();
         }
         let counter = self.words().sent();
-        let mut numbers = self.numbers_behind(counter.load(Relaxed), 1)?;
-        counter.store(numbers.first, Relaxed);
-        numbers.next().ok_or(SealRefusal::SequenceExhausted)
+        let (sequence, block) = self.next_behind(counter.load(Relaxed))?;
+        counter.store(sequence, Relaxed);
+        Ok((sequence, iv(block, sequence)))
     }
 
     #[inline(never)]
@@ -127,17 +133,26 @@ impl Sa {
     /// The numbers behind the last that was sent, at least one and at most so many.
     #[inline(always)]
     fn numbers_behind(&self, sent: u64, most: u32) -> Result<Numbers, SealRefusal> {
+        let (first, block) = self.next_behind(sent)?;
+        // The numbers with one upper half share a block, so a run ends where that does; and with it those that are not extended.
+        let room = u64::from(u32::MAX - first as u32) + 1;
+        Ok(Numbers { first, count: room.min(most.into()) as u32, block })
+    }
+
+    /// The number behind the last that was sent, and its block.
+    #[inline(always)]
+    fn next_behind(&self, sent: u64) -> Result<(u64, u64), SealRefusal> {
         let last = if self.hot.replay.is_extended() { u64::MAX } else { u32::MAX.into() };
         if sent >= last {
             return Err(SealRefusal::SequenceExhausted);
         }
-        let first = sent + 1;
+        let next = sent + 1;
         // Before anything is taken: without an IV, no number either.
-        let block = self.hot.block.of(first).or_else(|| self.look_block_up(first));
-        let block = block.ok_or(SealRefusal::NonceExhausted)?;
-        // The numbers with one upper half share a block, so a run ends where that does.
-        let room = (last - sent).min(u64::from(u32::MAX - first as u32) + 1);
-        Ok(Numbers { first, count: room.min(most.into()) as u32, block })
+        let block = match self.hot.block.of(next) {
+            Some(block) => block,
+            None => self.look_block_up(next).ok_or(SealRefusal::NonceExhausted)?,
+        };
+        Ok((next, block))
     }
 
     /// The runtime is in memory that packets do not touch otherwise, so it must not even be named where

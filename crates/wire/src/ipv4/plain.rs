@@ -87,11 +87,17 @@ impl Plain {
         [self.second, self.third]
     }
 
-    /// The same of a flow, or of a mask over it: nothing stands with it. `ports` are the source's and the destination's.
+    /// Those of a flow, or of a mask over it: nothing stands with them. `ports` are the source's and the destination's.
     #[inline]
     pub const fn ends_of(protocol: u8, source: u32, destination: u32, ports: u32) -> [u64; 2] {
         let second = (protocol as u64) << 8 | (source.swap_bytes() as u64) << 32;
         [second, destination.swap_bytes() as u64 | (ports.swap_bytes() as u64) << 32]
+    }
+
+    /// A header of which nothing is known but its ends.
+    #[inline]
+    pub const fn with_ends([second, third]: [u64; 2]) -> Plain {
+        Plain { first: VERSION_IHL_PLAIN as u64, second, third }
     }
 
     /// Takes a hop from the packet that begins with this header. `None`, and no change, if it has none left.

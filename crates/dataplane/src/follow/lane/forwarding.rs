@@ -7,6 +7,7 @@
 //!
 //! Before 3 nothing about a packet is changed.
 
+use arrayvec::ArrayVec;
 use wire::ethernet::HEADER_LEN;
 use wire::{ipv4, ipv6};
 
@@ -14,7 +15,7 @@ use super::addresses::Addresses;
 use super::admit::{Groups, admit, of_one_vrf};
 use super::group::Group;
 use super::inquiry::{Free, Inquiry, InquiryV6, Last, is_quick};
-use crate::batch::{Slot, Turn};
+use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::cpu::asked_cache;
 use crate::fib::MANY;
 use crate::follow::hours::Hours;
@@ -82,10 +83,13 @@ impl Lane {
             codes: v4.codes(vrf, view, &mut codes),
             codes_v6: if v6.is_empty() { &[] } else { v6.codes(vrf, view, &mut codes_v6) },
         };
-        let packets = led.packets(&groups[..left_alone], view);
-        self.hours.trial.note(groups.len(), packets);
-        led.send_off(&mut slots[..packets], &groups, view, turn);
-        packets
+        let codes = led.away(&groups[..left_alone], view);
+        self.hours.trial.note(groups.len(), codes.len());
+        let mut router = Router::new();
+        for ((slot, code), group) in slots.iter_mut().zip(&codes).zip(&groups) {
+            send_off(slot, *code, group.is_v6(), &mut router, view, turn);
+        }
+        codes.len()
     }
 }
 
@@ -119,22 +123,15 @@ impl Led<'_> {
         codes.get(group.number()).copied()
     }
 
-    /// How many of the first packets are led to a neighbour, or nowhere.
+    /// The codes of the first packets, of these groups, that are led to a neighbour, or nowhere.
     #[inline(always)]
-    fn packets(&self, groups: &[Group], view: &View) -> usize {
-        let mut away = Away::none();
-        let is_led = |group: &&Group| self.code(**group).is_some_and(|code| away.is(code, view));
-        groups.iter().take_while(is_led).count()
-    }
-
-    /// Forwards packets of these groups.
-    #[inline(always)]
-    fn send_off(&self, slots: &mut [Slot<'_>], groups: &[Group], view: &View, turn: &mut Turn<'_>) {
-        let mut router = Router::new();
-        for (slot, group) in slots.iter_mut().zip(groups) {
-            let Some(code) = self.code(*group) else { break };
-            send_off(slot, code, group.is_v6(), &mut router, view, turn);
+    fn away(&self, groups: &[Group], view: &View) -> ArrayVec<u32, BATCH_PACKETS> {
+        let (mut away, mut codes) = (Away::none(), ArrayVec::new());
+        for group in groups {
+            let Some(code) = self.code(*group).filter(|code| away.is(*code, view)) else { break };
+            codes.push(code);
         }
+        codes
     }
 }
 

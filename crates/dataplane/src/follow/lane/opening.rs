@@ -15,14 +15,18 @@
 mod inside;
 mod named;
 
+use std::net::IpAddr;
+
+use wire::esp::ESP_HEADER_LEN;
+use wire::ethernet::HEADER_LEN;
 use wire::{Overlay, ipv4, ipv6, udp};
-use xsk::Frame;
 
 use super::inquiry::is_quick;
 use crate::batch::{Slot, Turn};
 use crate::claim::Access;
 use crate::cpu::{Cache, asked_cache};
-use crate::decrypt::decrypt_or_refuse;
+use crate::decrypt::{decrypt_data, pass_or_refuse};
+use crate::encrypt::OVERHEAD_LEN;
 use crate::envelope::PREFIX_LEN;
 use crate::follow::busy::Busy;
 use crate::follow::hours::Hours;
@@ -31,9 +35,9 @@ use crate::keys::{self, Supply};
 use crate::open::refusal;
 use crate::parse;
 use crate::plain::PlainHeader;
-use crate::policy::{Direction, Policy};
+use crate::policy::{Address, Direction, Policy};
 use crate::replay::Refusal;
-use crate::route::Router;
+use crate::route::{Bound, Router};
 use crate::sa::Sa;
 use crate::verdict::Verdict;
 use crate::view::View;
@@ -91,11 +95,13 @@ impl Lane {
         let named = name(slots, view, cache);
         let named_len = named.len();
         let slots = &mut slots[..named_len];
-        let (checked, marks) = check_all(slots, &named, view, turn, cache);
+        let Checked { packets: checked, alone, marks } =
+            check_all(slots, &named, view, turn, cache);
         let (slots, rest) = slots.split_at_mut(checked);
         // What `classify` is to find out is not there yet.
         rest.iter_mut().for_each(|slot| slot.inbound = None);
-        let opened = open(slots, marks, view, turn);
+        decrypt::<SECOND>(slots);
+        let opened = let_in(slots, alone, marks, view, turn);
         self.hours.trial.note(if checked == 0 { named_len } else { checked }, opened);
         // What they are is only to be seen now.
         self.busy.look(&mut slots[..opened], |slot| slot.inbound);
@@ -103,8 +109,17 @@ impl Lane {
     }
 }
 
+/// The first packets, whose SAs are known and whose windows were asked.
+struct Checked {
+    packets: usize,
+    /// All SAs are this worker's alone, until the turn is over.
+    alone: bool,
+    /// What their outer headers say.
+    marks: Marks,
+}
+
 /// Finds the SAs of packets, up to the first that has to take the stages, and asks their windows. Some are refused, by those or as
-/// there is no such SA. How many packets there are, and what their outer headers say.
+/// there is no such SA.
 #[inline(always)]
 fn check_all<'v>(
     slots: &mut [Slot<'v>],
@@ -112,7 +127,7 @@ fn check_all<'v>(
     view: &'v View,
     turn: &Turn<'_>,
     cache: Cache,
-) -> (usize, Marks) {
+) -> Checked {
     for (slot, named) in slots.iter_mut().zip(named) {
         if let Some(sa) = named.find(slot, view) {
             sa.prefetch(cache);
@@ -130,22 +145,16 @@ fn check_all<'v>(
     }
     let slots = &mut slots[..plain];
     keys::ask_first(slots, need, cache);
-    let mut checked = 0;
+    let (mut checked, mut alone) = (0, true);
     loop {
-        for (slot, named) in slots.iter_mut().zip(named).skip(checked) {
-            let Some(Ok(sequence)) = check(slot, named, turn) else { break };
-            if take_up(slot, named.esp_at.into(), named.len.into(), sequence).is_none() {
-                break;
-            }
-            checked += 1;
-        }
+        checked += take_up_all(&mut slots[checked..], &named[checked..], &mut alone, turn);
         let Some((slot, named)) = slots.get_mut(checked).zip(named.get(checked)) else { break };
         if !refuses(slot, named, view, turn) {
             break;
         }
         checked += 1;
     }
-    (checked, marks)
+    Checked { packets: checked, alone, marks }
 }
 
 /// Asks for what tells whether windows want to hear of packets, from one on up to the first that [`pass_over`] is to look at: where
@@ -183,12 +192,37 @@ fn pass_over(slot: &mut Slot<'_>, named: &Named<'_>) -> bool {
     slot.inbound.is_none()
 }
 
-/// What the window of a packet's SA says of its number; `None` if it has to take the stages.
+/// Takes packets up whose windows let them pass, up to the first for which [`refuses`] is to look: how many.
 #[inline(always)]
-fn check(slot: &Slot<'_>, named: &Named<'_>, turn: &Turn<'_>) -> Option<Result<u64, Refusal>> {
-    let sa = slot.inbound.filter(|sa| sa.free_access(turn).is_some())?;
+fn take_up_all(
+    slots: &mut [Slot<'_>],
+    named: &[Named<'_>],
+    alone: &mut bool,
+    turn: &Turn<'_>,
+) -> usize {
+    let mut taken = 0;
+    for (slot, named) in slots.iter_mut().zip(named) {
+        let Some((Ok(sequence), is_alone)) = check(slot, named, turn) else { break };
+        if take_up(slot, named.esp_at.into(), named.len.into(), sequence).is_none() {
+            break;
+        }
+        *alone &= is_alone;
+        taken += 1;
+    }
+    taken
+}
+
+/// What the window of a packet's SA says of its number, and whether that is this worker's alone; `None` if it has to take the stages.
+#[inline(always)]
+fn check(
+    slot: &Slot<'_>,
+    named: &Named<'_>,
+    turn: &Turn<'_>,
+) -> Option<(Result<u64, Refusal>, bool)> {
+    let sa = slot.inbound?;
+    let alone = sa.free_access(turn)?;
     let stays = !(named.is_in_udp() && has_moved(slot, sa));
-    stays.then(|| sa.replay().check(named.received))
+    stays.then(|| (sa.replay().check(named.received), alone))
 }
 
 /// Refuses a packet if its SA's window does, which then has nothing more to do with the packet, or if none is for it; whether it did.
@@ -201,7 +235,7 @@ fn refuses(slot: &mut Slot<'_>, named: &Named<'_>, view: &View, turn: &Turn<'_>)
         slot.refuse(sa, sa.map_or(Verdict::NoState, |_| Verdict::EncapsulationMismatch));
         return true;
     }
-    let Some(Err(refused)) = check(slot, named, turn) else { return false };
+    let Some((Err(refused), _)) = check(slot, named, turn) else { return false };
     slot.refuse(slot.inbound, refusal(refused));
     slot.inbound = None;
     true
@@ -213,36 +247,57 @@ fn need<'v>(slot: &Slot<'v>) -> Option<(&'v Sa, usize)> {
     Some((slot.inbound?, usize::from(slot.counted)))
 }
 
-/// Opens packets that the windows let pass; how many, up to the first that has to be parked.
+/// Decrypts packets that the windows let pass; a function for each cache that memory is asked for into.
 #[inline(never)]
-fn open<'v>(slots: &mut [Slot<'v>], marks: Marks, view: &'v View, turn: &mut Turn<'_>) -> usize {
-    decrypt(slots);
+fn decrypt<'v, const SECOND: bool>(slots: &mut [Slot<'v>]) {
+    let keys = Supply::of(slots, need, Cache::second_if(SECOND));
+    for at in 0..slots.len() {
+        keys.step(slots, at);
+        let slot = &mut slots[at];
+        if let Some(sa) = slot.inbound {
+            let decrypted = decrypt_one(slot, sa);
+            pass_or_refuse(slot, sa, decrypted);
+        }
+    }
+}
+
+/// Decrypts a packet, of which it is known how much is encrypted: whether it is authentic, or `None` if it is shorter.
+#[inline(always)]
+#[must_use = "a packet that is not authentic must go no further"]
+fn decrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<bool> {
+    let (at, len, sequence) = (slot.esp_at.into(), slot.counted.into(), slot.sequence);
+    let sealed = slot.frame.bytes_mut().get_mut(at..)?;
+    // Asked once, instead of by each who takes a part of it.
+    if sealed.len() < OVERHEAD_LEN + len {
+        return None;
+    }
+    decrypt_data(sa.hot(), sa.hot().spi, sequence, &mut sealed[ESP_HEADER_LEN..], len)
+}
+
+/// Lets packets in that were decrypted; how many, up to the first that has to be parked.
+#[inline(never)]
+fn let_in<'v>(
+    slots: &mut [Slot<'v>],
+    alone: bool,
+    marks: Marks,
+    view: &'v View,
+    turn: &mut Turn<'_>,
+) -> usize {
     let carried = marks.carry_inwards(slots, |_, slot| slot.inbound);
     let mut inside = Inside::of(view, turn);
     let looked = inside.look_at_all(&mut slots[..carried]);
     let accepted = match (inside.has_v6(), view.vrfs.in_use()) {
-        (false, false) => accept_all::<false, false>(&mut slots[..looked], &inside, view, turn),
-        (true, false) => accept_mixed::<false>(&mut slots[..looked], &inside, view, turn),
-        (_, true) => accept_mixed::<true>(&mut slots[..looked], &inside, view, turn),
+        (false, false) => {
+            accept_all::<false, false>(&mut slots[..looked], alone, &inside, view, turn)
+        }
+        (true, false) => accept_mixed::<false>(&mut slots[..looked], alone, &inside, view, turn),
+        (_, true) => accept_mixed::<true>(&mut slots[..looked], alone, &inside, view, turn),
     };
     if accepted < slots.len() {
         let (plain, other) = slots[accepted..].split_at_mut(looked - accepted);
         park_all(plain, other);
     }
     accepted
-}
-
-/// Decrypts packets.
-#[inline(always)]
-fn decrypt<'v>(slots: &mut [Slot<'v>]) {
-    let keys = Supply::of(slots, need, asked_cache());
-    for at in 0..slots.len() {
-        keys.step(slots, at);
-        let slot = &mut slots[at];
-        if let Some(sa) = slot.inbound {
-            decrypt_or_refuse(slot, sa);
-        }
-    }
 }
 
 /// Parks packets whose content was looked at and is as nearly all is, and others.
@@ -258,7 +313,7 @@ fn park_all<'v>(plain: &mut [Slot<'v>], other: &mut [Slot<'v>]) {
 }
 
 fn park_plain(slot: &mut Slot<'_>) {
-    if slot.verdict.is_some() {
+    if slot.verdict.is_some() || !slot.frame.pull_front(HEADER_LEN) {
         return;
     }
     if slot.inbound.is_some_and(|sa| sa.hot().traits.is_encapsulated()) && put_back(slot).is_none()
@@ -282,74 +337,97 @@ fn put_back(slot: &mut Slot<'_>) -> Option<()> {
 #[inline(never)]
 fn accept_mixed<'v, const VRFS: bool>(
     slots: &mut [Slot<'v>],
+    alone: bool,
     inside: &Inside<'v>,
     view: &'v View,
     turn: &mut Turn<'_>,
 ) -> usize {
-    accept_all::<true, VRFS>(slots, inside, view, turn)
+    accept_all::<true, VRFS>(slots, alone, inside, view, turn)
 }
 
-/// Accepts packets, and says where they leave, up to the first that has to be parked; how many.
+/// Accepts packets, and says where they leave, up to the first that has to be parked; how many. They may be of SAs that are all this
+/// worker's `alone`.
 #[inline(always)]
 fn accept_all<'v, const MIXED: bool, const VRFS: bool>(
     slots: &mut [Slot<'v>],
+    alone: bool,
     inside: &Inside<'v>,
     view: &'v View,
     turn: &mut Turn<'_>,
 ) -> usize {
     let mut answers = Answers::<MIXED>::to(inside);
     let mut router = Router::new();
-    for at in 0..slots.len() {
-        let Some((slot, later)) = slots[at..].split_first_mut() else { break };
-        if slot.verdict.is_some() {
-            continue;
+    // Not asked for anew, so that what is reckoned from it is reckoned once.
+    let now_ns = turn.now_ns;
+    let packets = slots.len();
+    let mut rest = slots;
+    while let Some((slot, later)) = rest.split_first_mut() {
+        if slot.verdict.is_none() {
+            let at = packets - later.len() - 1;
+            let passed = slot.inbound.and_then(|sa| Some((sa, answers.let_pass(at, sa)?)));
+            let Some((sa, policy)) = passed else { return answers.end_at(at) };
+            let accepted = accept(slot, sa, policy, alone, now_ns, turn).and_then(|()| {
+                match MIXED && parse::is_v6(&slot.frame, HEADER_LEN) {
+                    false => pass_on::<ipv4::Plain, VRFS>(slot, later, &mut router, view, turn),
+                    true => pass_on::<ipv6::Plain, VRFS>(slot, later, &mut router, view, turn),
+                }
+            });
+            slot.decide(accepted.err().unwrap_or(Verdict::Opened));
         }
-        let passed = slot.inbound.and_then(|sa| Some((sa, answers.let_pass(at, sa)?)));
-        let Some((sa, policy)) = passed else { return answers.end_at(at) };
-        let accepted = accept::<MIXED, VRFS>(slot, sa, later, policy, &mut router, view, turn);
-        slot.decide(accepted.err().unwrap_or(Verdict::Opened));
+        rest = later;
     }
-    slots.len()
+    packets
 }
 
-/// Accepts a packet, and says where it leaves.
+/// Accepts a packet.
 #[inline(always)]
-fn accept<'v, const MIXED: bool, const VRFS: bool>(
-    slot: &mut Slot<'v>,
+fn accept(
+    slot: &Slot<'_>,
     sa: &Sa,
-    later: &[Slot<'v>],
     policy: Option<&Policy>,
-    router: &mut Router<'v>,
-    view: &'v View,
-    turn: &mut Turn<'_>,
+    alone: bool,
+    now_ns: u64,
+    turn: &Turn<'_>,
 ) -> Result<(), Verdict> {
-    let alone = sa.access(turn) == Access::Alone;
+    let alone = alone || sa.access(turn) == Access::Alone;
     if let Err(refused) = sa.replay().commit_as(slot.sequence, alone) {
         sa.count_error(refusal(refused));
         return Err(refusal(refused));
     }
-    sa.count(1, slot.counted.into(), turn.now_ns, alone);
+    sa.count(1, slot.counted.into(), now_ns, alone);
     if let Some(policy) = policy {
-        policy.count(turn.seat, 1, slot.frame.len() as u64, turn.now_ns);
+        policy.count(turn.seat, 1, slot.frame.len().saturating_sub(HEADER_LEN) as u64, now_ns);
     }
-    if MIXED && parse::is_v6(&slot.frame, 0) {
-        take_hop::<ipv6::Plain>(&mut slot.frame)?;
-    } else {
-        take_hop::<ipv4::Plain>(&mut slot.frame)?;
-    }
-    let way = match VRFS {
-        false => router.way::<false>(slot, later, view, turn)?,
-        true => {
-            let code = slot.lead.code().ok_or(Verdict::NoRoute)?;
-            router.way_by(code, slot.flow.dst, slot, view, turn)?
-        }
-    };
-    way.send_off(slot)
+    Ok(())
 }
 
-/// Takes a hop from a packet that has some left, and the header that nearly every packet has.
+/// Takes a hop from a packet, and says where it leaves.
 #[inline(always)]
-fn take_hop<P: PlainHeader>(frame: &mut Frame) -> Result<(), Verdict> {
-    let header: P = parse::reread(frame, 0).ok_or(Verdict::InnerMalformed)?;
-    header.take_hop_of(frame.bytes_mut()).ok_or(Verdict::TtlExpired)
+fn pass_on<'v, P: PlainHeader, const VRFS: bool>(
+    slot: &mut Slot<'v>,
+    later: &[Slot<'v>],
+    router: &mut Router<'v>,
+    view: &'v View,
+    turn: &mut Turn<'_>,
+) -> Result<(), Verdict> {
+    let header: P = parse::reread(&slot.frame, HEADER_LEN).ok_or(Verdict::InnerMalformed)?;
+    let destination = header.destination().address();
+    let way = match VRFS {
+        false => router.way_in_clear::<AsRead>(destination, slot, later, view, turn)?,
+        true => {
+            let code = slot.lead.code().ok_or(Verdict::NoRoute)?;
+            router.way_by(code, destination, slot, view, turn)?
+        }
+    };
+    way.pass_on_framed(slot, &header)
+}
+
+/// Packets that were looked at are routed by the destination in them: noted, it would be written to a line of its own.
+enum AsRead {}
+
+impl Bound for AsRead {
+    #[inline(always)]
+    fn destination(slot: &Slot<'_>) -> IpAddr {
+        parse::destination_again(&slot.frame, HEADER_LEN)
+    }
 }

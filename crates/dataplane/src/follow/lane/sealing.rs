@@ -97,13 +97,12 @@ impl Lane {
         view: &'v View,
         turn: &mut Turn<'_>,
     ) -> usize {
-        let cache = Cache::second_if(SECOND);
         let mut mixed = Mixed::of(vrf);
         let mut found = self.find::<SECOND, false>(slots, view, &mut mixed);
         let came = found.groups().len();
         let packets = match found.is_mixed() || view.vrfs.in_use() {
-            false => seal_all::<false>(slots, (&found, &mixed), &mut self.busy, view, turn, cache),
-            true => self.seal_mixed(slots, (&mut found, &mut mixed), view, turn),
+            false => seal_all::<false, SECOND>(slots, (&found, &mixed), &mut self.busy, view, turn),
+            true => self.seal_mixed::<SECOND>(slots, (&mut found, &mut mixed), view, turn),
         };
         self.hours.trial.note(came, packets);
         packets
@@ -112,7 +111,7 @@ impl Lane {
     /// Seals packets with which others are mixed, or which may be of VRFs; none if all leave in clear and by no policy, which counts them.
     /// Out of line, so that nothing of it takes registers where there are none.
     #[inline(never)]
-    fn seal_mixed<'v>(
+    fn seal_mixed<'v, const SECOND: bool>(
         &mut self,
         slots: &mut [Slot<'v>],
         (found, mixed): (&mut Found<'v>, &mut Mixed<'v>),
@@ -129,7 +128,7 @@ impl Lane {
             return 0;
         }
         let slots = &mut slots[..packets];
-        seal_all::<true>(slots, (found, mixed), &mut self.busy, view, turn, asked_cache())
+        seal_all::<true, SECOND>(slots, (found, mixed), &mut self.busy, view, turn)
     }
 
     /// How the first packets leave, `LENT` or not.
@@ -155,14 +154,14 @@ fn is_plain(sa: &Sa) -> bool {
 
 /// Seals packets of which it is known how they leave, up to the first that has to take the stages; how many.
 #[inline(always)]
-fn seal_all<'v, const MIXED: bool>(
+fn seal_all<'v, const MIXED: bool, const SECOND: bool>(
     slots: &mut [Slot<'v>],
     (found, mixed): (&Found<'v>, &Mixed<'v>),
     busy: &mut Busy,
     view: &'v View,
     turn: &mut Turn<'_>,
-    cache: Cache,
 ) -> usize {
+    let cache = Cache::second_if(SECOND);
     let plain = set_sas::<MIXED>(slots, found, mixed, cache);
     keys::ask_first(&slots[..plain], need, cache);
     // Not asked for anew, so that what is reckoned from it is reckoned once.
@@ -179,8 +178,8 @@ fn seal_all<'v, const MIXED: bool>(
     // What they are is only to be seen now.
     busy.look(numbered, |slot| slot.outbound);
     match MIXED && view.vrfs.in_use() {
-        false => encrypt::<MIXED, false>(numbered, mixed.codes(), view, turn),
-        true => encrypt::<MIXED, true>(numbered, mixed.codes(), view, turn),
+        false => encrypt::<MIXED, false, SECOND>(numbered, mixed.codes(), view, turn),
+        true => encrypt::<MIXED, true, SECOND>(numbered, mixed.codes(), view, turn),
     }
     // What `choose` is to find out is not there yet.
     rest.iter_mut().for_each(|slot| slot.outbound = None);
@@ -238,7 +237,7 @@ fn number<const MIXED: bool>(
 
 /// Seals packets that have their numbers, and forwards those in clear by routes of these codes.
 #[inline(never)]
-fn encrypt<'v, const MIXED: bool, const VRFS: bool>(
+fn encrypt<'v, const MIXED: bool, const VRFS: bool, const SECOND: bool>(
     slots: &mut [Slot<'v>],
     codes: &[u32],
     view: &'v View,
@@ -246,7 +245,7 @@ fn encrypt<'v, const MIXED: bool, const VRFS: bool>(
 ) {
     let (mut router, mut router_in_clear) = (Router::new(), Router::new());
     let mut codes = codes.iter();
-    let keys = Supply::of(slots, need, asked_cache());
+    let keys = Supply::of(slots, need, Cache::second_if(SECOND));
     for at in 0..slots.len() {
         keys.step(slots, at);
         let Some((slot, later)) = slots[at..].split_first_mut() else { break };

@@ -3,8 +3,10 @@
 use std::hint::black_box;
 
 use arrayvec::ArrayVec;
+use wire::ethernet::HEADER_LEN;
 use wire::flow::Flow;
 use wire::{ipv4, ipv6};
+use xsk::Frame;
 
 use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::content;
@@ -15,6 +17,7 @@ use crate::follow::lane::group::Group;
 use crate::follow::lane::inquiry::{Inquiry, InquiryV6, Last, Presumed, is_quick};
 use crate::follow::like::Known;
 use crate::inspect::{Back, Standing, Word, do_routes_decide_alone, is_welcome, may_be_martians};
+use crate::parse;
 use crate::plain::PlainHeader;
 use crate::policy::{Address, Direction, Fields, Policy};
 use crate::prefix::{Block, Family};
@@ -103,7 +106,7 @@ impl<'v> Inside<'v> {
     }
 
     /// Looks at what was inside of packets that were decrypted, up to the first that is to be parked, of which nothing is
-    /// changed; how many it looked at.
+    /// changed; how many it looked at. Those become what was inside of them, behind room for a link header.
     pub(super) fn look_at_all(&mut self, slots: &mut [Slot<'_>]) -> usize {
         match asked_cache() {
             Cache::First => self.look_into::<false>(slots),
@@ -145,15 +148,14 @@ impl<'v> Inside<'v> {
             0 => ASKED | self.forward.as_mut()?.note(header, &mut self.last_forward, cache).code(),
             _ if self.routes_alone => ROUTED | self.sources.note(u32::of_address(flow.src)).code(),
             _ if self.standing.lets_in(sa, Family::V4) => NOBODY,
-            _ => self.welcome(*header, sa, slot)?,
+            _ => self.welcome::<ipv4::Plain>(content.at, sa, slot)?,
         };
         let out = match &mut self.out {
             Some(out) => OUT | out.note(header, &mut self.last_out, cache).code(),
             None => UNASKED,
         };
-        slot.frame.narrow(content.at, usize::from(header.total_len()))?;
+        leave(&mut slot.frame, content.at, header.total_len())?;
         slot.counted = content.len;
-        slot.flow.dst = flow.dst;
         Some([forward, out])
     }
 
@@ -176,23 +178,23 @@ impl<'v> Inside<'v> {
             0 => ASKED | self.forward_v6.note(fields).code(),
             _ if self.routes_alone => ROUTED | self.sources_v6.note(fields.source).code(),
             _ if self.standing.lets_in(sa, Family::V6) => NOBODY,
-            _ => self.welcome(content.header, sa, slot)?,
+            _ => self.welcome::<ipv6::Plain>(content.at, sa, slot)?,
         };
         let out = match self.out {
             Some(_) => OUT | self.out_v6.note(fields).code(),
             None => UNASKED,
         };
         self.has_v6 = true;
-        slot.frame.narrow(content.at, usize::from(flow.total_len))?;
+        leave(&mut slot.frame, content.at, flow.total_len)?;
         slot.counted = content.len;
-        slot.flow.dst = flow.dst;
         Some([forward, out])
     }
 
-    /// Who lets in what comes through an SA of route mode.
+    /// Who lets in what comes through an SA of route mode, and begins at so many bytes of the packet. It is read anew, so that it need not
+    /// be in memory for this.
     #[inline(never)]
-    fn welcome<P: PlainHeader>(&mut self, header: P, sa: &Sa, slot: &Slot<'_>) -> Option<u16> {
-        let flow = header.any_flow();
+    fn welcome<P: PlainHeader>(&mut self, at: usize, sa: &Sa, slot: &Slot<'_>) -> Option<u16> {
+        let flow = parse::reread::<P>(&slot.frame, at)?.any_flow();
         match self.standing.ask(&flow, sa, self.view)? {
             Word::Policy(policy) => {
                 self.found.push(policy);
@@ -278,6 +280,12 @@ impl<'v> Inside<'v> {
             back: Some(Back::by(self.sources_v6.codes(MAIN, self.view, &mut codes), self.view)),
         }
     }
+}
+
+/// Leaves of a packet so many bytes of it behind its first `at`, and room for a link header in front of them.
+#[inline(always)]
+fn leave(frame: &mut Frame, at: usize, len: u16) -> Option<()> {
+    frame.narrow(at.checked_sub(HEADER_LEN)?, HEADER_LEN + usize::from(len)).map(|_| ())
 }
 
 /// What the policies say of packets that were looked at, for who goes over them in their order: of such of IPv4 alone, or of some of

@@ -23,6 +23,9 @@ enum Asked<'v> {
     V6(u64),
 }
 
+/// What the SAs of the first packets of a batch are called.
+type AllNamed<'v> = ArrayVec<Named<'v>, BATCH_PACKETS>;
+
 /// A packet's SA, which was asked for, and the number that it shows.
 pub(super) struct Named<'v> {
     asked: Asked<'v>,
@@ -64,36 +67,22 @@ impl<'v> Named<'v> {
 
 /// What the SAs of the first packets are called that may come here.
 #[inline(always)]
-pub(super) fn name<'v>(
-    slots: &mut [Slot<'_>],
-    view: &'v View,
-    cache: Cache,
-) -> ArrayVec<Named<'v>, BATCH_PACKETS> {
-    let mut named: ArrayVec<Named<'_>, BATCH_PACKETS> = ArrayVec::new();
+pub(super) fn name<'v>(slots: &mut [Slot<'_>], view: &'v View, cache: Cache) -> AllNamed<'v> {
+    let mut named = AllNamed::new();
     let packets = slots.len();
-    let (mut known, mut known_v6, mut mac) = (None, None, LastMac::new());
+    let (mut known, mut others, mut mac) = (None, Others::default(), LastMac::new());
     for slot in slots.iter_mut().take(BATCH_PACKETS) {
         let mac = mac.bits(slot, view);
-        let frame = &slot.frame;
-        let esp = parse::plain_esp(frame, mac).or_else(|| in_udp(frame, mac, view));
-        let one = match esp {
+        let is_named = match parse::plain_esp(&slot.frame, mac) {
             Some((destination, esp)) => {
-                if known != Some(destination) {
-                    if !is_local(&destination.into(), view) {
-                        break;
-                    }
-                    known = Some(destination);
-                }
-                Named::of(&esp, Asked::V4(view.sad.ask_v4(esp.spi, destination, cache)))
+                let one = name_v4(destination, &esp, &mut known, view, cache);
+                put(one, slot, &mut named)
             }
-            None => match over_v6(frame, mac, &mut known_v6, view) {
-                Some(one) => one,
-                None => break,
-            },
+            None => others.put(slot, mac, view, &mut named),
         };
-        // What its key is needed for.
-        slot.counted = one.ciphertext_len;
-        named.push(one);
+        if !is_named {
+            break;
+        }
     }
     if named.len() < WORTH.min(packets) {
         named.clear();
@@ -101,29 +90,71 @@ pub(super) fn name<'v>(
     named
 }
 
-/// What ESP in UDP shows. Out of line, so that nothing of it takes registers from what most are.
-#[inline(never)]
-fn in_udp(frame: &Frame, mac: u64, view: &View) -> Option<(Ipv4Addr, PlainEsp)> {
-    parse::plain_esp_in_udp(frame, mac, &view.encapsulation_ports)
+/// Puts down what a packet's SA is called; whether that is known.
+#[inline(always)]
+fn put<'v>(one: Option<Named<'v>>, slot: &mut Slot<'_>, named: &mut AllNamed<'v>) -> bool {
+    let Some(one) = one else { return false };
+    // What its key is needed for.
+    slot.counted = one.ciphertext_len;
+    named.push(one);
+    true
 }
 
-/// What ESP over IPv6 shows, and its SA is called.
-#[inline(never)]
-fn over_v6<'v>(
-    frame: &Frame,
-    mac: u64,
-    known: &mut Option<Ipv6Addr>,
-    view: &View,
+/// What the SA of an ESP packet to an address is called, if that is this host's; asks for the database's memory there.
+#[inline(always)]
+fn name_v4<'v>(
+    destination: Ipv4Addr,
+    esp: &PlainEsp,
+    known: &mut Option<Ipv4Addr>,
+    view: &'v View,
+    cache: Cache,
 ) -> Option<Named<'v>> {
-    let (destination, esp) = parse::plain_esp_v6(frame, mac)?;
     if *known != Some(destination) {
         if !is_local(&destination.into(), view) {
             return None;
         }
         *known = Some(destination);
     }
-    let hash = view.sad.prefetch(&Key::new(esp.spi, destination.into()), asked_cache());
-    Some(Named::of(&esp, Asked::V6(hash)))
+    Some(Named::of(esp, Asked::V4(view.sad.ask_v4(esp.spi, destination, cache))))
+}
+
+/// What was found out about packets that are not as most are.
+#[derive(Default)]
+struct Others {
+    known: Option<Ipv4Addr>,
+    known_v6: Option<Ipv6Addr>,
+}
+
+impl Others {
+    /// Puts down what a packet's SA is called. Out of line, and all of it, so that nothing of it takes registers from what most are, or has
+    /// them written to memory twice.
+    #[inline(never)]
+    fn put<'v>(
+        &mut self,
+        slot: &mut Slot<'_>,
+        mac: u64,
+        view: &'v View,
+        named: &mut AllNamed<'v>,
+    ) -> bool {
+        put(self.name(&slot.frame, mac, view), slot, named)
+    }
+
+    /// What the SA of ESP in UDP is called, or over IPv6.
+    fn name<'v>(&mut self, frame: &Frame, mac: u64, view: &'v View) -> Option<Named<'v>> {
+        let in_udp = parse::plain_esp_in_udp(frame, mac, &view.encapsulation_ports);
+        if let Some((destination, esp)) = in_udp {
+            return name_v4(destination, &esp, &mut self.known, view, asked_cache());
+        }
+        let (destination, esp) = parse::plain_esp_v6(frame, mac)?;
+        if self.known_v6 != Some(destination) {
+            if !is_local(&destination.into(), view) {
+                return None;
+            }
+            self.known_v6 = Some(destination);
+        }
+        let hash = view.sad.prefetch(&Key::new(esp.spi, destination.into()), asked_cache());
+        Some(Named::of(&esp, Asked::V6(hash)))
+    }
 }
 
 /// The SA that was asked for so.
