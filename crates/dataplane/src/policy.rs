@@ -6,6 +6,7 @@
 mod brief;
 mod fields;
 mod settings;
+mod words;
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -14,9 +15,11 @@ use crate::cpu::{Cache, LINE, prefetch};
 use crate::sa::Mode;
 
 pub(crate) use brief::Brief;
-pub(crate) use fields::{Address, Fields, Shape, Words};
+use brief::BriefV4;
+pub(crate) use fields::{Address, Fields, Shape};
 use settings::Details;
 pub use settings::{Action, Direction, PolicyConfig, Template};
+pub(crate) use words::Words;
 
 /// What to do, without the details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +40,7 @@ struct Hot {
     bytes: AtomicU64,
     last_use_ns: AtomicU64,
     /// What it selects, if [`Marks::BRIEF`] says so; else only the `if_id` counts.
-    brief: Brief<u32>,
+    brief: BriefV4,
     priority: u32,
     /// The slot of the outbound SA, or [`NO_BUNDLE`].
     bundle: u32,
@@ -65,7 +68,7 @@ impl Marks {
     const OWN_SAS: u8 = 1 << 2;
     /// Some bit of a port matters.
     const BY_PORTS: u8 = 1 << 3;
-    /// It is of IPv4, and [`Brief`] can say what it selects.
+    /// It is of IPv4, and [`BriefV4`] can say what it selects.
     const BRIEF: u8 = 1 << 4;
     const DIRECTION_SHIFT: u32 = 5;
 
@@ -79,12 +82,13 @@ impl Marks {
             (Marks::OPTIONAL, template.is_some_and(|template| template.optional)),
             (Marks::OWN_SAS, config.own_sas),
             (Marks::BY_PORTS, config.selector.selects_ports()),
-            (Marks::BRIEF, Brief::of_config(config).is_some()),
+            (Marks::BRIEF, BriefV4::of_config(config).is_some()),
         ];
         let set = marks.into_iter().filter(|(_, is_set)| *is_set).map(|(mark, _)| mark);
         Marks(set.sum::<u8>() | (config.direction as u8) << Marks::DIRECTION_SHIFT)
     }
 
+    /// Whether it has any of these.
     #[inline(always)]
     fn has(self, mark: u8) -> bool {
         self.0 & mark != 0
@@ -144,7 +148,7 @@ impl Policy {
             packets: zero(),
             bytes: zero(),
             last_use_ns: zero(),
-            brief: Brief::with(&Shape::of(&config), ()),
+            brief: BriefV4::with(&Shape::of(&config)),
             priority: config.priority,
             bundle: bundle.unwrap_or(NO_BUNDLE),
             claimed_by: AtomicU16::new(0),
@@ -227,6 +231,13 @@ impl Policy {
         (self.hot.bundle != NO_BUNDLE && !self.is_transport()).then_some(self.hot.bundle)
     }
 
+    /// The same where all workers seal by that SA. Only protect policies have a slot.
+    #[inline]
+    pub(crate) fn shared_bundle(&self) -> Option<u32> {
+        let is_other = self.hot.marks.has(Marks::TRANSPORT | Marks::OWN_SAS);
+        (self.hot.bundle != NO_BUNDLE && !is_other).then_some(self.hot.bundle)
+    }
+
     /// Asks for the memory that deciding by it reads, and counting mostly writes.
     #[inline]
     pub(crate) fn prefetch(&self, cache: Cache) {
@@ -287,15 +298,15 @@ impl Policy {
         self.position
     }
 
-    /// What it selects, if it is of IPv4 and [`Brief`] can say so.
-    pub(crate) fn brief(&self) -> Option<&Brief<u32>> {
-        self.hot.marks.has(Marks::BRIEF).then_some(&self.hot.brief)
+    /// What it selects, if it is of IPv4 and [`BriefV4`] can say so.
+    pub(crate) fn shape(&self) -> Option<Shape<u32>> {
+        self.hot.marks.has(Marks::BRIEF).then(|| self.hot.brief.shape())
     }
 
-    /// Whether a policy that [can be told briefly](Policy::brief) selects a flow.
+    /// Whether a policy that [can be told briefly](Policy::shape) selects a flow through the tunnel of that number.
     #[inline(always)]
-    pub(crate) fn selects_briefly(&self, flow: &Fields<u32>) -> bool {
-        self.hot.brief.selects(flow)
+    pub(crate) fn selects_briefly(&self, flow: Words, if_id: u32) -> bool {
+        self.hot.brief.selects(flow, if_id)
     }
 
     /// Counts packets, for the worker of a seat.
@@ -414,7 +425,7 @@ mod tests {
                 let policy = Policy::new(config.clone());
                 assert_eq!(policy.config(), config);
                 let is_brief = selector.family() == Family::V4 && selector != broad;
-                assert_eq!(policy.brief().is_some(), is_brief);
+                assert_eq!(policy.shape().is_some(), is_brief);
             }
         }
     }

@@ -117,7 +117,7 @@ impl Sad {
         &'a self,
         AskedV4 { key, hash, home }: AskedV4<'a>,
     ) -> Option<&'a Arc<Sa>> {
-        self.v4.find_from(home, hash, |found| *found == key).map(|(_, sa)| sa)
+        self.v4.find_from(home, hash, move |found| *found == key).map(|(_, sa)| sa)
     }
 
     /// See [`Table::settle`].

@@ -10,7 +10,7 @@ use super::{ask, choose_run};
 use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::bundles::Sole;
 use crate::cpu::asked_cache;
-use crate::policy::{Direction, Kind};
+use crate::policy::Direction;
 use crate::runs::Run;
 use crate::spd::{Asked, Lookup, Many};
 use crate::view::View;
@@ -50,8 +50,8 @@ pub(super) fn all<'v>(
         .map(|((_, asked), presumed)| {
             let found = many.lookup(*asked, *presumed);
             let sole = match found {
-                Lookup::Policy(policy) if policy.kind() == Kind::Protect => {
-                    policy.bundle().and_then(|number| view.bundles.sole(number, cache))
+                Lookup::Policy(policy) => {
+                    policy.shared_bundle().and_then(|number| view.bundles.sole(number, cache))
                 }
                 _ => None,
             };
@@ -64,7 +64,6 @@ pub(super) fn all<'v>(
         let slots = &mut slots[*start..end];
         if let Lookup::Policy(policy) = *found
             && let Some(sa) = sole.and_then(Sole::sa)
-            && !policy.wants_own_sas()
         {
             sa.prefetch(cache);
             Run::of_all(slots, Direction::Out, *found).count_each(policy, slots, turn, |slot| {

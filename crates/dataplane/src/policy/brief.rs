@@ -2,8 +2,10 @@
 
 use std::net::Ipv4Addr;
 
-use super::PolicyConfig;
+use wire::ipv4;
+
 use super::fields::{Address, Fields, Shape};
+use super::{PolicyConfig, Words};
 use crate::prefix::{Family, Prefix};
 use crate::selector::{PortMatch, Selector};
 
@@ -108,11 +110,103 @@ impl<A: Address, T> Brief<A, T> {
     }
 }
 
-impl Brief<u32> {
+/// A [`Shape`] of IPv4 whose ports can be told so, as it stands in the last two pieces of a packet's header ([`Words`]): it is compared
+/// with what was read of a packet, and nothing of either is taken apart. Where a header has what no policy looks at, it says which bits count:
+///
+/// ```text
+///   bits of the source, and whether the protocol counts 8 · protocol 8 · bits of the destination 8 · of the ports 8 · source 32
+///   destination 32 · ports 32
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[repr(C, packed(4))]
+pub(super) struct BriefV4 {
+    ends: [u64; 2],
+    if_id: u32,
+}
+
+/// Beside the length of the source's prefix, that the protocol counts.
+const BY_PROTOCOL: u8 = 1 << 6;
+
+const DESTINATION_SHIFT: u32 = 16;
+const PORTS_SHIFT: u32 = 24;
+
+/// What each of the bytes that say which bits count comes to. What is behind those that are told is nothing, so that every byte is a
+/// place.
+struct Counting {
+    source: [u64; 256],
+    destination: [u64; 256],
+    ports: [u64; 256],
+}
+
+static COUNTING: Counting = counting();
+
+const fn counting() -> Counting {
+    let mut counting = Counting { source: [0; 256], destination: [0; 256], ports: [0; 256] };
+    let mut len = 0;
+    while len <= u32::BITS as usize {
+        let prefix = (u64::MAX << (u32::BITS as usize - len)) as u32;
+        let [source, destination] = ipv4::Plain::ends_of(0, prefix, prefix, 0);
+        let [protocol, _] = ipv4::Plain::ends_of(u8::MAX, 0, 0, 0);
+        counting.source[len] = source;
+        counting.source[len | BY_PROTOCOL as usize] = source | protocol;
+        counting.destination[len] = destination;
+        len += 1;
+    }
+    let mut place = 0;
+    while place < TOLD {
+        [_, counting.ports[place]] = ipv4::Plain::ends_of(0, 0, 0, PORT_MASKS[place]);
+        place += 1;
+    }
+    counting
+}
+
+impl BriefV4 {
     /// What a policy selects, if it is of IPv4 and can be told so briefly.
-    pub(super) fn of_config(config: &PolicyConfig) -> Option<Brief<u32>> {
-        let is_v4 = config.selector.family() == Family::V4;
-        Brief::of(&Shape::of(config)).filter(|_| is_v4)
+    pub(super) fn of_config(config: &PolicyConfig) -> Option<BriefV4> {
+        let shape = Shape::of(config);
+        let is_it =
+            config.selector.family() == Family::V4 && PortBits::of(shape.port_mask).is_some();
+        is_it.then(|| BriefV4::with(&shape))
+    }
+
+    /// All of a shape but, where they cannot be told, which bits of its ports count: then none do.
+    pub(super) fn with(shape: &Shape<u32>) -> BriefV4 {
+        let Shape { source, destination, ports, if_id, .. } = *shape;
+        let [first, second] = ipv4::Plain::ends_of(shape.protocol, source, destination, ports);
+        let by_protocol = if shape.protocol == 0 { 0 } else { BY_PROTOCOL };
+        let PortBits(port_bits) = PortBits::of(shape.port_mask).unwrap_or(PortBits::NONE);
+        let counting = u64::from(shape.source_len | by_protocol)
+            | u64::from(shape.destination_len) << DESTINATION_SHIFT
+            | u64::from(port_bits) << PORTS_SHIFT;
+        BriefV4 { ends: [first | counting, second], if_id }
+    }
+
+    /// Whether a flow is selected, through the tunnel of that number.
+    #[inline(always)]
+    pub(super) fn selects(&self, flow: Words, if_id: u32) -> bool {
+        let BriefV4 { ends, if_id: own } = *self;
+        let place = |shift| usize::from((ends[0] >> shift) as u8);
+        let destination = COUNTING.destination[place(DESTINATION_SHIFT)];
+        let ports = COUNTING.ports[place(PORTS_SHIFT)];
+        let mask = Words([COUNTING.source[place(0)], destination | ports]);
+        mask.agree(flow, Words(ends)) & (own == if_id)
+    }
+
+    /// The shape.
+    pub(super) fn shape(&self) -> Shape<u32> {
+        let BriefV4 { ends: [first, second], if_id } = *self;
+        let header = ipv4::Plain::with_ends([first, second]);
+        let (source_port, destination_port) = header.ports();
+        Shape {
+            source: header.source().to_bits(),
+            destination: header.destination().to_bits(),
+            ports: u32::from(source_port) << 16 | u32::from(destination_port),
+            port_mask: PortBits((first >> PORTS_SHIFT) as u8).mask(),
+            if_id,
+            source_len: first as u8 & !BY_PROTOCOL,
+            destination_len: (first >> DESTINATION_SHIFT) as u8,
+            protocol: header.protocol(),
+        }
     }
 
     /// The `if_id`.
@@ -122,18 +216,19 @@ impl Brief<u32> {
 
     /// The selector, without bits of ports that do not count.
     pub(super) fn selector(&self) -> Selector {
+        let shape = self.shape();
         let prefix = |bits, len| {
             let address = Ipv4Addr::from_bits(bits).into();
             Prefix::new(address, len).unwrap_or(Prefix::host(address))
         };
         let [source_port, destination_port] = [16, 0].map(|shift| PortMatch {
-            port: (self.ports >> shift) as u16,
-            mask: (self.ports_counted.mask() >> shift) as u16,
+            port: (shape.ports >> shift) as u16,
+            mask: (shape.port_mask >> shift) as u16,
         });
         Selector {
-            source: prefix(self.source, self.source_len),
-            destination: prefix(self.destination, self.destination_len),
-            protocol: self.protocol,
+            source: prefix(shape.source, shape.source_len),
+            destination: prefix(shape.destination, shape.destination_len),
+            protocol: shape.protocol,
             source_port,
             destination_port,
         }
@@ -142,6 +237,8 @@ impl Brief<u32> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// The masks over a port that a prefix says, none and all bits among them.
@@ -162,6 +259,57 @@ mod tests {
         // What no prefix says, though it selects a range now and then.
         for mask in [0x0000_0001, 0x7fff_0000, 0xffff_fffd] {
             assert!(PortBits::of(mask).is_none());
+        }
+    }
+
+    /// Any shape that can be told, and a flow of its own in which a few bits are others, with its tunnel.
+    fn shape_and_flow() -> impl Strategy<Value = (Shape<u32>, Fields<u32>, u32)> {
+        let lens = (0..=32u8, 0..=32u8, 0..TOLD as u8, prop_oneof![Just(0), any::<u8>()]);
+        let differs = prop::collection::vec((0..5usize, 0..32u32), 0..3);
+        let value = (any::<u32>(), any::<u32>(), any::<u32>(), 0..2u32, any::<u8>());
+        (lens, value, differs).prop_map(
+            |((source_len, destination_len, ports, protocol), value, differs)| {
+                let (source, destination, all_ports, if_id, other) = value;
+                let port_mask = PortBits(ports).mask();
+                let shape = Shape {
+                    source: source & u32::prefix(source_len),
+                    destination: destination & u32::prefix(destination_len),
+                    ports: all_ports & port_mask,
+                    port_mask,
+                    if_id,
+                    source_len,
+                    destination_len,
+                    protocol,
+                };
+                let mut words = [source, destination, all_ports, if_id];
+                let mut protocol = if protocol == 0 { other } else { protocol };
+                for (field, bit) in differs {
+                    match words.get_mut(field) {
+                        Some(word) => *word ^= 1 << bit,
+                        None => protocol ^= 1 << (bit % 8),
+                    }
+                }
+                let [source, destination, ports, if_id] = words;
+                let value = Shape { source, destination, ports, if_id, protocol, ..shape }.value();
+                (shape, value, if_id)
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn words_of_a_header_are_selected_as_fields_are((shape, flow, if_id) in shape_and_flow()) {
+            let brief = BriefV4::with(&shape);
+            prop_assert_eq!(brief.shape(), shape);
+            let selects = shape.selects(&flow);
+            prop_assert_eq!(Brief::of(&shape).map(|brief| brief.selects(&flow)), Some(selects));
+            // Of what else is in a packet's words, hops and checksum, nothing counts.
+            let Fields { source, destination, ports, protocol, .. } = flow;
+            let [first, second] = ipv4::Plain::ends_of(protocol, source, destination, ports);
+            for beside in [0, 0xffff_00ff, 0x1234_0040] {
+                let words = Words([first | beside, second]);
+                prop_assert_eq!(brief.selects(words, if_id), selects);
+            }
         }
     }
 }

@@ -3,10 +3,9 @@
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
-use wire::flow::{self, Flow};
-use wire::ipv4;
+use wire::flow::Flow;
 
-use super::{Brief, Policy, PolicyConfig};
+use super::{Policy, PolicyConfig, Words};
 use crate::prefix::address_bits;
 
 /// Address bits, in the width of their family.
@@ -20,7 +19,7 @@ pub(crate) trait Address: Copy + Eq + std::fmt::Debug {
     const TELLS: bool;
 
     /// What a policy selects, if it tells.
-    fn told_by(policy: &Policy) -> Option<&Brief<Self>>;
+    fn told_by(policy: &Policy) -> Option<Shape<Self>>;
 
     /// Whether a policy that tells what it selects selects a flow.
     fn is_told(policy: &Policy, flow: &Fields<Self>) -> bool;
@@ -49,13 +48,13 @@ impl Address for u32 {
     const CUTS: [u8; 3] = [16, 8, 4];
     const TELLS: bool = true;
 
-    fn told_by(policy: &Policy) -> Option<&Brief<u32>> {
-        policy.brief()
+    fn told_by(policy: &Policy) -> Option<Shape<u32>> {
+        policy.shape()
     }
 
     #[inline(always)]
     fn is_told(policy: &Policy, flow: &Fields<u32>) -> bool {
-        policy.selects_briefly(flow)
+        policy.selects_briefly(Words::of(flow), flow.if_id)
     }
 
     #[inline(always)]
@@ -115,7 +114,7 @@ impl Address for u128 {
     const CUTS: [u8; 3] = [32, 16, 8];
     const TELLS: bool = false;
 
-    fn told_by(_: &Policy) -> Option<&Brief<u128>> {
+    fn told_by(_: &Policy) -> Option<Shape<u128>> {
         None
     }
 
@@ -181,7 +180,7 @@ pub(crate) struct Fields<A> {
     pub(crate) destination: A,
     /// Source port, then destination port.
     pub(crate) ports: u32,
-    if_id: u32,
+    pub(super) if_id: u32,
     pub(crate) protocol: u8,
 }
 
@@ -279,77 +278,6 @@ impl<A: Address> Fields<A> {
             if_id: self.if_id & mask.if_id,
             protocol: self.protocol & mask.protocol,
         }
-    }
-}
-
-/// What a flow of IPv4 outside of route mode has in its fields, or a mask over it, as it stands in the last two pieces of a packet's
-/// header ([`ipv4::Plain::ends`]): so nothing is taken apart and put together again. It hashes as its fields do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Words([u64; 2]);
-
-impl Words {
-    #[inline(always)]
-    pub(crate) fn of(fields: &Fields<u32>) -> Words {
-        let (source, destination) = (fields.source, fields.destination);
-        Words(ipv4::Plain::ends_of(fields.protocol, source, destination, fields.ports))
-    }
-
-    /// Those of the packet that has a header, and beside them what no mask looks at.
-    #[inline(always)]
-    pub(crate) fn of_header(header: &ipv4::Plain) -> Words {
-        match flow::shows_ports(header.protocol()) {
-            true => Words(header.ends()),
-            false => Words::of_portless(header.ends()),
-        }
-    }
-
-    /// The same where a packet has no ports where others have them. Told of its ends, which registers hold: a header would be written to
-    /// memory for each packet that has ports as well.
-    #[cold]
-    fn of_portless(ends: [u64; 2]) -> Words {
-        Words::of(&Fields::of(&flow::of_plain_v4(&ipv4::Plain::with_ends(ends)), 0))
-    }
-
-    #[inline(always)]
-    pub(crate) fn under(self, mask: Words) -> Words {
-        let (Words([second, third]), Words(mask)) = (self, mask);
-        Words([second & mask[0], third & mask[1]])
-    }
-
-    /// Whether two differ in nothing that this mask looks at.
-    #[inline(always)]
-    pub(crate) fn agree(self, one: Words, other: Words) -> bool {
-        let (Words(mask), Words(one), Words(other)) = (self, one, other);
-        ((one[0] ^ other[0]) & mask[0] | (one[1] ^ other[1]) & mask[1]) == 0
-    }
-
-    /// The mask that looks at every bit of the addresses as well.
-    #[inline(always)]
-    pub(crate) fn with_all_addresses(self) -> Words {
-        let addresses = ipv4::Plain::ends_of(0, u32::MAX, u32::MAX, 0);
-        let Words([second, third]) = self;
-        Words([second | addresses[0], third | addresses[1]])
-    }
-
-    #[inline(always)]
-    pub(crate) fn fields(self) -> Fields<u32> {
-        let Words([second, third]) = self;
-        Fields {
-            source: ((second >> 32) as u32).swap_bytes(),
-            destination: (third as u32).swap_bytes(),
-            ports: ((third >> 32) as u32).swap_bytes(),
-            if_id: 0,
-            protocol: (second >> 8) as u8,
-        }
-    }
-}
-
-impl Hash for Words {
-    #[inline(always)]
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let Words([second, third]) = self;
-        state.write_u64(*second);
-        state.write_u64(*third);
     }
 }
 

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::AtomicU64;
 
-use super::{Brief, Hot, Kind, Marks, NO_BUNDLE};
+use super::{BriefV4, Hot, Kind, Marks, NO_BUNDLE};
 use crate::sa::{Mode, Sa};
 use crate::selector::Selector;
 
@@ -123,7 +123,7 @@ pub(super) struct Details {
 /// What of a [`PolicyConfig`] is not in the lines: the selector and the template.
 #[derive(Debug)]
 enum Settings {
-    /// The hot line has [all](Brief::selector) of the selector, and the template's ends are of IPv4, as in nearly
+    /// The hot line has [all](BriefV4::selector) of the selector, and the template's ends are of IPv4, as in nearly
     /// every policy of nearly every gateway. Mode and level of the template are marks.
     Brief {
         ends: [Ipv4Addr; 2],
@@ -185,7 +185,7 @@ impl Details {
 
 impl Settings {
     fn brief(config: &PolicyConfig, template: Option<Template>) -> Option<Settings> {
-        let told = Brief::of_config(config).map(|brief| brief.selector());
+        let told = BriefV4::of_config(config).map(|brief| brief.selector());
         let v4 = |address| match address {
             IpAddr::V4(v4) => Some(v4),
             IpAddr::V6(_) => None,

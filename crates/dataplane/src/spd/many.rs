@@ -134,7 +134,7 @@ impl<'a> Many<'a> {
         if let Some(space) = self.several {
             return space.presume_of_many(&flow.fields(), tag, cache);
         }
-        let found = self.policies.find_from(home, tag.spread(), |found| *found == tag);
+        let found = self.policies.find_from(home, tag.spread(), move |found| *found == tag);
         let policy = found.map(|(_, policy)| &**policy);
         policy.inspect(|policy| policy.prefetch(cache))
     }
@@ -143,7 +143,7 @@ impl<'a> Many<'a> {
     #[inline(always)]
     pub(crate) fn lookup(&self, asked: Asked<'a>, presumed: Option<&'a Policy>) -> Lookup<'a> {
         match presumed {
-            Some(policy) if policy.selects_briefly(&asked.flow.fields()) => Lookup::Policy(policy),
+            Some(policy) if policy.selects_briefly(asked.flow, 0) => Lookup::Policy(policy),
             _ => self.lookup_behind(asked.flow, asked.tag),
         }
     }

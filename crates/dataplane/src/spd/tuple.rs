@@ -156,7 +156,7 @@ impl<A: Address> Best<A> {
         match self {
             Best::Telling(policies) => {
                 let policy = policies.get(&tag)?;
-                A::told_by(policy).map(|brief| (brief.shape(), policy))
+                A::told_by(policy).map(|shape| (shape, policy))
             }
             Best::Told(told) => {
                 let (told, policy) = told.find_hashed(tag.spread(), |told| told.beside == tag)?;
@@ -243,8 +243,8 @@ impl<A: Address> Best<A> {
             Best::Told(told) => (None, Some(told)),
         };
         let telling = telling.into_iter().flat_map(Table::iter);
-        let telling = telling
-            .filter_map(|(_, policy)| A::told_by(policy).map(|brief| (brief.shape(), policy)));
+        let telling =
+            telling.filter_map(|(_, policy)| A::told_by(policy).map(|shape| (shape, policy)));
         let told = told.into_iter().flat_map(Table::iter);
         telling.chain(told.map(|(told, policy)| (told.shape(), policy)))
     }
@@ -362,8 +362,10 @@ impl<A: Address> Tuple<A> {
     #[inline]
     pub(super) fn find(&self, flow: &Fields<A>, whole: bool) -> Option<Found<'_>> {
         let tag = self.tag(flow);
-        match self.by_tag.get(tag) {
-            Some((shape, policy)) if selects_it(&shape, flow, whole) => {
+        match self.by_tag.presume(flow, tag) {
+            Some(policy)
+                if self.by_tag.confirms(policy, flow) && (whole || !policy.is_by_ports()) =>
+            {
                 Some(Found { policy, rank: None })
             }
             _ => self.find_behind(flow, tag, whole),

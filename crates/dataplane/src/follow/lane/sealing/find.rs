@@ -257,8 +257,7 @@ pub(super) fn by_policies<'v, const SECOND: bool, const LENT: bool>(
 #[inline(always)]
 fn protected<'v>(found: Lookup<'v>) -> Option<(&'v Policy, u32)> {
     let Lookup::Policy(policy) = found else { return None };
-    let is_simple = policy.kind() == Kind::Protect && !policy.wants_own_sas();
-    Some((policy, policy.bundle().filter(|_| is_simple)?))
+    Some((policy, policy.shared_bundle()?))
 }
 
 /// Adds how any group leaves that policies say this of; of one that needs the stages that it has no SA.
