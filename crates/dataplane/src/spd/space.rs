@@ -111,7 +111,7 @@ impl<A: Address> Space<A> {
     }
 
     /// The same of a flow that nothing was asked for.
-    #[inline]
+    #[inline(always)]
     pub(super) fn best_whole<'a>(&'a self, flow: &Fields<A>) -> Option<&'a Policy> {
         match &self.tuples[..] {
             [] => None,
