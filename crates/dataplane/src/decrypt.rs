@@ -59,7 +59,7 @@ pub(crate) fn decrypt_or_refuse(slot: &mut Slot<'_>, sa: &Sa) -> bool {
 
 /// Ends a packet that turned out not to be authentic, or not to be ESP; whether it is authentic.
 #[inline(always)]
-pub(crate) fn pass_or_refuse(slot: &mut Slot<'_>, sa: &Sa, decrypted: Option<bool>) -> bool {
+fn pass_or_refuse(slot: &mut Slot<'_>, sa: &Sa, decrypted: Option<bool>) -> bool {
     let is_authentic = decrypted == Some(true);
     if !is_authentic {
         slot.refuse(Some(sa), Verdict::IntegrityFailed);
@@ -78,10 +78,31 @@ fn decrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<bool> {
     decrypt_data(sa.hot(), spi, slot.sequence, payload.get_mut(ESP_HEADER_LEN..)?, plaintext_len)
 }
 
+/// Decrypts a packet of which it is known where ESP begins, how much of it is encrypted, and its number. It ends here if it is not
+/// authentic, or shorter.
+#[inline(always)]
+pub(crate) fn decrypt_known(
+    slot: &mut Slot<'_>,
+    sa: &Sa,
+    esp_at: usize,
+    plaintext_len: usize,
+    sequence: u64,
+) {
+    let hot = sa.hot();
+    let decrypted = match slot.frame.bytes_mut().get_mut(esp_at..) {
+        // Asked once, instead of by each who takes a part of it.
+        Some(sealed) if sealed.len() >= OVERHEAD_LEN + plaintext_len => {
+            decrypt_data(hot, hot.spi, sequence, &mut sealed[ESP_HEADER_LEN..], plaintext_len)
+        }
+        _ => None,
+    };
+    pass_or_refuse(slot, sa, decrypted);
+}
+
 /// Decrypts what is behind the header of a packet of ESP: whether it is authentic, or `None` if there is too little.
 #[inline(always)]
 #[must_use = "a packet that is not authentic must go no further"]
-pub(crate) fn decrypt_data(
+fn decrypt_data(
     hot: &Hot,
     spi: u32,
     sequence: u64,

@@ -14,8 +14,8 @@ use crate::counters::{UsageSnapshot, bump};
 use crate::cpu::{Cache, LINE, prefetch};
 use crate::sa::Mode;
 
-pub(crate) use brief::Brief;
 use brief::BriefV4;
+pub(crate) use brief::{Brief, is_brief};
 pub(crate) use fields::{Address, Fields, Shape};
 use settings::Details;
 pub use settings::{Action, Direction, PolicyConfig, Template};
@@ -225,13 +225,13 @@ impl Policy {
         self.hot.marks.has(Marks::TRANSPORT)
     }
 
-    /// The slot of the SA that a protect policy in tunnel mode wants.
+    /// The slot of the SA that a protect policy in tunnel mode wants; no other has one.
     #[inline]
     pub(crate) fn bundle(&self) -> Option<u32> {
         (self.hot.bundle != NO_BUNDLE && !self.is_transport()).then_some(self.hot.bundle)
     }
 
-    /// The same where all workers seal by that SA. Only protect policies have a slot.
+    /// The same where all workers seal by that SA.
     #[inline]
     pub(crate) fn shared_bundle(&self) -> Option<u32> {
         let is_other = self.hot.marks.has(Marks::TRANSPORT | Marks::OWN_SAS);

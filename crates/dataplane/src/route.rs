@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use wire::Overlay;
 use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
+use xsk::Frame;
 
 use crate::batch::{Batch, Slot, Turn, is_same};
 use crate::fib::{MANY, NextHop, Route};
@@ -218,7 +219,7 @@ impl<'v> Router<'v> {
         if !last.as_mut().is_some_and(|last| last.is_way_of::<VRFS>(slot)) {
             find::<AsNoted, VRFS>(slot, later, view, turn, last, ahead)?;
         }
-        last.as_ref().map(|last| &last.way).ok_or(Verdict::NoRoute)
+        self.last_way()
     }
 
     /// The same of one in clear by the main table that goes to an address, of which nothing is noted, as of those behind it.
@@ -235,7 +236,12 @@ impl<'v> Router<'v> {
         if !last.as_ref().is_some_and(|last| last.is_way_to(&destination)) {
             find::<B, false>(slot, later, view, turn, last, ahead)?;
         }
-        last.as_ref().map(|last| &last.way).ok_or(Verdict::NoRoute)
+        self.last_way()
+    }
+
+    #[inline(always)]
+    fn last_way(&self) -> Result<&Way, Verdict> {
+        self.last.as_ref().map(|last| &last.way).ok_or(Verdict::NoRoute)
     }
 
     /// Where a packet in clear leaves by a route of the main table that has that code.
@@ -251,7 +257,7 @@ impl<'v> Router<'v> {
         if !self.last.as_ref().is_some_and(|last| last.is_way_by(code, &destination)) {
             self.last = Some(look_up(slot, (MAIN, destination), code, view, turn)?);
         }
-        self.last.as_ref().map(|last| &last.way).ok_or(Verdict::NoRoute)
+        self.last_way()
     }
 }
 
@@ -303,6 +309,12 @@ impl<'v> Last<'v> {
     }
 }
 
+/// Leaves of a frame so many bytes of it behind its first `at`, and room for a link header in front of them.
+#[inline(always)]
+pub(crate) fn leave_framed(frame: &mut Frame, at: usize, len: usize) -> Option<&mut [u8]> {
+    frame.narrow(at.checked_sub(HEADER_LEN)?, HEADER_LEN + len)
+}
+
 impl Way {
     /// The bytes that a packet may have, without a link header.
     #[inline(always)]
@@ -336,8 +348,7 @@ impl Way {
         if len > self.mtu {
             return Err(Verdict::TooBig);
         }
-        let at = at.checked_sub(HEADER_LEN);
-        let framed = at.and_then(|at| slot.frame.narrow(at, HEADER_LEN + len));
+        let framed = leave_framed(&mut slot.frame, at, len);
         self.lead(framed.ok_or(Verdict::EthernetTruncated)?, header)?;
         slot.egress = Some(self.port);
         Ok(())

@@ -16,7 +16,7 @@ use crate::envelope;
 use crate::fib::Fib;
 use crate::parse::{self, LastMac};
 use crate::plain::PlainHeader;
-use crate::policy::{Direction, Fields, Kind, Policy};
+use crate::policy::{Direction, Fields, Policy};
 use crate::route::{Way, way_of};
 use crate::sa::{Numbers, Sa};
 use crate::spd::{DefaultAction, Lookup};
@@ -304,10 +304,7 @@ impl<P: PlainHeader> Trail<P> {
         let seen = P::seen(&out).with(P::seen(&forward)).with(mask);
         let found = view.spd.lookup_numbered(Direction::Out, &last.flow);
         let (policy, slot, mask) = match found {
-            (Lookup::Policy(policy), number) => {
-                let slot = policy.bundle().filter(|_| policy.kind() == Kind::Protect);
-                (Some(number?), slot?, seen)
-            }
+            (Lookup::Policy(policy), number) => (Some(number?), policy.bundle()?, seen),
             (Lookup::Default(DefaultAction::Accept), _) => {
                 let (code, block) = view.fib.block_in(view.vrf_of(last), last.flow.dst);
                 let row = view.tunnels.slots(Fib::tunnel_of(code)?)?;

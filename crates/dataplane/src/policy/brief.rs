@@ -11,7 +11,7 @@ use crate::selector::{PortMatch, Selector};
 
 /// A [`Shape`] whose ports can be told in a byte, as nearly always; and what else lies in the same bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Brief<A, T = ()> {
+pub(crate) struct Brief<A, T> {
     source: A,
     destination: A,
     ports: u32,
@@ -65,11 +65,9 @@ impl PortBits {
     }
 }
 
-impl<A: Address> Brief<A> {
-    /// A shape, if it can be told so briefly.
-    pub(crate) fn of(shape: &Shape<A>) -> Option<Brief<A>> {
-        PortBits::of(shape.port_mask).map(|_| Brief::with(shape, ()))
-    }
+/// Whether a [`Brief`] can tell all of a shape.
+pub(crate) fn is_brief<A>(shape: &Shape<A>) -> bool {
+    PortBits::of(shape.port_mask).is_some()
 }
 
 impl<A: Address, T> Brief<A, T> {
@@ -164,8 +162,7 @@ impl BriefV4 {
     /// What a policy selects, if it is of IPv4 and can be told so briefly.
     pub(super) fn of_config(config: &PolicyConfig) -> Option<BriefV4> {
         let shape = Shape::of(config);
-        let is_it =
-            config.selector.family() == Family::V4 && PortBits::of(shape.port_mask).is_some();
+        let is_it = config.selector.family() == Family::V4 && is_brief(&shape);
         is_it.then(|| BriefV4::with(&shape))
     }
 
@@ -195,17 +192,16 @@ impl BriefV4 {
     /// The shape.
     pub(super) fn shape(&self) -> Shape<u32> {
         let BriefV4 { ends: [first, second], if_id } = *self;
-        let header = ipv4::Plain::with_ends([first, second]);
-        let (source_port, destination_port) = header.ports();
+        let Fields { source, destination, ports, protocol, .. } = Words([first, second]).fields();
         Shape {
-            source: header.source().to_bits(),
-            destination: header.destination().to_bits(),
-            ports: u32::from(source_port) << 16 | u32::from(destination_port),
+            source,
+            destination,
+            ports,
             port_mask: PortBits((first >> PORTS_SHIFT) as u8).mask(),
             if_id,
             source_len: first as u8 & !BY_PROTOCOL,
             destination_len: (first >> DESTINATION_SHIFT) as u8,
-            protocol: header.protocol(),
+            protocol,
         }
     }
 
@@ -302,7 +298,8 @@ mod tests {
             let brief = BriefV4::with(&shape);
             prop_assert_eq!(brief.shape(), shape);
             let selects = shape.selects(&flow);
-            prop_assert_eq!(Brief::of(&shape).map(|brief| brief.selects(&flow)), Some(selects));
+            prop_assert!(is_brief(&shape));
+            prop_assert_eq!(Brief::with(&shape, ()).selects(&flow), selects);
             // Of what else is in a packet's words, hops and checksum, nothing counts.
             let Fields { source, destination, ports, protocol, .. } = flow;
             let [first, second] = ipv4::Plain::ends_of(protocol, source, destination, ports);

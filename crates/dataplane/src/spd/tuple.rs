@@ -23,7 +23,7 @@ use foldhash::quality::RandomState;
 
 use super::tag::{Tag, Tagged};
 use crate::cpu::Cache;
-use crate::policy::{Address, Brief, Fields, Policy, Rank, Shape};
+use crate::policy::{Address, Brief, Fields, Policy, Rank, Shape, is_brief};
 use crate::table::{Beside, Table, hash_one};
 
 /// What a policy selects, and how it ranks.
@@ -156,7 +156,7 @@ impl<A: Address> Best<A> {
         match self {
             Best::Telling(policies) => {
                 let policy = policies.get(&tag)?;
-                A::told_by(policy).map(|shape| (shape, policy))
+                Some((A::told_by(policy)?, policy))
             }
             Best::Told(told) => {
                 let (told, policy) = told.find_hashed(tag.spread(), |told| told.beside == tag)?;
@@ -193,7 +193,7 @@ impl<A: Address> Best<A> {
     fn takes(&self, rule: &Rule<A>) -> bool {
         match self {
             Best::Telling(_) => A::told_by(&rule.value).is_some(),
-            Best::Told(_) => Brief::of(&rule.numbers.shape).is_some(),
+            Best::Told(_) => is_brief(&rule.numbers.shape),
         }
     }
 

@@ -17,7 +17,6 @@ mod named;
 
 use std::net::IpAddr;
 
-use wire::esp::ESP_HEADER_LEN;
 use wire::ethernet::HEADER_LEN;
 use wire::{Overlay, ipv4, ipv6, udp};
 
@@ -25,8 +24,7 @@ use super::inquiry::is_quick;
 use crate::batch::{Slot, Turn};
 use crate::claim::Access;
 use crate::cpu::{Cache, asked_cache};
-use crate::decrypt::{decrypt_data, pass_or_refuse};
-use crate::encrypt::OVERHEAD_LEN;
+use crate::decrypt::decrypt_known;
 use crate::envelope::PREFIX_LEN;
 use crate::follow::busy::Busy;
 use crate::follow::hours::Hours;
@@ -255,23 +253,10 @@ fn decrypt<'v, const SECOND: bool>(slots: &mut [Slot<'v>]) {
         keys.step(slots, at);
         let slot = &mut slots[at];
         if let Some(sa) = slot.inbound {
-            let decrypted = decrypt_one(slot, sa);
-            pass_or_refuse(slot, sa, decrypted);
+            let (esp_at, len, sequence) = (slot.esp_at, slot.counted, slot.sequence);
+            decrypt_known(slot, sa, esp_at.into(), len.into(), sequence);
         }
     }
-}
-
-/// Decrypts a packet, of which it is known how much is encrypted: whether it is authentic, or `None` if it is shorter.
-#[inline(always)]
-#[must_use = "a packet that is not authentic must go no further"]
-fn decrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<bool> {
-    let (at, len, sequence) = (slot.esp_at.into(), slot.counted.into(), slot.sequence);
-    let sealed = slot.frame.bytes_mut().get_mut(at..)?;
-    // Asked once, instead of by each who takes a part of it.
-    if sealed.len() < OVERHEAD_LEN + len {
-        return None;
-    }
-    decrypt_data(sa.hot(), sa.hot().spi, sequence, &mut sealed[ESP_HEADER_LEN..], len)
 }
 
 /// Lets packets in that were decrypted; how many, up to the first that has to be parked.

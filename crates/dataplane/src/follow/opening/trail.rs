@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use wire::esp::ESP_HEADER_LEN;
 use wire::{ipv4, ipv6};
 
 use super::inside::{Counting, Inner};
@@ -11,7 +10,7 @@ use super::marks::Marks;
 use super::{has_moved, is_plain, park, refuses_stray, take_up};
 use crate::batch::{Slot, Turn, is_same};
 use crate::cpu::LINE;
-use crate::decrypt::{decrypt_data, pass_or_refuse};
+use crate::decrypt::decrypt_known;
 use crate::follow::accepts_all;
 use crate::follow::like::Entry;
 use crate::open::refusal;
@@ -254,11 +253,7 @@ fn decrypt_welcome<'t, 'v, const BARE: bool>(
             break;
         }
         marks.note(esp.tos);
-        let decrypted = match slot.frame.bytes_mut().get_mut(esp.at + ESP_HEADER_LEN..) {
-            Some(payload) => decrypt_data(sa.hot(), esp.spi, sequence, payload, esp.ciphertext_len),
-            None => None,
-        };
-        pass_or_refuse(slot, sa, decrypted);
+        decrypt_known(slot, sa, esp.at, esp.ciphertext_len, sequence);
         looked += 1;
     }
     (looked, marks)

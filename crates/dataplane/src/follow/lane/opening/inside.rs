@@ -3,10 +3,8 @@
 use std::hint::black_box;
 
 use arrayvec::ArrayVec;
-use wire::ethernet::HEADER_LEN;
 use wire::flow::Flow;
 use wire::{ipv4, ipv6};
-use xsk::Frame;
 
 use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::content;
@@ -21,6 +19,7 @@ use crate::parse;
 use crate::plain::PlainHeader;
 use crate::policy::{Address, Direction, Fields, Policy};
 use crate::prefix::{Block, Family};
+use crate::route::leave_framed;
 use crate::sa::Sa;
 use crate::spd::Lookup;
 use crate::view::View;
@@ -154,7 +153,7 @@ impl<'v> Inside<'v> {
             Some(out) => OUT | out.note(header, &mut self.last_out, cache).code(),
             None => UNASKED,
         };
-        leave(&mut slot.frame, content.at, header.total_len())?;
+        leave_framed(&mut slot.frame, content.at, header.total_len().into())?;
         slot.counted = content.len;
         Some([forward, out])
     }
@@ -185,7 +184,7 @@ impl<'v> Inside<'v> {
             None => UNASKED,
         };
         self.has_v6 = true;
-        leave(&mut slot.frame, content.at, flow.total_len)?;
+        leave_framed(&mut slot.frame, content.at, flow.total_len.into())?;
         slot.counted = content.len;
         Some([forward, out])
     }
@@ -280,12 +279,6 @@ impl<'v> Inside<'v> {
             back: Some(Back::by(self.sources_v6.codes(MAIN, self.view, &mut codes), self.view)),
         }
     }
-}
-
-/// Leaves of a packet so many bytes of it behind its first `at`, and room for a link header in front of them.
-#[inline(always)]
-fn leave(frame: &mut Frame, at: usize, len: u16) -> Option<()> {
-    frame.narrow(at.checked_sub(HEADER_LEN)?, HEADER_LEN + usize::from(len)).map(|_| ())
 }
 
 /// What the policies say of packets that were looked at, for who goes over them in their order: of such of IPv4 alone, or of some of

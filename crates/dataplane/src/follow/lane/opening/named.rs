@@ -1,6 +1,6 @@
 //! What the SAs of packets are called.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -109,13 +109,20 @@ fn name_v4<'v>(
     view: &'v View,
     cache: Cache,
 ) -> Option<Named<'v>> {
-    if *known != Some(destination) {
-        if !is_local(&destination.into(), view) {
-            return None;
+    is_ours(destination, known, view)
+        .then(|| Named::of(esp, Asked::V4(view.sad.ask_v4(esp.spi, destination, cache))))
+}
+
+/// Whether an address is this host's; the last one that is stays known.
+#[inline(always)]
+fn is_ours<A: Copy + Eq + Into<IpAddr>>(address: A, known: &mut Option<A>, view: &View) -> bool {
+    if *known != Some(address) {
+        if !is_local(&address.into(), view) {
+            return false;
         }
-        *known = Some(destination);
+        *known = Some(address);
     }
-    Some(Named::of(esp, Asked::V4(view.sad.ask_v4(esp.spi, destination, cache))))
+    true
 }
 
 /// What was found out about packets that are not as most are.
@@ -146,11 +153,8 @@ impl Others {
             return name_v4(destination, &esp, &mut self.known, view, asked_cache());
         }
         let (destination, esp) = parse::plain_esp_v6(frame, mac)?;
-        if self.known_v6 != Some(destination) {
-            if !is_local(&destination.into(), view) {
-                return None;
-            }
-            self.known_v6 = Some(destination);
+        if !is_ours(destination, &mut self.known_v6, view) {
+            return None;
         }
         let hash = view.sad.prefetch(&Key::new(esp.spi, destination.into()), asked_cache());
         Some(Named::of(&esp, Asked::V6(hash)))
