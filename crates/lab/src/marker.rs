@@ -96,7 +96,8 @@ fn at(samples: &[Sample], index: usize) -> Marker {
     Marker {
         sample: index,
         step: sample.step,
-        rx_bps: sample.rx_bps,
+        // A generator that was held up sends what it owes: more than was asked for, in a sample or two, is no rate that was sustained.
+        rx_bps: sample.rx_bps.min(sample.offered_bps),
         latency_us: sample.latency_us,
         rx_loss_percent: sample.rx_loss_percent,
         latency_loss_percent: sample.latency_loss_percent,
@@ -170,12 +171,21 @@ mod tests {
             let mut samples = losing(&vec![0.0; rx.len()]);
             for (index, sample) in samples.iter_mut().enumerate() {
                 let offered = top_gbps * (index + 1) as f64 / rx.len() as f64;
-                sample.rx_bps = rx[index] * 1e9;
+                (sample.rx_bps, sample.offered_bps) = (rx[index] * 1e9, offered * 1e9);
                 sample.rx_loss_percent = (1.0 - rx[index] / offered) * 100.0;
             }
             let found = at(&samples, marker(&samples, &example::THRESHOLDS).unwrap()).rx_bps / 1e9;
             assert!((found / published_gbps - 1.0).abs() < 0.01, "{ramp}: {found}");
         }
+    }
+
+    /// What a generator that was held up sends afterwards is more than was asked for.
+    #[test]
+    fn no_marker_is_above_what_was_offered() {
+        let mut samples = losing(&[0.0, 0.0]);
+        samples[1].offered_bps = 60e6;
+        samples[1].rx_bps = 240e6;
+        assert_eq!(at(&samples, 1).rx_bps, 60e6);
     }
 
     #[test]

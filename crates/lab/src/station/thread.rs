@@ -176,7 +176,7 @@ impl Bench {
         let begin_ns = clock::now_ns();
         let mut settled = (Duration::ZERO, [Arrived::default(); 2]);
         let mut is_settled = order.settle.is_zero();
-        let mut next_sample = SAMPLE_TIME;
+        let mut samples = Samples::of(order.duration);
         loop {
             // The last turn is that of the very end: it sends what came due since the one before.
             let elapsed = since(begin_ns).min(order.duration);
@@ -191,8 +191,7 @@ impl Bench {
                 self.sink.settle();
                 settled = (elapsed, self.sink.arrived());
             }
-            if elapsed >= next_sample || is_over {
-                next_sample += SAMPLE_TIME;
+            if samples.is_due(elapsed, is_over) {
                 self.report(elapsed, start);
             }
             if is_over {
@@ -304,6 +303,39 @@ impl Drop for Bench {
     }
 }
 
+/// When the samples of a step are due: as a quarter of a second is over, or as soon after it as the thread has its core. None is
+/// shorter than half of one, whatever held the thread up and however long the step: what had piled up, over no time, would be a rate
+/// that never was, and what is still on its way would look lost.
+struct Samples {
+    duration: Duration,
+    last: Duration,
+    next: Duration,
+}
+
+impl Samples {
+    /// Those of a step that takes so long.
+    fn of(duration: Duration) -> Samples {
+        Samples { duration, last: Duration::ZERO, next: SAMPLE_TIME }
+    }
+
+    /// Whether one is due that long after the beginning; then the next is not until later. The step `is_over` with its time, or when
+    /// it is stopped: what is too short for a sample then was in none, unless it is the only one.
+    fn is_due(&mut self, elapsed: Duration, is_over: bool) -> bool {
+        let shortest = SAMPLE_TIME / 2;
+        let since_last = elapsed - self.last;
+        let is_due = match is_over {
+            true => since_last >= shortest || self.last.is_zero(),
+            false => elapsed >= self.next && self.duration - elapsed >= shortest,
+        };
+        if is_due {
+            self.last = elapsed;
+            let quarter = |at: Duration| (at.as_nanos() / SAMPLE_TIME.as_nanos()) as u32;
+            self.next = SAMPLE_TIME * (quarter(elapsed + shortest) + 1);
+        }
+        is_due
+    }
+}
+
 /// The sending and the receiving half for what both ports send.
 fn halves(sources: [Source; 2], pool: &Pool) -> Result<([Generator; 2], Sink), StationError> {
     let max = pool.umem().packet_size_max();
@@ -350,4 +382,49 @@ fn sleep_until(begin_ns: u64, turn_ns: u64, end: Duration) {
     let turn = (elapsed.as_nanos() as u64 / turn_ns + 1) * turn_ns;
     let next = Duration::from_nanos(turn).min(end);
     std::thread::sleep(next.saturating_sub(elapsed));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When samples are taken, in milliseconds, by a thread that has its core at those times; the last is the end.
+    fn taken(turns: impl IntoIterator<Item = u64>, duration: u64) -> Vec<u64> {
+        let mut samples = Samples::of(Duration::from_millis(duration));
+        let turns = turns.into_iter().take_while(|at| *at < duration);
+        let all = turns.map(|at| (at, false)).chain([(duration, true)]);
+        let due = all.filter(|(at, is_over)| samples.is_due(Duration::from_millis(*at), *is_over));
+        due.map(|(at, _)| at).collect()
+    }
+
+    #[test]
+    fn a_sample_is_a_quarter_of_a_second() {
+        assert_eq!(taken(0.., 1000), [250, 500, 750, 1000]);
+        assert_eq!(taken(0.., 100), [100]);
+    }
+
+    #[test]
+    fn a_remainder_belongs_to_the_sample_before() {
+        assert_eq!(taken(0.., 1001), [250, 500, 750, 1001]);
+        assert_eq!(taken(0.., 1124), [250, 500, 750, 1124]);
+        assert_eq!(taken(0.., 1130), [250, 500, 750, 1000, 1130]);
+    }
+
+    /// Away from its core for a while, the thread has not three samples to report when it is back.
+    #[test]
+    fn a_stall_makes_one_long_sample_and_no_short_ones() {
+        let stalled = |from: u64, until: u64| (0..from).chain(until..);
+        assert_eq!(taken(stalled(100, 902), 2000), [902, 1250, 1500, 1750, 2000]);
+        assert_eq!(taken(stalled(100, 760), 1000), [760, 1000]);
+        assert_eq!(taken(stalled(600, 990), 1000), [250, 500, 1000]);
+    }
+
+    /// A step that is stopped right behind a sample has no other.
+    #[test]
+    fn a_step_that_is_stopped_ends_with_a_whole_sample() {
+        let mut samples = Samples::of(Duration::from_secs(1));
+        assert!(samples.is_due(Duration::from_millis(250), false));
+        assert!(!samples.is_due(Duration::from_millis(255), true));
+        assert!(samples.is_due(Duration::from_millis(400), true));
+    }
 }
