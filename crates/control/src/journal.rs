@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 pub use frame::{BootId, FORMAT, Problem};
-pub use store::{Left, boot_id, choose_directory, open_ledger};
+pub use store::{Left, boot_id, choose_directory};
 
 use crate::xfrm::{Bytes, Entries, Places, Server, Walk};
 
@@ -63,6 +63,8 @@ struct Log {
 /// The journal of a running gateway.
 pub struct Journal {
     directory: PathBuf,
+    /// The ledger's, whose lock says that the directory is this process's.
+    ledger: File,
     boot: BootId,
     /// The last that this process claimed.
     epoch: u16,
@@ -96,8 +98,10 @@ impl Journal {
     /// `epoch` is the one that this process has claimed.
     ///
     /// # Errors
-    /// The directory or a file in it cannot be used.
+    /// The directory or a file in it cannot be used, or another process does: then nothing in it is touched.
     pub fn open(directory: &Path, boot: BootId, epoch: u16) -> io::Result<(Journal, Left)> {
+        let ledger = store::lock(directory)?
+            .ok_or_else(|| io::Error::other("another process holds the ledger in it"))?;
         let left = Left::read(directory, boot, epoch)?;
         let log = match left.good_len() {
             0 => None,
@@ -108,13 +112,14 @@ impl Journal {
         };
         let mut journal = Journal {
             directory: directory.to_owned(),
+            ledger,
             boot,
             epoch,
             log,
             broken: None,
             anew: None,
-            // Which of an earlier process's SAs are gone is not known.
-            gone_before: if left.is_whole() { u64::MAX } else { 0 },
+            // Which of an earlier process's SAs are gone is not known: not what `sas_gone` says of any number of them.
+            gone_before: if left.good_len() != 0 { u64::MAX } else { 0 },
             begun: Instant::now(),
             keys_stay: KEYS_STAY,
             written: false,
@@ -124,6 +129,17 @@ impl Journal {
             journal.write_epoch();
         }
         Ok((journal, left))
+    }
+
+    /// The file of the ledger beside it; emptied where there is no journal to say whose its entries are.
+    ///
+    /// # Errors
+    /// It cannot be emptied.
+    pub fn ledger(&self, left: &Left) -> io::Result<File> {
+        if left.good_len() == 0 {
+            self.ledger.set_len(0)?;
+        }
+        self.ledger.try_clone()
     }
 
     /// Another epoch was claimed.

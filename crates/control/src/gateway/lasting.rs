@@ -151,10 +151,9 @@ pub fn claim_epochs(config: &Config) -> Result<(Arc<NonceSpace>, u16), GatewayEr
 
 fn open(directory: &Path, epoch: u16) -> io::Result<(Journal, Left, Ledger)> {
     let (journal, left) = Journal::open(directory, journal::boot_id()?, epoch)?;
-    let file = journal::open_ledger(directory, &left)?
-        .ok_or_else(|| io::Error::other("another process holds the ledger in it"))?;
     let first_tag = u64::from(epoch) << EPOCH_SHIFT | 1;
-    Ok((journal, left, Ledger::open(Region::open(file)?, first_tag)))
+    let ledger = Ledger::open(Region::open(journal.ledger(&left)?)?, first_tag);
+    Ok((journal, left, ledger))
 }
 
 /// The replay window of each SA, which says how large its entry in the ledger is.

@@ -6,7 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use dataplane::clock::unix_now;
@@ -161,23 +161,25 @@ impl Left {
     }
 }
 
-/// The ledger's file, locked; made if it is missing, and empty where there is no journal to say whose
-/// its entries are. `None` if another process holds it.
+/// The ledger's file, made if it is missing, and locked: only who holds it may read a directory, as reading sets aside and
+/// cuts off. `None` if another process holds it.
 ///
 /// # Errors
 /// It cannot be opened.
-pub fn open_ledger(directory: &Path, left: &Left) -> io::Result<Option<File>> {
+pub(super) fn lock(directory: &Path) -> io::Result<Option<File>> {
     let path = directory.join(LEDGER);
-    let file = private().read(true).write(true).create(true).truncate(false).open(path)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
-        Err(error) => return Err(error.into()),
+    loop {
+        let file = private().read(true).write(true).create(true).truncate(false).open(&path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        // A process that ended meanwhile has removed what it held.
+        if file.metadata()?.nlink() != 0 {
+            return Ok(Some(file));
+        }
     }
-    if left.good == 0 {
-        file.set_len(0)?;
-    }
-    Ok(Some(file))
 }
 
 /// A name that no file has, after those of all earlier ones: several problems in one second count up.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::xfrm::{Change, Client, SaId, Settings};
 use dataplane::ledger::Place;
+use rustix::fs::{FlockOperation, flock};
 use std::os::unix::fs::PermissionsExt;
 use wire::xfrm::Builder;
 use wire::xfrm::address::Be32;
@@ -92,11 +93,13 @@ impl Fixture {
         self.handle(msg::DELSA, id.as_bytes(), None);
     }
 
-    /// The process dies and another takes up what is there.
+    /// The process dies, which gives back its lock and does nothing else, and another takes up what is there.
     fn killed(&mut self) -> Left {
         self.epoch += 1;
+        flock(&self.journal.ledger, FlockOperation::Unlock).unwrap();
         let (journal, left) = Journal::open(self.directory.path(), BOOT, self.epoch).unwrap();
-        self.journal = journal;
+        // Dropped, it would remove what it has never used.
+        std::mem::forget(std::mem::replace(&mut self.journal, journal));
         self.server = Server::new(Settings { seed: 1, ..Settings::default() });
         let restored = self.server.restore(&left.entries());
         assert_eq!(restored.lost, 0);
@@ -323,6 +326,48 @@ fn a_journal_that_does_not_say_the_default_actions_is_not_whole() {
     assert!(!fixture.path().exists());
     fixture.add(1);
     assert!(fixture.killed().is_whole());
+}
+
+/// Two gateways of one name whose run directories differ may share a directory for journals.
+#[test]
+fn who_comes_to_a_journal_that_is_in_use_touches_nothing() {
+    let mut fixture = Fixture::new();
+    fixture.add(1);
+    let files = |fixture: &Fixture| {
+        let entries = std::fs::read_dir(fixture.directory.path()).unwrap();
+        let mut files: Vec<_> = entries
+            .map(|entry| entry.unwrap().path())
+            .map(|path| (std::fs::read(&path).unwrap(), path))
+            .collect();
+        files.sort();
+        files
+    };
+    let before = files(&fixture);
+    // Whether what is in it would be good for that gateway or not.
+    for epoch in [2, 7] {
+        let refused = Journal::open(fixture.directory.path(), BOOT, epoch).err().unwrap();
+        assert!(refused.to_string().contains("another process"), "{refused}");
+        assert_eq!(files(&fixture), before);
+    }
+    fixture.add(2);
+    assert_eq!(fixture.spis(), [1, 2]);
+}
+
+#[test]
+fn the_key_of_an_sa_that_is_gone_does_not_stay_in_a_journal_that_was_cut() {
+    let mut fixture = Fixture::new();
+    fixture.add(1);
+    fixture.delete(1);
+    fixture.add(2);
+    let mut file = File::options().append(true).open(fixture.path()).unwrap();
+    file.write_all(&[0, 0, 1]).unwrap();
+    let left = fixture.killed();
+    assert!(!left.is_whole() && left.good_len() != 0);
+    fixture.journal.keys_stay = Duration::ZERO;
+    let before = fixture.journal.health().bytes;
+    (0..5).for_each(|_| fixture.journal.turn(&fixture.server, &Everywhere));
+    assert!(fixture.journal.health().bytes < before, "it was written anew");
+    assert_eq!(fixture.spis(), [2]);
 }
 
 #[test]
