@@ -1,6 +1,6 @@
 //! The verbs of the command line, one file each.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 pub mod bench;
 pub mod exec;
@@ -20,13 +20,15 @@ pub struct Instance {
     /// Name of the gateway (default: the only one that runs)
     #[arg(long, short = 'i', value_name = "NAME")]
     pub instance: Option<String>,
+    /// The directory above its sockets, if its configuration names another (`run_dir`)
+    #[arg(long, value_name = "DIR", default_value = control::instance::RUN_DIR)]
+    pub run_dir: PathBuf,
 }
 
 impl Instance {
     /// The instance's run directory; says which instances there are when the choice is unclear.
     pub fn directory(&self) -> Result<PathBuf, Unfit> {
-        let above = Path::new(control::instance::RUN_DIR);
-        let running = control::instance::choose(above, self.instance.as_deref());
+        let running = control::instance::choose(&self.run_dir, self.instance.as_deref());
         running.map(|running| running.directory).map_err(|error| Unfit(error.to_string()))
     }
 }

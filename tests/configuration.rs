@@ -66,6 +66,27 @@ impl Machine {
         out
     }
 
+    /// Runs the gateway, does something once it serves, and stops it; the line with which it said that it does.
+    fn serve(&self, text: &str, then: impl FnOnce()) -> Option<String> {
+        let mut gateway = self
+            .namespace
+            .command("timeout")
+            .args(["60", PEREGRINE, "run", "--config"])
+            .arg(self.config(text))
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("runs");
+        let mut lines = BufReader::new(gateway.stderr.take().expect("piped")).lines();
+        // The lines end if the gateway refuses, or after a minute.
+        let ready = lines.by_ref().map_while(Result::ok).find(|line| line.contains("ready"));
+        if ready.is_some() {
+            then();
+        }
+        kill_process(Pid::from_child(&gateway), Signal::TERM).expect("told to stop");
+        assert!(gateway.wait().is_ok());
+        ready
+    }
+
     /// What a refused start must not change: interfaces with their XDP programs, run directories.
     fn state(&self) -> String {
         let links = self.namespace.ip("-d link show").expect("ip link");
@@ -131,21 +152,28 @@ fn two_ports_on_one_interface_are_refused() {
 fn more_cores_than_queues_share_them() {
     let machine = Machine::new();
     let before = machine.state();
-    let mut gateway = machine
-        .namespace
-        .command("timeout")
-        .args(["60", PEREGRINE, "run", "--config"])
-        .arg(machine.config(&GOOD.replace("[0]", "[0, 1]")))
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("runs");
-    let mut lines = BufReader::new(gateway.stderr.take().expect("piped")).lines();
-    // The lines end if the gateway refuses, or after a minute.
-    let ready = lines.by_ref().map_while(Result::ok).find(|line| line.contains("ready"));
-    kill_process(Pid::from_child(&gateway), Signal::TERM).expect("told to stop");
-    assert!(gateway.wait().is_ok());
+    let ready = machine.serve(&GOOD.replace("[0]", "[0, 1]"), || ());
     assert!(ready.as_deref().is_some_and(|line| line.contains("cores [0, 1]")), "{ready:?}");
     assert_eq!(before, machine.state(), "the machine is as it was");
+}
+
+#[test]
+fn a_gateway_in_another_run_directory_is_found_there() {
+    let machine = Machine::new();
+    let run_dir = machine.directory.path().join("run");
+    let run_dir = run_dir.to_str().expect("a name in words");
+    let ask = |more: &[&str]| {
+        let mut command = Command::new(PEREGRINE);
+        command.args(["show", "status", "-i", machine.name()]).args(more).output().expect("runs")
+    };
+    let ready = machine.serve(&format!("{GOOD}[control]\nrun_dir = \"{run_dir}\"\n"), || {
+        let out = ask(&["--run-dir", run_dir]);
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let shown = String::from_utf8_lossy(&out.stdout);
+        assert!(shown.contains(machine.name()), "{shown}");
+        assert_refused(&ask(&[]), &["/run/peregrine", "--run-dir"]);
+    });
+    assert!(ready.is_some());
 }
 
 #[test]

@@ -188,7 +188,7 @@ impl Gateway {
         let lasting = Lasting::open(&config, &instance, epoch);
         // 3. What the kernel knows.
         let feed = RouteFeed::open()?;
-        let clock = Clock::start();
+        let clock = Clock;
         let mut ports = Ports::load(&config, feed.kernel())?;
         let mut network = Network::of(&config, ports.ifindexes().collect());
         let mut view = View::default();

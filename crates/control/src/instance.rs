@@ -103,18 +103,26 @@ pub enum InstanceError {
     },
     /// No instance of that name.
     #[error(
-        "no instance named {name} is running ({running}); start it with `peregrine run`, or name \
-         another"
+        "no instance named {name} is running in {} ({running}); start it with `peregrine run`, name \
+         another, or say with --run-dir where it runs", run_dir.display()
     )]
     NotRunning {
         /// The name asked for.
         name: String,
+        /// Where it was looked for.
+        run_dir: PathBuf,
         /// Those that run, for people.
         running: String,
     },
     /// None at all.
-    #[error("no instance is running here; start one with `peregrine run --config FILE`")]
-    NoneRunning,
+    #[error(
+        "no instance is running in {}; start one with `peregrine run --config FILE`, or say with \
+         --run-dir where one runs whose configuration names another run_dir", run_dir.display()
+    )]
+    NoneRunning {
+        /// Where it was looked for.
+        run_dir: PathBuf,
+    },
     /// More than one, and no word which.
     #[error("several instances are running ({running}); choose one with --instance NAME")]
     Ambiguous {
@@ -252,11 +260,15 @@ pub fn choose(run_dir: &Path, name: Option<&str>) -> Result<Running, InstanceErr
     if let Some(name) = name {
         return match running.iter().position(|r| r.name == name) {
             Some(i) => Ok(running.swap_remove(i)),
-            None => Err(InstanceError::NotRunning { name: name.into(), running: names(&running) }),
+            None => Err(InstanceError::NotRunning {
+                name: name.into(),
+                run_dir: run_dir.to_owned(),
+                running: names(&running),
+            }),
         };
     }
     match running.len() {
-        0 => Err(InstanceError::NoneRunning),
+        0 => Err(InstanceError::NoneRunning { run_dir: run_dir.to_owned() }),
         1 => Ok(running.swap_remove(0)),
         _ => Err(InstanceError::Ambiguous { running: names(&running) }),
     }

@@ -30,7 +30,7 @@ fn worker_on_memory(
         pool,
         reader,
         events: event::channel().0,
-        clock: Clock::start(),
+        clock: Clock,
     });
     Ok((worker, [red, black]))
 }

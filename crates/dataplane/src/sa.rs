@@ -29,6 +29,7 @@ use wire::{ipv4, ipv6, protocol};
 use crate::alarm::Alarm;
 use crate::batch::Turn;
 use crate::claim::{self, Access};
+use crate::counters::UsageSnapshot;
 use crate::cpu::{Cache, LINE, prefetch, prefetch_next};
 use crate::ecn;
 use crate::encapsulation::UdpEncapsulation;
@@ -407,6 +408,11 @@ impl Sa {
             Verdict::ReplayOld | Verdict::SequenceZero => ErrorKind::ReplayOld,
             _ => ErrorKind::Other,
         });
+    }
+
+    /// Reads what its limits are about, in far less time than [`stats`](Sa::stats), which puts the window together.
+    pub fn usage(&self) -> UsageSnapshot {
+        self.words().usage()
     }
 
     /// Reads everything that packets change.

@@ -330,7 +330,7 @@ const CASES: &[Case] = &[
     (Verdict::PipelineFull, || {
         // It lends all its work, and nobody ever does any: the ring fills.
         let mut west = Gateway::with_frames(PLAIN.view(Site::West, &nonces()), 4096);
-        let mut member = crew(2, Clock::start()).unwrap().swap_remove(0);
+        let mut member = crew(2, Clock).unwrap().swap_remove(0);
         member.set_lending(Lending::Dispatch);
         member.set_pause(Duration::ZERO);
         west.worker.join(member);

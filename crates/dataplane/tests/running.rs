@@ -39,7 +39,7 @@ fn a_worker_forwards_follows_views_sleeps_and_stops() {
         pool: umem.pool(0..128),
         reader: publisher.reader(),
         events,
-        clock: Clock::start(),
+        clock: Clock,
     });
     assert_eq!((worker.id(), worker.ports().len()), (3, 2));
     let counters: Arc<Counters> = worker.counters();
@@ -86,7 +86,7 @@ fn a_cpu_that_does_not_exist_is_an_error() {
         pool: umem.pool(0..8),
         reader: publisher.reader(),
         events: event::channel().0,
-        clock: Clock::start(),
+        clock: Clock,
     });
     assert!(worker.run(&AtomicBool::new(true)).is_err());
 }

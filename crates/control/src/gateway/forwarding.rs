@@ -232,6 +232,10 @@ impl Counters for Forwarding {
         self.tables.sa(id)
     }
 
+    fn traffic(&self, id: SaId) -> Option<SaCounters> {
+        self.tables.traffic(id)
+    }
+
     fn policy(&self, id: PolicyId) -> Option<PolicyCounters> {
         self.tables.policy(id)
     }
@@ -258,7 +262,7 @@ mod tests {
         let (guard, left) = Guard::open(directory.path(), Backstop::absent()).unwrap();
         let nonces = NonceSpace::new(|| Ok(1)).unwrap();
         let mut view = View::default();
-        let tables = Tables::new(Engine::AwsLc, nonces, Clock::start(), guard, &left, &mut view);
+        let tables = Tables::new(Engine::AwsLc, nonces, Clock, guard, &left, &mut view);
         let publisher = Publisher::new(view.clone());
         let mut reader = publisher.reader();
         let mut forwarding = Forwarding::new(tables, Ports::default(), view, publisher, None);

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use crypto::{Engine, SharedKey};
 use dataplane::alarm::Alarm;
 use dataplane::clock::Clock;
+use dataplane::counters::UsageSnapshot;
 use dataplane::encapsulation::UdpEncapsulation;
 use dataplane::ledger::{Entry, Ledger};
 use dataplane::policy::{Action, Direction, PolicyConfig, Template};
@@ -268,10 +269,6 @@ pub fn default_of(wire: u8) -> DefaultAction {
 pub fn counters(sa: &Sa, clock: &Clock) -> SaCounters {
     let stats = sa.stats();
     SaCounters {
-        bytes: stats.usage.bytes,
-        packets: stats.usage.packets,
-        total_bytes: stats.usage.bytes,
-        total_packets: stats.usage.packets,
         use_time: clock.unix_seconds(stats.usage.first_use_ns).unwrap_or(0),
         last_used: clock.unix_seconds(stats.usage.last_use_ns).unwrap_or(0),
         output_sequence: stats.sent,
@@ -282,6 +279,18 @@ pub fn counters(sa: &Sa, clock: &Clock) -> SaCounters {
             replay: saturated(stats.replayed),
             integrity_failed: saturated(stats.integrity_failed),
         },
+        ..traffic(&stats.usage)
+    }
+}
+
+/// What of it the limits of an SA are about.
+pub fn traffic(usage: &UsageSnapshot) -> SaCounters {
+    SaCounters {
+        bytes: usage.bytes,
+        packets: usage.packets,
+        total_bytes: usage.bytes,
+        total_packets: usage.packets,
+        ..SaCounters::default()
     }
 }
 

@@ -109,8 +109,9 @@ fn who_only_looks_does_not_keep_the_name() {
 fn a_command_means_the_named_or_the_only_instance() {
     let dir = tempfile::tempdir().unwrap();
     let sentence = |name| choose(dir.path(), name).unwrap_err().to_string();
-    assert!(sentence(None).contains("no instance is running"));
-    assert!(sentence(Some("gw0")).contains("gw0 is running (none is)"));
+    let place = dir.path().display().to_string();
+    assert!(sentence(None).contains(&format!("no instance is running in {place}")));
+    assert!(sentence(Some("gw0")).contains(&format!("gw0 is running in {place} (none is)")));
     let _first = Instance::hold(dir.path(), "gw0").unwrap();
     assert_eq!(choose(dir.path(), None).unwrap().name, "gw0");
     let _second = Instance::hold(dir.path(), "gw1").unwrap();

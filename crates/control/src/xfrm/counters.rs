@@ -43,6 +43,9 @@ pub struct PolicyCounters {
 pub trait Counters {
     /// Of an SA.
     fn sa(&self, id: SaId) -> Option<SaCounters>;
+    /// Of an SA what its limits in bytes and packets are about, and nothing else: every SA that has some is asked each second, and
+    /// what a window received takes a hundred times as long to tell.
+    fn traffic(&self, id: SaId) -> Option<SaCounters>;
     /// Of a policy.
     fn policy(&self, id: PolicyId) -> Option<PolicyCounters>;
 }
@@ -68,6 +71,10 @@ impl Backend for () {
 /// No data plane: nothing was ever used.
 impl Counters for () {
     fn sa(&self, _: SaId) -> Option<SaCounters> {
+        None
+    }
+
+    fn traffic(&self, _: SaId) -> Option<SaCounters> {
         None
     }
 

@@ -133,7 +133,8 @@ impl Server {
     }
 
     fn check_traffic(&mut self, id: SaId, counters: &dyn Counters, out: &mut Vec<Delivery>) {
-        let Some(live) = counters.sa(id).filter(|live| live.total_packets != 0) else { return };
+        let traffic = counters.traffic(id).filter(|live| live.total_packets != 0);
+        let Some(live) = traffic else { return };
         let Some(sa) = self.sad.get(id) else { return };
         let usage = sa.usage(Some(&live));
         // The data plane goes by all that it counted, and lets nothing pass beyond a hard limit: one that

@@ -117,7 +117,7 @@ const SIDES: [fn(Site, &Case) -> Side; 2] = [Side::new, Side::lending];
 /// (`inspect/standing.rs`), and the packets behind that follow nobody: waits for the next one, if the end is near.
 fn begin_early() {
     const HALF_A_SECOND_NS: u64 = 1 << 29;
-    let left = HALF_A_SECOND_NS - Clock::start().now_ns() % HALF_A_SECOND_NS;
+    let left = HALF_A_SECOND_NS - Clock.now_ns() % HALF_A_SECOND_NS;
     if left < HALF_A_SECOND_NS / 4 {
         std::thread::sleep(Duration::from_nanos(left));
     }

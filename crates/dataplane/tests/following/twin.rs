@@ -79,7 +79,7 @@ impl Side {
     pub fn lending(site: Site, case: &Case) -> Side {
         let mut side = Side::new(site, case);
         let mut helper = Gateway::worker(1, 1, side.gateway.view.clone());
-        let mut members = crew(2, Clock::start()).unwrap();
+        let mut members = crew(2, Clock).unwrap();
         members[0].set_lending(Lending::Dispatch);
         helper.worker.join(members.remove(1));
         side.gateway.worker.join(members.remove(0));

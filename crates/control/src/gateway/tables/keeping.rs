@@ -62,18 +62,26 @@ impl Places for Tables {
 impl Counters for Tables {
     fn sa(&self, id: SaId) -> Option<SaCounters> {
         let installed = self.sa_of(id)?;
-        let (packets, bytes) = installed.before();
-        let counters = translate::counters(&installed.sa, &self.clock);
-        Some(SaCounters {
-            packets: counters.packets.saturating_sub(packets),
-            bytes: counters.bytes.saturating_sub(bytes),
-            ..counters
-        })
+        Some(since(installed.before(), translate::counters(&installed.sa, &self.clock)))
+    }
+
+    fn traffic(&self, id: SaId) -> Option<SaCounters> {
+        let installed = self.sa_of(id)?;
+        Some(since(installed.before(), translate::traffic(&installed.sa.usage())))
     }
 
     fn policy(&self, id: PolicyId) -> Option<PolicyCounters> {
         let policy = self.policy_of(id)?.policy.as_ref()?;
         let use_time = self.clock.unix_seconds(policy.usage().last_use_ns).unwrap_or(0);
         Some(PolicyCounters { use_time })
+    }
+}
+
+/// The figures of an SA without those of what it was before.
+fn since((packets, bytes): (u64, u64), counters: SaCounters) -> SaCounters {
+    SaCounters {
+        packets: counters.packets.saturating_sub(packets),
+        bytes: counters.bytes.saturating_sub(bytes),
+        ..counters
     }
 }

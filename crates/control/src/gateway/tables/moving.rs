@@ -32,7 +32,7 @@ impl Tables {
         });
         match sa {
             Ok(sa) => {
-                let usage = old.map(|old| old.stats().usage);
+                let usage = old.map(|old| old.usage());
                 self.put_sa(sa, record, false, view)?;
                 if let (Some(installed), Some(usage)) = (self.sas.get_mut(record.id.0), usage) {
                     installed.before = Some(Box::new((usage.packets, usage.bytes)));

@@ -46,7 +46,7 @@ impl Fixture {
             Ok(epoch)
         });
         let mut view = View::default();
-        let clock = Clock::start();
+        let clock = Clock;
         let tables = Tables::new(Engine::AwsLc, nonces.unwrap(), clock, guard, &left, &mut view);
         let mut server = Server::new(Settings { cpus: 8, ..Settings::default() });
         server.set_listeners(0);

@@ -35,6 +35,11 @@ impl Counters for Figures {
         self.sas.get(&id).cloned()
     }
 
+    fn traffic(&self, id: SaId) -> Option<SaCounters> {
+        let SaCounters { bytes, packets, total_bytes, total_packets, .. } = self.sa(id)?;
+        Some(SaCounters { bytes, packets, total_bytes, total_packets, ..SaCounters::default() })
+    }
+
     fn policy(&self, id: PolicyId) -> Option<PolicyCounters> {
         self.policies.get(&id).copied()
     }

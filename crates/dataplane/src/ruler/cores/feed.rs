@@ -79,7 +79,7 @@ impl Feed {
         let frames = receiving * ROUND_PACKETS;
         let umem = Umem::new(65 * POOL_FRAMES + frames, CHUNK, true)?;
         let mut pool = umem.pool(65 * POOL_FRAMES..65 * POOL_FRAMES + frames);
-        let member = crew(1, Clock::start())?.swap_remove(0);
+        let member = crew(1, Clock)?.swap_remove(0);
         let other =
             Lane::new(0, umem.pool(64 * POOL_FRAMES..65 * POOL_FRAMES), &publisher, member)?;
         let feed = Feed {
