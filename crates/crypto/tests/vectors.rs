@@ -219,3 +219,16 @@ fn every_vector_runs_on_every_engine_here() {
     assert_eq!(engines, common::engines().collect::<Vec<_>>());
     assert!(engines.contains(&crypto::Engine::AwsLc));
 }
+
+/// By what the kernel says of the processor, not by what an engine finds out about itself: one that no longer recognises its processor
+/// would be in no test, and every other would hold without it.
+#[test]
+fn no_engine_is_missing_whose_instructions_the_kernel_names() {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").expect("Linux names them");
+    let flags = cpu.lines().find(|line| line.starts_with("flags")).expect("of an x86-64");
+    let has = |wanted: &[&str]| wanted.iter().all(|flag| flags.split(' ').any(|it| it == *flag));
+    let here: Vec<_> = common::engines().collect();
+    let wide = ["avx512f", "avx512bw", "avx512vl", "bmi2", "vaes", "vpclmulqdq"];
+    assert_eq!(here.contains(&crypto::Engine::Vaes512), has(&wide));
+    assert_eq!(here.contains(&crypto::Engine::Vaes256), has(&["avx2", "vaes", "vpclmulqdq"]));
+}

@@ -5,7 +5,7 @@
 //! too late. So whoever counts a packet compares, for SAs that have such limits, and tells control
 //! once per limit. An event that is lost is made good by control's own look, once a second.
 //!
-//! Hard limits are enforced by `sa.rs`, to the packet; nothing here stops a packet.
+//! Hard limits are enforced by `sa.rs`, packet by packet; nothing here stops a packet.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

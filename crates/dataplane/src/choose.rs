@@ -18,7 +18,7 @@ use crate::batch::{BATCH_PACKETS, Batch, Slot, Turn};
 use crate::bundles::{Sole, Whose};
 use crate::cpu::asked_cache;
 use crate::flows::Flows;
-use crate::hold::Stay;
+use crate::hold::{Stay, far_of};
 use crate::inspect::check_ports_known;
 use crate::policy::{Action, Direction, Kind, Policy, Template};
 use crate::runs::{Run, Runs};
@@ -226,8 +226,8 @@ pub(crate) fn protect<'v>(
     };
     let chosen = bundle.and_then(|slot| view.bundles.choose(slot, turn.worker));
     match chosen.filter(|(sa, _)| carries(sa, slot)) {
-        Some(_) if slot.stay.is_none() && turn.hold.must_follow(slot, policy.index()) => {
-            slot.stay = Some(Stay::begin(slot, policy.index(), turn.now_ns));
+        Some(_) if slot.stay.is_none() && turn.hold.must_follow(slot, policy) => {
+            slot.stay = Some(Stay::begin(slot, policy, turn.now_ns));
             return Err(Verdict::NoSa);
         }
         Some((sa, whose)) => {
@@ -235,7 +235,8 @@ pub(crate) fn protect<'v>(
             sa.prefetch(asked_cache());
             slot.outbound = Some(sa);
         }
-        None if template.optional => {}
+        // As Linux: in clear until there is one, for which somebody is asked.
+        None if template.optional => want_sa(policy, slot, turn),
         None => return Err(missing_sa(policy, slot, view, turn)),
     }
     Ok(())
@@ -264,10 +265,15 @@ fn note_whose(whose: Whose, policy: &Policy, flow: &Flow, turn: &mut Turn<'_>) {
 }
 
 #[cold]
+fn want_sa(policy: &Policy, slot: &Slot<'_>, turn: &mut Turn<'_>) {
+    turn.events.need_sa(policy, far_of(slot, policy), &slot.flow, turn.now_ns, turn.counters);
+}
+
+#[cold]
 fn missing_sa(policy: &Policy, slot: &mut Slot<'_>, view: &View, turn: &mut Turn<'_>) -> Verdict {
-    turn.events.need_sa(policy, &slot.flow, turn.now_ns, turn.counters);
+    want_sa(policy, slot, turn);
     // There is no use in waiting where nobody is asked, or where no SA would do.
     let may_come = view.acquire_is_heard && policy.can_have_sa();
-    slot.stay = may_come.then(|| Stay::begin(slot, policy.index(), turn.now_ns));
+    slot.stay = may_come.then(|| Stay::begin(slot, policy, turn.now_ns));
     Verdict::NoSa
 }

@@ -17,7 +17,7 @@
 //!
 //! Nobody blocks here: who must wait keeps its packets and asks again in its next turn.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, SeqCst};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
 
 use crate::sync::{AtomicU64, fence};
 
@@ -34,6 +34,27 @@ pub enum Access {
 
 /// A turn that is none: the worker is between two of them.
 pub const RESTING: u64 = u64::MAX;
+
+/// A turn begins, which the word of its seat says from now on. What others made known before they read an older one is seen in it.
+#[inline]
+pub fn begin_turn(current: &AtomicU64, turn: u64) {
+    current.store(turn, Release);
+    // The number must be out before anything of this turn is read (as in `Reader::enter`):
+    // either the other reads it, or we read what the other wrote.
+    fence(SeqCst);
+}
+
+/// The turn is over: all that was done in it is seen by whoever reads this.
+#[inline]
+pub fn end_turn(current: &AtomicU64) {
+    current.store(RESTING, Release);
+}
+
+/// The turn that the word of a seat says, or [`RESTING`]. Whatever its worker did before is over and seen.
+#[inline]
+pub fn current_turn(current: &AtomicU64) -> u64 {
+    current.load(Acquire)
+}
 
 /// Nobody came yet.
 const FREE: u64 = 0;

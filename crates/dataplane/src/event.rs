@@ -5,11 +5,13 @@
 //! 100 ms. Nothing here changes a packet's fate.
 
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use wire::flow::Flow;
 
 use crate::counters::Counters;
+use crate::hold::HOLD_PACKETS;
 use crate::policy::Policy;
 use crate::sa::Sa;
 
@@ -36,6 +38,10 @@ const OWN_REPEAT_NS: u64 = 1_000_000_000;
 /// Policies remembered as asked for, per worker. Also the most such questions per worker and
 /// interval: a policy whose place is taken waits until the other's interval is over.
 const OWN_RECENT: usize = 256;
+
+/// Far ends remembered as asked for, per worker, and the most that are asked for per interval: as many as packets may wait, so that
+/// each of those is.
+const FAR_RECENT: usize = HOLD_PACKETS;
 
 /// Something that control should do.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -85,9 +91,22 @@ pub fn take_waiting(receiver: &Receiver<Event>) -> Vec<Event> {
     receiver.try_iter().take(EVENTS_PER_TURN).collect()
 }
 
+/// Whom an SA is wanted for, of all those that one policy may be for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Far {
+    /// All of them: it has one SA.
+    All,
+    /// The tunnel's row, from 1, that a packet's route leads to.
+    Row(NonZeroU32),
+    /// A packet's own ends, in transport mode.
+    Ends(IpAddr, IpAddr),
+}
+
 /// One worker's end of the channel.
 pub struct EventSink {
     sender: SyncSender<Event>,
+    /// By policy and far end, and when those were asked for.
+    far: Vec<(u32, Far, u64)>,
     recent: Box<[Option<(u16, IpAddr, u64)>; RECENT]>,
     /// When an own SA was asked for last, by policy.
     own_asked_ns: Box<[u64; OWN_RECENT]>,
@@ -97,7 +116,8 @@ impl EventSink {
     /// A sink into a channel.
     pub fn new(sender: SyncSender<Event>) -> EventSink {
         let own_asked_ns = Box::new([0; OWN_RECENT]);
-        EventSink { sender, recent: Box::new([None; RECENT]), own_asked_ns }
+        let far = Vec::with_capacity(FAR_RECENT);
+        EventSink { sender, far, recent: Box::new([None; RECENT]), own_asked_ns }
     }
 
     /// Asks for a neighbour.
@@ -119,18 +139,33 @@ impl EventSink {
         self.send(Event::NeighbourNeeded { port, address }, counters);
     }
 
-    /// Asks for a policy's SA.
+    /// Asks for a policy's SA for some far end. A far end that does not answer keeps no other of the policy's from being asked for.
     pub(crate) fn need_sa(
         &mut self,
         policy: &Policy,
+        far: Far,
         flow: &Flow,
         now_ns: u64,
         counters: &Counters,
     ) {
-        if policy.may_ask(now_ns, REPEAT_NS) {
+        let may_ask = match far {
+            Far::All => policy.may_ask(now_ns, REPEAT_NS),
+            far => self.may_ask_far(policy.index(), far, now_ns),
+        };
+        if may_ask {
             let event = Event::SaNeeded { policy: policy.index(), flow: *flow, cpu: None };
             self.send(event, counters);
         }
+    }
+
+    fn may_ask_far(&mut self, policy: u32, far: Far, now_ns: u64) -> bool {
+        self.far.retain(|(_, _, asked_ns)| now_ns.saturating_sub(*asked_ns) < REPEAT_NS);
+        let is_recent = self.far.iter().any(|(by, of, _)| (*by, *of) == (policy, far));
+        let may_ask = !is_recent && self.far.len() < FAR_RECENT;
+        if may_ask {
+            self.far.push((policy, far, now_ns));
+        }
+        may_ask
     }
 
     /// Asks for a policy's SA for this worker alone.

@@ -118,7 +118,7 @@ impl Trails {
     ) -> Followed {
         let mut followed = Followed::default();
         // Packets that wait go first, if they go.
-        if turn.hold.may_go(view) {
+        if turn.hold.may_go(view, turn.now_ns) {
             return followed;
         }
         // How many had followed when the others were sorted first, if they may be.
@@ -320,13 +320,14 @@ impl Trails {
         if let Some(other) = followed.parked.and_then(|at| slots.get(at)) {
             self.opened.leave([other, other], version, view, turn);
         }
-        // Packets of one port lie together: those of the first port and of the last.
-        for at in [0, slots.len() - 2] {
+        // Packets of one port lie together: those of the first port and of the last. Of what followed no stage has read the headers.
+        let read_from = followed.packets();
+        for at in [0, slots.len() - 2].into_iter().filter(|at| at + 1 >= read_from) {
             let pair = [&slots[at], &slots[at + 1]];
             self.leave_trails(pair, version, view, turn);
             // Two of one SA may be of two families.
             let [before, last] = pair;
-            if Family::of(before.flow.src) != Family::of(last.flow.src) {
+            if at >= read_from && Family::of(before.flow.src) != Family::of(last.flow.src) {
                 self.leave_trails([last, before], version, view, turn);
             }
         }

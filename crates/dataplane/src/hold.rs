@@ -8,7 +8,7 @@
 //! A tunnel that IKE negotiates on demand would otherwise lose the packet that asked for it, and its
 //! sender would learn that only by its own timeout. The kernel drops it (`xfrm_larval_drop`). Here it
 //! waits, if somebody listens for ACQUIRE, and leaves in order once the SA is there. What waits is
-//! bounded per policy, in all and in time. A packet comes back by its policy and not by the slot that it
+//! bounded per policy and far end, in all and in time. A packet comes back by its policy and not by the slot that it
 //! missed: the policy may have changed. It never leaves in clear, whatever the policies say by then.
 //!
 //! Each worker has a hold of its own. It asks nobody for SAs; `event.rs` does.
@@ -22,7 +22,9 @@ use xsk::{Frame, Pool};
 
 use crate::batch::{BATCH_PACKETS, Batch, Slot};
 use crate::counters::Counters;
-use crate::event::REPEAT_NS;
+use crate::event::{Far, REPEAT_NS};
+use crate::policy::{Action, Policy};
+use crate::sa::Mode;
 use crate::verdict::Verdict;
 use crate::view::View;
 
@@ -30,9 +32,8 @@ use crate::view::View;
 /// would help only where many tunnels begin at once, at 2 KiB each.
 pub(crate) const HOLD_PACKETS: usize = 2 * BATCH_PACKETS;
 
-/// Packets that may wait for one policy: the first of a burst, such as a few flows' handshakes. What a
-/// sender has under way beyond that it will not miss. An eighth of all, so that one policy without an
-/// answer leaves room for seven more.
+/// Packets that may wait for one policy and far end: the first of a burst, such as a few flows' handshakes. What a
+/// sender has under way beyond that it will not miss. An eighth of all, so that one without an answer leaves room for seven more.
 const HOLD_POLICY_PACKETS: usize = 16;
 
 /// Longest wait. A negotiation that loses one message takes a little more than charon's first
@@ -57,6 +58,8 @@ pub(crate) struct Stay {
     pub(crate) policy: u32,
     /// The tunnel's row that the packet's route leads to, as one policy may be for many far ends.
     row: Option<NonZeroU32>,
+    /// In transport mode one policy is for as many far ends as packets have.
+    by_ends: bool,
     /// The tunnel of route mode that the packet came through; 0 if none.
     pub(crate) if_id: u32,
     /// When it was missed first.
@@ -73,6 +76,13 @@ struct Held {
     ingress: u16,
     flow: Flow,
     stay: Stay,
+}
+
+impl Held {
+    /// Whether it waits for the SA that another packet wants.
+    fn is_for(&self, policy: u32, far: Far) -> bool {
+        self.stay.policy == policy && self.stay.far(&self.flow) == far
+    }
 }
 
 /// The packets of one worker that wait, oldest first.
@@ -109,23 +119,27 @@ impl Hold {
     }
 
     /// Whether any that wait may go in this turn or one of the next, as a view may say that was not asked about them, or their SA is
-    /// there. If not, what has an SA by that view is for nobody for whom any wait.
+    /// there, or they have waited long enough for something to be done about them. If not, what has an SA by that view is for nobody
+    /// for whom any wait.
     #[inline]
-    pub(crate) fn may_go(&self, view: &View) -> bool {
-        !self.packets.is_empty() && (self.hurried || self.generation != view.generation)
+    pub(crate) fn may_go(&self, view: &View, now_ns: u64) -> bool {
+        !self.packets.is_empty()
+            && (self.hurried
+                || self.generation != view.generation
+                || now_ns.saturating_sub(self.tried_ns) >= ASK_AGAIN_NS)
     }
 
     /// Whether a packet of a policy must wait although its SA is there, because others of that policy
-    /// wait for the same tunnel, and shall leave before it.
+    /// wait for the same far end, and shall leave before it.
     #[inline]
-    pub(crate) fn must_follow(&mut self, slot: &Slot<'_>, policy: u32) -> bool {
+    pub(crate) fn must_follow(&mut self, slot: &Slot<'_>, policy: &Policy) -> bool {
         !self.packets.is_empty() && self.follows(slot, policy)
     }
 
     #[cold]
-    fn follows(&mut self, slot: &Slot<'_>, policy: u32) -> bool {
-        let wanted = (policy, row_of(slot));
-        let follows = self.packets.iter().any(|held| (held.stay.policy, held.stay.row) == wanted);
+    fn follows(&mut self, slot: &Slot<'_>, policy: &Policy) -> bool {
+        let far = far_of(slot, policy);
+        let follows = self.packets.iter().any(|held| held.is_for(policy.index(), far));
         self.hurried |= follows;
         follows
     }
@@ -187,7 +201,8 @@ impl Hold {
         pool: &mut Pool,
         counters: &Counters,
     ) {
-        let same = self.packets.iter().filter(|held| held.stay.policy == stay.policy).count();
+        let far = stay.far(&slot.flow);
+        let same = self.packets.iter().filter(|held| held.is_for(stay.policy, far)).count();
         let room = self.packets.len() < HOLD_PACKETS
             && (same < HOLD_POLICY_PACKETS || stay.brief)
             && pool.free() >= POOL_FRAMES_MIN;
@@ -210,19 +225,49 @@ impl Hold {
     }
 }
 
+/// For whom a packet wants a policy's SA.
+pub(crate) fn far_of(slot: &Slot<'_>, policy: &Policy) -> Far {
+    far(row_of(slot), is_by_ends(policy), &slot.flow)
+}
+
+fn far(row: Option<NonZeroU32>, by_ends: bool, flow: &Flow) -> Far {
+    match row {
+        _ if by_ends => Far::Ends(flow.src, flow.dst),
+        Some(row) => Far::Row(row),
+        None => Far::All,
+    }
+}
+
 /// The row that a packet's route leads to, from 1.
 fn row_of(slot: &Slot<'_>) -> Option<NonZeroU32> {
     NonZeroU32::new(slot.tunnel?.row() + 1)
 }
 
+/// Whether packets have SAs of this policy by their own ends.
+fn is_by_ends(policy: &Policy) -> bool {
+    matches!(policy.action(), Action::Protect { template, .. } if template.mode == Mode::Transport)
+}
+
 impl Stay {
     /// A packet begins to wait now, or goes on waiting for this policy.
-    pub(crate) fn begin(slot: &Slot<'_>, policy: u32, now_ns: u64) -> Stay {
+    pub(crate) fn begin(slot: &Slot<'_>, policy: &Policy, now_ns: u64) -> Stay {
+        Stay::of(slot, policy.index(), is_by_ends(policy), now_ns)
+    }
+
+    /// As [`begin`](Stay::begin), until the next turn; also where no policy led to the SA.
+    pub(crate) fn briefly(slot: &Slot<'_>, policy: Option<&Policy>, now_ns: u64) -> Stay {
+        let (index, by_ends) = policy.map_or((0, false), |by| (by.index(), is_by_ends(by)));
+        Stay { brief: true, ..Stay::of(slot, index, by_ends, now_ns) }
+    }
+
+    fn of(slot: &Slot<'_>, policy: u32, by_ends: bool, now_ns: u64) -> Stay {
+        let row = row_of(slot);
         match slot.stay {
-            Some(stay) => Stay { policy, row: row_of(slot), brief: false, ..stay },
+            Some(stay) => Stay { policy, row, by_ends, brief: false, ..stay },
             None => Stay {
                 policy,
-                row: row_of(slot),
+                row,
+                by_ends,
                 if_id: slot.came_by_tunnel(),
                 since_ns: now_ns,
                 opened: slot.inbound.is_some(),
@@ -231,8 +276,7 @@ impl Stay {
         }
     }
 
-    /// As [`begin`](Stay::begin), until the next turn.
-    pub(crate) fn briefly(slot: &Slot<'_>, policy: u32, now_ns: u64) -> Stay {
-        Stay { brief: true, ..Stay::begin(slot, policy, now_ns) }
+    fn far(&self, flow: &Flow) -> Far {
+        far(self.row, self.by_ends, flow)
     }
 }

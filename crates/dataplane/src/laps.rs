@@ -86,6 +86,10 @@ pub trait Laps {
     /// A turn begins.
     fn begin(&mut self);
 
+    /// It is settled what the turn may receive; it has not received anything yet.
+    #[inline(always)]
+    fn receiving(&mut self) {}
+
     /// A stage is over.
     fn lap(&mut self, stage: Stage);
 }

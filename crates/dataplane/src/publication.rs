@@ -193,6 +193,12 @@ impl<T> Reader<T> {
         self.shared.epoch.load(Relaxed) != self.epoch
     }
 
+    /// Whether the next [`enter`](Reader::enter) will give a version that has been replaced, as it is [held](Reader::hold).
+    #[inline]
+    pub fn is_stale(&self) -> bool {
+        self.holding && self.is_outdated()
+    }
+
     /// Lets go of the version until the next [`enter`](Reader::enter), however long that takes: what
     /// is replaced meanwhile need not wait for this reader. Not while it is held.
     pub fn rest(&mut self) {

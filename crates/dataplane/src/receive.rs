@@ -50,6 +50,13 @@ pub(crate) fn receive(
     batch.slots.len()
 }
 
+/// Keeps what was received for the next turn, in its order: the worker has packets out, and stays with the view that they refer to, which
+/// has been replaced. Who was answered that a policy is in force may have sent what came since.
+#[cold]
+pub(crate) fn put_off(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
+    turn.late.extend(batch.slots.drain(..).map(|slot| (slot.frame, slot.ingress)));
+}
+
 /// What makes a packet's slot, and asks for its memory.
 #[inline(always)]
 fn slotting<'v>(ask: impl Fn(&Frame), ingress: u16) -> impl Fn(Frame) -> Slot<'v> {

@@ -376,6 +376,12 @@ mod tests {
         assert_eq!(receive(&after, 151), Ok(151));
         assert_eq!(after.check(150), Err(Refusal::Duplicate));
         assert_eq!(receive(&after, 140), Ok(140), "others in the window are as they were");
+        entry.words().top().store(100, Relaxed);
+        let after = Replay::resumed(entry.words(), 64, true);
+        let mut run = super::run::Run::new(&after);
+        assert_eq!(run.commit(129), Ok(()));
+        assert_eq!(run.commit(150), Err(Refusal::Duplicate), "nor one after the other");
+        assert_eq!(run.commit(152), Ok(()));
     }
 
     #[test]

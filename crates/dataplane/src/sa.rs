@@ -7,7 +7,8 @@
 //!
 //! As in XFRM, an SA has no direction of its own. It opens once the SAD holds it, and seals once a
 //! bundle points to it and [`Sa::arm`] gave it IVs. Soft lifetimes, rekeying and timers are
-//! control's business; the hard limits in packets and bytes are enforced here, to the packet.
+//! control's business; the hard limits in packets and bytes are enforced here, to the packet. Where workers share an SA, each of them
+//! but one may exceed them by a packet, as who asks has not counted yet.
 
 mod carries;
 mod limits;

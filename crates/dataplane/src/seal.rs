@@ -132,8 +132,7 @@ fn number_one(slot: &mut Slot<'_>, sa: &Sa, turn: &Turn<'_>) {
 fn keep_back(slots: &mut [Slot<'_>], sa: &Sa, turn: &Turn<'_>) {
     let waits = |slot: &&mut Slot<'_>| slot.verdict.is_none() && is_same(slot.outbound, sa);
     for slot in slots.iter_mut().filter(waits) {
-        let policy = slot.policy.map_or(0, |policy| policy.index());
-        slot.stay = Some(Stay::briefly(slot, policy, turn.now_ns));
+        slot.stay = Some(Stay::briefly(slot, slot.policy, turn.now_ns));
         slot.decide(Verdict::NoSa);
     }
 }

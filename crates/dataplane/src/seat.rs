@@ -7,11 +7,10 @@
 
 use std::sync::atomic::{
     AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
-    fence,
+    Ordering::{AcqRel, Acquire, Relaxed},
 };
 
-use crate::claim::RESTING;
+use crate::claim::{self, RESTING};
 
 /// Seats of a process: more than the workers of any machine. Who finds none works without claims.
 const SEATS: usize = 1024;
@@ -76,10 +75,7 @@ impl Seat {
     pub(crate) fn begin_turn(&mut self) -> u64 {
         self.turn += 1;
         if let Some(turns) = turns(self.number) {
-            turns.current.store(self.turn, Release);
-            // The number must be out before anything of this turn is read (as in `Reader::enter`):
-            // either the other reads it, or we read what the other wrote.
-            fence(SeqCst);
+            claim::begin_turn(&turns.current, self.turn);
         }
         self.turn
     }
@@ -88,7 +84,7 @@ impl Seat {
     #[inline]
     pub(crate) fn end_turn(&self) {
         if let Some(turns) = turns(self.number) {
-            turns.current.store(RESTING, Release);
+            claim::end_turn(&turns.current);
         }
     }
 }
@@ -106,7 +102,7 @@ impl Drop for Seat {
 
 /// The turn that the worker of a seat is in, or [`RESTING`]. Whatever it did before is over and seen.
 pub(crate) fn turn_of(number: u16) -> u64 {
-    turns(number).map_or(RESTING, |turns| turns.current.load(Acquire))
+    turns(number).map_or(RESTING, |turns| claim::current_turn(&turns.current))
 }
 
 #[inline]

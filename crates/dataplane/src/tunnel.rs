@@ -397,7 +397,7 @@ fn is_by_policy(slot: &Slot<'_>, number: u32, view: &View, turn: &mut Turn<'_>) 
     };
     match view.spd.lookup_of(name.if_id, Direction::Out, &slot.flow) {
         Lookup::Policy(policy) if policy.kind() == Kind::Protect => {
-            slot.stay.is_none() && turn.hold.must_follow(slot, policy.index())
+            slot.stay.is_none() && turn.hold.must_follow(slot, policy)
         }
         _ => false,
     }

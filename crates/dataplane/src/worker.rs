@@ -33,7 +33,7 @@ use crate::inspect::inspect;
 use crate::laps::{Laps, Stage};
 use crate::open::open;
 use crate::parse::parse;
-use crate::receive::receive;
+use crate::receive::{put_off, receive};
 use crate::route::route;
 use crate::seal::seal;
 use crate::seat::Seat;
@@ -252,9 +252,14 @@ impl Worker {
         let batch = &mut self.batch.begin();
 
         let lends = crew.as_ref().is_some_and(Member::lends);
-        let received = receive(batch, ports, pool, packets_max, lends, turn);
+        laps.receiving();
+        let mut received = receive(batch, ports, pool, packets_max, lends, turn);
+        if self.reader.is_stale() {
+            put_off(batch, turn);
+            received = 0;
+        }
         laps.lap(Stage::Receive);
-        // After receiving: what was sent when a policy was already in force meets that policy.
+        // After receiving: what was sent when a policy was already in force meets that policy, or was put off.
         let (view, version) = self.reader.enter_numbered();
         cpu::suit_cache(view.sas());
         let is_aside = crew.as_ref().is_none_or(Member::is_aside);
@@ -401,8 +406,9 @@ impl Worker {
 
     /// Sends what waits, for a bounded time, and gives up the rest. Receives nothing more.
     fn drain(&mut self) {
-        self.hold.discard(&mut self.pool, &self.counters);
+        // What comes back from others may have to wait as well.
         self.drain_crew();
+        self.hold.discard(&mut self.pool, &self.counters);
         self.counters.count(Verdict::Stopped, self.late.len() as u64);
         for (frame, _) in self.late.drain(..) {
             self.pool.give(frame);

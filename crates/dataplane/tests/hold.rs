@@ -2,13 +2,18 @@
 
 mod fixture;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::bundles::Bundle;
 use dataplane::event::Event;
-use dataplane::policy::{Action, Direction, Policy, PolicyConfig};
-use dataplane::sa::{Sa, SaConfig};
+use dataplane::fib::{NextHop, Route};
+use dataplane::policy::{Action, Direction, Policy, PolicyConfig, Template};
+use dataplane::prefix::Family;
+use dataplane::sa::{Mode, Sa, SaConfig};
+use dataplane::selector::Selector;
+use dataplane::transport::Ends;
 use dataplane::verdict::Verdict;
 use dataplane::view::View;
 use fixture::*;
@@ -271,4 +276,136 @@ fn an_sa_past_its_limits_ends_the_wait_by_its_own_name() {
     west.change(|view| assert!(view.bundles.set(0, Some(spent.clone()))));
     west.turn_until_nothing_waits();
     assert_eq!(west.snapshot().of(Verdict::SequenceExhausted), 1);
+}
+
+/// West with a policy for transport mode to whomever, and an SA to east's host alone.
+fn with_transport() -> Gateway {
+    let mut view = View { spd: Default::default(), ..view() };
+    let template = Template { mode: Mode::Transport, ..PLAIN.template(Site::East) };
+    view.spd.insert(Arc::new(Policy::new(PolicyConfig {
+        selector: Selector::any(Family::V4),
+        action: Action::Protect { template, bundle: None },
+        ..PLAIN.policy(Direction::Out, Site::East)
+    })));
+    let config = SaConfig {
+        mode: Mode::Transport,
+        source: Site::West.host(false),
+        destination: Site::East.host(false),
+        ..PLAIN.sa(Site::East)
+    };
+    let SaConfig { source, destination, if_id, reqid, .. } = config;
+    let sa = Sa::new(config).unwrap();
+    sa.arm(&nonces()).unwrap();
+    view.bundles.set(7, Some(Arc::new(sa)));
+    view.transport.insert(Ends { source, destination, if_id, reqid, spi: 0 }, 7);
+    let hop = NextHop { port: BLACK, gateway: Some(Site::East.outer(false)) };
+    view.fib.insert(Site::East.inner(false), Route::Via(hop));
+    Gateway::with_frames(view, MANY_FRAMES)
+}
+
+/// From west's host to one of east's network.
+fn towards(dst: &str) -> Vec<u8> {
+    let src = Site::West.host(false);
+    Packet { src, dst: ip(dst), ..Packet::towards(Site::East, false, 20) }.frame(RED)
+}
+
+#[test]
+fn who_waits_for_one_far_end_in_transport_mode_is_in_nobody_elses_way() {
+    let mut west = with_transport();
+    for _ in 0..PER_POLICY {
+        west.inject(RED, &towards("10.2.0.99"));
+        west.worker.turn();
+    }
+    let there = Site::East.host(false).to_string();
+    for _ in 0..50 {
+        for _ in 0..32 {
+            west.inject(RED, &towards(&there));
+        }
+        west.worker.turn();
+        while west.collect(BLACK).is_some() {}
+    }
+    let counts = west.snapshot();
+    assert_eq!((counts.of(Verdict::Sealed), counts.of(Verdict::HoldFull)), (1600, 0));
+    assert_eq!(west.worker.waiting(), PER_POLICY);
+    // And others may wait as well.
+    west.inject(RED, &towards("10.2.0.98"));
+    west.worker.turn();
+    assert_eq!(west.worker.waiting(), PER_POLICY + 1);
+}
+
+#[test]
+fn each_far_end_in_transport_mode_is_asked_for() {
+    let mut west = with_transport();
+    let end = Instant::now() + Duration::from_millis(450);
+    let mut asked = std::collections::BTreeMap::<IpAddr, usize>::new();
+    for dst in ["10.2.0.98", "10.2.0.99"] {
+        west.inject(RED, &towards(dst));
+    }
+    while Instant::now() < end {
+        west.worker.turn();
+        for event in west.events.try_iter() {
+            if let Event::SaNeeded { flow, .. } = event {
+                *asked.entry(flow.dst).or_default() += 1;
+            }
+        }
+    }
+    // Each some four times, at most once in a tenth of a second.
+    assert_eq!(asked.len(), 2, "{asked:?}");
+    assert!(asked.values().all(|times| (2..=5).contains(times)), "{asked:?}");
+}
+
+#[test]
+fn what_waits_does_not_wait_longer_where_every_packet_follows_another() {
+    let mut view = PLAIN.view(Site::West, &nonces());
+    view.acquire_is_heard = true;
+    let config = PLAIN.policy(Direction::Out, Site::East);
+    let selector = Selector { destination: prefix("198.51.100.0/24"), ..config.selector };
+    let Action::Protect { template, .. } = config.action else { unreachable!() };
+    let action = Action::Protect { template, bundle: Some(5) };
+    view.spd.insert(Arc::new(Policy::new(PolicyConfig {
+        index: 200,
+        selector,
+        action,
+        priority: 1,
+        ..config
+    })));
+    let mut west = Gateway::with_frames(view, MANY_FRAMES);
+    west.worker.set_hold_time(Duration::from_millis(300));
+    let follow = |west: &mut Gateway| {
+        (0..4).for_each(|_| west.inject(RED, &numbered(1)));
+        west.worker.turn();
+        while west.collect(BLACK).is_some() {}
+    };
+    (0..5).for_each(|_| follow(&mut west));
+    west.inject(RED, &towards("198.51.100.1"));
+    west.worker.turn();
+    assert_eq!(west.worker.waiting(), 1);
+    let limit = Instant::now() + Duration::from_secs(10);
+    while west.worker.waiting() != 0 {
+        assert!(Instant::now() < limit, "it waits for ever");
+        follow(&mut west);
+    }
+    assert_eq!(west.snapshot().of(Verdict::HoldExpired), 1);
+    assert!(west.snapshot().followed > 100, "and the others followed");
+    assert!(west.events.try_iter().count() > 1, "its SA was asked for again");
+}
+
+/// `level use`: as in Linux in clear while there is no SA, for which somebody is asked all the same.
+#[test]
+fn an_optional_sa_is_asked_for_while_packets_leave_in_clear() {
+    let mut view = View { spd: Default::default(), ..view() };
+    let config = PLAIN.policy(Direction::Out, Site::East);
+    let Action::Protect { template, bundle } = config.action else { unreachable!() };
+    let action = Action::Protect { template: Template { optional: true, ..template }, bundle };
+    view.spd.insert(Arc::new(Policy::new(PolicyConfig { action, ..config })));
+    let hop = NextHop { port: BLACK, gateway: Some(Site::East.outer(false)) };
+    view.fib.insert(Site::East.inner(false), Route::Via(hop));
+    let mut west = Gateway::with_frames(view, MANY_FRAMES);
+    for number in 0..20 {
+        west.inject(RED, &numbered(number));
+        west.worker.turn();
+    }
+    let counts = west.snapshot();
+    assert_eq!((counts.of(Verdict::Forwarded), west.worker.waiting()), (20, 0));
+    assert_eq!(west.events.try_iter().count(), 1, "at once, and once in a tenth of a second");
 }

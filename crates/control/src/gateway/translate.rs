@@ -133,7 +133,7 @@ pub fn encapsulation(record: &SaRecord) -> Option<UdpEncapsulation> {
     })
 }
 
-/// The limits that the data plane enforces to the packet.
+/// The limits that the data plane enforces.
 pub fn limits(record: &SaRecord) -> HardLimits {
     let lifetime = &record.parameters.info.lft;
     HardLimits { packets: lifetime.hard_packet_limit, bytes: lifetime.hard_byte_limit }

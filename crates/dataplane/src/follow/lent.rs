@@ -90,7 +90,7 @@ impl Trails {
             crew.openings().map(|(opening, slots)| self.opened.accept(opening, slots, turn));
         // Of those to be opened it is only known now.
         let mut counted: usize = openings.sum();
-        if crew.lends() && !turn.hold.may_go(view) {
+        if crew.lends() && !turn.hold.may_go(view, turn.now_ns) {
             let Trails { sealed, sealed_v6, gathering, .. } = self;
             let job = |(packets, sealing)| (packets, Job::SealAs(sealing));
             followed.lent += lend(batch, crew, |slots| {

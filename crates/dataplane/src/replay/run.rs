@@ -36,9 +36,11 @@ impl<'r> Run<'r> {
     /// As of [`Replay::commit`].
     #[inline(always)]
     pub(crate) fn commit(&mut self, sequence: u64) -> Result<(), Refusal> {
-        if sequence > self.top && sequence / 32 == self.block {
+        let bit = 1 << (sequence % 32);
+        // A process that died between a number's bit and the window's edge left the bit of one that is ahead.
+        if sequence > self.top && sequence / 32 == self.block && self.word & bit == 0 {
             (self.top, self.is_ahead) = (sequence, true);
-            self.word |= 1 << (sequence % 32);
+            self.word |= bit;
             return Ok(());
         }
         self.commit_other(sequence)
