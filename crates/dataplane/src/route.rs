@@ -3,25 +3,28 @@
 //! A sealed packet is routed by the far end of its tunnel, any other by its own destination. What
 //! has an egress after this stage has a success for a verdict, which counts once it is sent.
 
+mod ahead;
 #[cfg(test)]
 mod twin;
+mod way;
 
-use std::net::{IpAddr, Ipv4Addr};
-use std::ops::Range;
+use std::net::IpAddr;
 
-use wire::Overlay;
-use wire::ethernet::{EtherType, HEADER_LEN, Header, MacAddr};
-use xsk::Frame;
+use wire::ethernet::{EtherType, MacAddr};
 
 use crate::batch::{Batch, Slot, Turn, is_same};
 use crate::fib::{MANY, NextHop, Route};
-use crate::plain::PlainHeader;
 use crate::prefix::Block;
 use crate::punt::punt;
 use crate::sa::Sa;
 use crate::verdict::Verdict;
 use crate::view::View;
 use crate::vrfs::{MAIN, UNKNOWN};
+
+use ahead::{Ahead, AsNoted, known};
+
+pub(crate) use ahead::Bound;
+pub(crate) use way::{Way, leave_framed};
 
 /// Where the packet before left. Packets of one tunnel leave as one did, and most others by the same
 /// router, so little has to be looked up again. It ends with the batch, and so cannot be out of date.
@@ -44,115 +47,8 @@ struct Last<'v> {
     way: Way,
 }
 
-/// Where packets leave, and how.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Way {
-    port: u16,
-    mtu: usize,
-    /// The link header's first eight bytes, and its last.
-    header: [u64; 2],
-}
-
 /// As many bits as two destinations never have in common that are not the same.
 const ALL: u32 = 128;
-
-/// What packets are routed by.
-pub(crate) trait Bound {
-    /// Where a packet is routed to.
-    fn destination(slot: &Slot<'_>) -> IpAddr;
-
-    /// Whether that is an address.
-    #[inline(always)]
-    fn leads_to(slot: &Slot<'_>, address: &IpAddr) -> bool {
-        Self::destination(slot) == *address
-    }
-}
-
-/// What is sealed by the far end of its tunnel, any other packet by the destination that was noted.
-enum AsNoted {}
-
-impl Bound for AsNoted {
-    #[inline(always)]
-    fn destination(slot: &Slot<'_>) -> IpAddr {
-        match slot.outbound {
-            Some(sa) => sa.destination(),
-            None => slot.flow.dst,
-        }
-    }
-
-    #[inline(always)]
-    fn leads_to(slot: &Slot<'_>, address: &IpAddr) -> bool {
-        match slot.outbound {
-            Some(sa) => sa.leads_to(address),
-            None => slot.flow.dst == *address,
-        }
-    }
-}
-
-/// Routes that were looked up ahead, side by side, where the table is too large for the cache: from the first
-/// packet on that leaves elsewhere than the one before.
-struct Ahead {
-    /// Destinations of packets, in their order; those of packets that follow each other once.
-    destinations: [IpAddr; MANY],
-    codes: [u32; MANY],
-    /// Those that are still to come; `None` until they are looked up.
-    rest: Option<Range<usize>>,
-}
-
-impl Ahead {
-    const NOTHING: Ahead = Ahead {
-        destinations: [IpAddr::V4(Ipv4Addr::UNSPECIFIED); MANY],
-        codes: [0; MANY],
-        rest: None,
-    };
-
-    /// Looks up the routes of a packet and of those behind it, at most [`MANY`] in all; how many they are.
-    #[inline(never)]
-    fn look<B: Bound, const VRFS: bool>(
-        &mut self,
-        slot: &Slot<'_>,
-        later: &[Slot<'_>],
-        view: &View,
-    ) -> usize {
-        let mut count = 0;
-        let is_asked = |slot: &&Slot<'_>| {
-            slot.verdict.is_none() && known(slot).is_none() && vrf_of::<VRFS>(slot, view) == MAIN
-        };
-        for slot in std::iter::once(slot).chain(later).filter(is_asked) {
-            if count == 0 || !B::leads_to(slot, &self.destinations[count - 1]) {
-                self.destinations[count] = B::destination(slot);
-                count += 1;
-            }
-        }
-        if count != 0 {
-            view.fib.codes_of(&self.destinations[..count], &mut self.codes);
-        }
-        count
-    }
-
-    /// The code of the route of a packet's destination, which is asked for in the order of the packets.
-    #[inline]
-    fn code<B: Bound, const VRFS: bool>(
-        &mut self,
-        vrf: u32,
-        slot: &Slot<'_>,
-        later: &[Slot<'_>],
-        view: &View,
-    ) -> u32 {
-        if vrf == MAIN {
-            let mut rest = match self.rest.take() {
-                Some(rest) => rest,
-                None => 0..self.look::<B, VRFS>(slot, later, view),
-            };
-            let at = rest.find(|at| B::leads_to(slot, &self.destinations[*at]));
-            self.rest = Some(rest);
-            if let Some(at) = at {
-                return self.codes[at];
-            }
-        }
-        view.fib.code_in(vrf, B::destination(slot))
-    }
-}
 
 /// Routes every packet.
 pub(crate) fn route(batch: &mut Batch<'_>, view: &View, turn: &mut Turn<'_>) {
@@ -202,7 +98,7 @@ impl<'v> Router<'v> {
     /// Before the first of at most [`MANY`] packets.
     fn begin(&mut self) {
         if let Some(ahead) = &mut self.ahead {
-            ahead.rest = None;
+            ahead.forget();
         }
     }
 
@@ -309,94 +205,6 @@ impl<'v> Last<'v> {
     }
 }
 
-/// Leaves of a frame so many bytes of it behind its first `at`, and room for a link header in front of them.
-#[inline(always)]
-pub(crate) fn leave_framed(frame: &mut Frame, at: usize, len: usize) -> Option<&mut [u8]> {
-    frame.narrow(at.checked_sub(HEADER_LEN)?, HEADER_LEN + len)
-}
-
-impl Way {
-    /// The bytes that a packet may have, without a link header.
-    #[inline(always)]
-    pub(crate) fn mtu(&self) -> usize {
-        self.mtu
-    }
-
-    /// The port that packets leave by.
-    #[inline(always)]
-    pub(crate) fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// Writes a packet's link header.
-    #[inline(always)]
-    pub(crate) fn write(&self, link: &mut [u8; HEADER_LEN]) {
-        link[..8].copy_from_slice(&self.header[0].to_ne_bytes());
-        link[HEADER_LEN - 8..].copy_from_slice(&self.header[1].to_ne_bytes());
-    }
-
-    /// Takes a hop from the packet that begins behind the first `at` bytes of a frame, gives it a link header in the last of
-    /// those, and says where it leaves. It was found to be plain before, with such a header.
-    #[inline(always)]
-    pub(crate) fn pass_on(
-        &self,
-        slot: &mut Slot<'_>,
-        at: usize,
-        header: &impl PlainHeader,
-    ) -> Result<(), Verdict> {
-        let len = usize::from(header.total_len());
-        if len > self.mtu {
-            return Err(Verdict::TooBig);
-        }
-        let framed = leave_framed(&mut slot.frame, at, len);
-        self.lead(framed.ok_or(Verdict::EthernetTruncated)?, header)?;
-        slot.egress = Some(self.port);
-        Ok(())
-    }
-
-    /// The same of one that has room for a link header in front of it, and nothing else around it.
-    #[inline(always)]
-    pub(crate) fn pass_on_framed(
-        &self,
-        slot: &mut Slot<'_>,
-        header: &impl PlainHeader,
-    ) -> Result<(), Verdict> {
-        if slot.frame.len() > HEADER_LEN + self.mtu {
-            return Err(Verdict::TooBig);
-        }
-        self.lead(slot.frame.bytes_mut(), header)?;
-        slot.egress = Some(self.port);
-        Ok(())
-    }
-
-    /// Takes a hop from a packet behind its link header, and writes that.
-    #[inline(always)]
-    fn lead(&self, framed: &mut [u8], header: &impl PlainHeader) -> Result<(), Verdict> {
-        let (link, packet) = framed.split_first_chunk_mut().ok_or(Verdict::EthernetTruncated)?;
-        header.take_hop_of(packet).ok_or(Verdict::TtlExpired)?;
-        self.write(link);
-        Ok(())
-    }
-
-    /// Gives a packet its link header, and says where it leaves.
-    #[inline(always)]
-    pub(crate) fn send_off(&self, slot: &mut Slot<'_>) -> Result<(), Verdict> {
-        if slot.frame.len() > self.mtu {
-            return Err(Verdict::TooBig);
-        }
-        let room = slot.frame.push_front(HEADER_LEN).and_then(|room| room.first_chunk_mut());
-        self.write(room.ok_or(Verdict::NoRoom)?);
-        slot.egress = Some(self.port);
-        Ok(())
-    }
-}
-
-/// The code of a packet's route that was looked up already: `choose` asked whether it leads into a tunnel.
-#[inline]
-fn known(slot: &Slot<'_>) -> Option<u32> {
-    if slot.outbound.is_none() { slot.lead.code() } else { None }
-}
-
 /// Where a packet leaves that goes elsewhere than the one before.
 #[inline]
 fn find<'v, B: Bound, const VRFS: bool>(
@@ -478,22 +286,9 @@ fn look_up<'v>(
     }
     let mac = resolve(hop, destination, view, turn)?;
     let ethertype = if destination.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
-    let mut header = [0; HEADER_LEN];
-    let written = Header::new(mac, port.mac, ethertype).emit(&mut header);
-    written.map_err(|_| Verdict::NoRoom)?;
-    let piece = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
-    let header = [piece(&header), piece(&header[HEADER_LEN - 8..])];
+    let way = Way::by(hop.port, port, mac, ethertype).ok_or(Verdict::NoRoom)?;
     let is_shared = hop.gateway.is_some();
-    Ok(Last {
-        sa: None,
-        vrf,
-        destination,
-        block: ALL,
-        alike: Block::ALL,
-        code,
-        is_shared,
-        way: Way { port: hop.port, mtu: port.mtu as usize, header },
-    })
+    Ok(Last { sa: None, vrf, destination, block: ALL, alike: Block::ALL, code, is_shared, way })
 }
 
 fn resolve(

@@ -5,7 +5,8 @@ use std::ptr;
 
 use arrayvec::ArrayVec;
 
-use super::{inspect_run, is_welcome, may_be_martian};
+use super::martian::may_be_martian;
+use super::{inspect_run, is_welcome};
 use crate::batch::{BATCH_PACKETS, Slot, Turn};
 use crate::classify::is_local;
 use crate::cpu::asked_cache;

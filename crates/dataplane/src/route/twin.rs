@@ -1,8 +1,10 @@
 //! The twin of routing packets together: each in a batch of its own, so that none follows another.
 
+use std::net::Ipv4Addr;
 use std::sync::{Arc, LazyLock};
 
 use proptest::prelude::*;
+use wire::ethernet::HEADER_LEN;
 use xsk::Umem;
 
 use super::*;
