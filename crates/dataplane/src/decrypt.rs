@@ -67,15 +67,28 @@ fn pass_or_refuse(slot: &mut Slot<'_>, sa: &Sa, decrypted: Option<bool>) -> bool
     is_authentic
 }
 
+/// Whether a packet is authentic, whose number is known; of a copy of it, so that it stays as it is.
+#[cold]
+pub(crate) fn is_authentic(slot: &Slot<'_>, sa: &Sa) -> bool {
+    let sealed = slot.frame.bytes().get(usize::from(slot.esp_at)..);
+    let Some(mut copy) = sealed.map(<[u8]>::to_vec) else { return false };
+    decrypt_payload(&mut copy, sa, slot.sequence) == Some(true)
+}
+
 /// Decrypts one packet that [`open`](crate::open::open) let pass: whether it is authentic, or `None`
 /// if there is no ESP.
 #[inline(always)]
 #[must_use = "a packet that is not authentic must go no further"]
 fn decrypt_one(slot: &mut Slot<'_>, sa: &Sa) -> Option<bool> {
     let payload = slot.frame.bytes_mut().get_mut(usize::from(slot.esp_at)..)?;
+    decrypt_payload(payload, sa, slot.sequence)
+}
+
+#[inline(always)]
+fn decrypt_payload(payload: &mut [u8], sa: &Sa, sequence: u64) -> Option<bool> {
     let packet = esp::Packet::parse(payload).ok()?;
     let (spi, plaintext_len) = (packet.header.spi(), packet.ciphertext.len());
-    decrypt_data(sa.hot(), spi, slot.sequence, payload.get_mut(ESP_HEADER_LEN..)?, plaintext_len)
+    decrypt_data(sa.hot(), spi, sequence, payload.get_mut(ESP_HEADER_LEN..)?, plaintext_len)
 }
 
 /// Decrypts a packet of which it is known where ESP begins, how much of it is encrypted, and its number. It ends here if it is not

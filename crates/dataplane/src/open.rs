@@ -51,6 +51,12 @@ pub(crate) fn open(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
             continue;
         }
         if !is_same(known, sa) {
+            if sa.access_if_free(turn).is_none()
+                && let Err(verdict) = check_closely(slot, sa)
+            {
+                slot.refuse(Some(sa), verdict);
+                continue;
+            }
             if sa.access(turn) == Access::Wait {
                 waiting = true;
                 break;
@@ -64,6 +70,17 @@ pub(crate) fn open(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
     if waiting {
         keep_back(batch, turn);
     }
+}
+
+/// Whether a packet is authentic whose SA is another worker's: that one leaves the SA to all, for good, for no packet that only says its
+/// name. Nothing of the packet is changed, which may have to wait.
+#[cold]
+fn check_closely(slot: &mut Slot<'_>, sa: &Sa) -> Result<(), Verdict> {
+    let checked = check_one(slot, sa);
+    let is_authentic = checked.is_ok() && decrypt::is_authentic(slot, sa);
+    slot.sequence = 0;
+    checked?;
+    if is_authentic { Ok(()) } else { Err(Verdict::IntegrityFailed) }
 }
 
 /// Another worker is about to leave an SA to all. What is not checked yet waits for the next turn, as it

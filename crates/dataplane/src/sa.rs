@@ -383,6 +383,13 @@ impl Sa {
         claim::access(self.words().claim(), turn.seat, turn.number, seat::turn_of)
     }
 
+    /// The same before it is known whether a packet is authentic: `None` where the words are another worker's, who is not to lose them to
+    /// whoever sends something with their SPI.
+    #[inline]
+    pub(crate) fn access_if_free(&self, turn: &Turn<'_>) -> Option<Access> {
+        claim::access_if_free(self.words().claim(), turn.seat, turn.number, seat::turn_of)
+    }
+
     /// Makes the words everybody's, so that one who is no worker may change them. Waits for the end of
     /// their owner's turn, some microseconds; not for workers.
     fn share(&self) {

@@ -253,3 +253,52 @@ fn impossible_sas_are_refused() {
     assert_eq!(refused(|config| config.replay_window = 4097), Some(SaError::Window(4097)));
     assert!(matches!(refused(|config| config.source = ip("::1")), Some(SaError::Families(..))));
 }
+
+/// Whoever has seen one packet of an SA can send to its SPI by whatever way leads to another worker.
+#[test]
+fn an_sa_is_not_lost_to_whoever_knows_its_name() {
+    let mut view = PLAIN.view(Site::East, &nonces());
+    // Far away; but what several workers use is counted packet by packet then, and none follows.
+    let limits = HardLimits { packets: 1 << 40, bytes: u64::MAX };
+    let sa = Sa::new(SaConfig { limits, ..PLAIN.sa(Site::East) }).unwrap();
+    view.sad.insert(Arc::new(sa));
+    let mut workers = [0, 1].map(|id| Gateway::worker(id, id, view.clone()));
+    let inner = Packet::towards(Site::East, false, 20).bytes();
+    let mut sequence = 0;
+    // How many follow, which only those do whose SA is their worker's alone.
+    let mut following = |worker: &mut Gateway| {
+        let before = worker.snapshot().followed;
+        for _ in 0..16 {
+            for _ in 0..4 {
+                sequence += 1;
+                let frame = Seal::sequence(sequence).frame(&PLAIN.sa(Site::East), &inner);
+                worker.inject(BLACK, &frame);
+            }
+            worker.worker.turn();
+            while worker.collect(RED).is_some() {}
+        }
+        worker.snapshot().followed - before
+    };
+    let [own, other] = &mut workers;
+    following(own);
+    let alone = following(own);
+    assert_eq!(alone, 64);
+    let mut forged = Seal::sequence(1000).frame(&PLAIN.sa(Site::East), &inner);
+    if let Some(last) = forged.last_mut() {
+        *last ^= 1;
+    }
+    for _ in 0..3 {
+        assert_eq!(other.drop(BLACK, &forged), Verdict::IntegrityFailed);
+    }
+    // One that is authentic and has come before is none of the other worker's either.
+    let seen = Seal::sequence(100).frame(&PLAIN.sa(Site::East), &inner);
+    assert_eq!(other.drop(BLACK, &seen), Verdict::Replayed);
+    assert_eq!(following(own), alone);
+    // One that is both comes to be everybody's.
+    let frame = Seal::sequence(1001).frame(&PLAIN.sa(Site::East), &inner);
+    other.inject(BLACK, &frame);
+    other.turn_until_nothing_waits();
+    other.worker.turn();
+    assert_eq!(other.snapshot().of(Verdict::Opened), 1);
+    assert_eq!(own.drop(BLACK, &frame), Verdict::Replayed);
+}

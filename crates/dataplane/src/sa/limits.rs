@@ -60,7 +60,18 @@ impl Sa {
     /// `None` if they have to be, or have to wait.
     #[inline(always)]
     pub(crate) fn free_access(&self, turn: &Turn<'_>) -> Option<bool> {
-        let alone = match self.access(turn) {
+        self.if_free(self.access(turn))
+    }
+
+    /// The same before it is known whether a packet is authentic, as [`access_if_free`](Sa::access_if_free).
+    #[inline(always)]
+    pub(crate) fn free_access_to_open(&self, turn: &Turn<'_>) -> Option<bool> {
+        self.if_free(self.access_if_free(turn)?)
+    }
+
+    #[inline(always)]
+    fn if_free(&self, access: Access) -> Option<bool> {
+        let alone = match access {
             Access::Alone => true,
             Access::Shared => false,
             Access::Wait => return None,

@@ -218,7 +218,7 @@ fn check(
     turn: &Turn<'_>,
 ) -> Option<(Result<u64, Refusal>, bool)> {
     let sa = slot.inbound?;
-    let alone = sa.free_access(turn)?;
+    let alone = sa.free_access_to_open(turn)?;
     let stays = !(named.is_in_udp() && has_moved(slot, sa));
     stays.then(|| (sa.replay().check(named.received), alone))
 }

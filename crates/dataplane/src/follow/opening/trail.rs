@@ -95,7 +95,7 @@ impl Trail {
         let v6 =
             self.v6.as_deref().and_then(|inner| Some((inner, inner.counting(sa, view, turn)?)));
         let is_known = v4.is_some() || v6.is_some();
-        (is_known && sa.free_access(turn) == Some(true)).then_some(Opener { sa, v4, v6 })
+        (is_known && sa.free_access_to_open(turn) == Some(true)).then_some(Opener { sa, v4, v6 })
     }
 
     /// Opens those of the first packets that follow: how many, and how many behind them are to be parked.
