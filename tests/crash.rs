@@ -95,9 +95,9 @@ impl Path {
 
     /// Captures the black side for a while: (ESP packets, packets with our clear text).
     fn capture(&self, during: impl FnOnce()) -> (usize, usize) {
-        let directory = tempfile::tempdir().expect("a directory");
+        let directory = gateway::left::scratch();
         let file = directory.path().join("black.pcap");
-        let mut command = self.black.command("tcpdump");
+        let mut command = self.black.command_bound(std::path::Path::new("tcpdump"));
         command.args(["-i", "p0", "-U", "-Q", "in", "-Z", "root", "-w"]).arg(&file);
         let mut tcpdump = Process::start("tcpdump", command, directory.path().join("log"))
             .expect("tcpdump starts");

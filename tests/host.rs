@@ -155,8 +155,8 @@ fn seen(
     filter: &str,
     during: impl FnOnce(),
 ) -> Vec<String> {
-    let directory = tempfile::tempdir().expect("a directory");
-    let mut command = namespace.command("tcpdump");
+    let directory = gateway::left::scratch();
+    let mut command = namespace.command_bound(Path::new("tcpdump"));
     command.args(["-i", interface, "-n", "-l", "-U", "-Z", "root", filter]);
     let mut tcpdump =
         Process::start("tcpdump", command, directory.path().join("log")).expect("tcpdump starts");

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use lab::topology::{Namespace, Process};
 
 use super::root::Root;
+use crate::gateway::left::scratch;
 use crate::gateway::{Gateway, PEREGRINE, preload};
 
 /// The gateways' sockets.
@@ -30,7 +31,7 @@ impl Cell {
     /// A place of its own with fresh `/etc` and `/var`, in `namespace`; its XFRM is `gateway`'s, or
     /// the kernel's without one.
     pub fn new(root: &Root, namespace: &Namespace, gateway: Option<&Gateway>) -> Cell {
-        let own = tempfile::tempdir().expect("a temporary directory");
+        let own = scratch();
         for name in ["root", "run", "tmp"] {
             std::fs::create_dir(own.path().join(name)).expect("a directory");
         }

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lab::topology::{Namespace, Process, batch};
+
+use crate::gateway::left::scratch;
 
 /// How long tcpdump may take to begin on a busy machine.
 const READY: Duration = Duration::from_secs(20);
@@ -77,9 +79,9 @@ pub struct Recording {
 impl Recording {
     /// Begins to record both directions of `interface`.
     pub fn start(namespace: &Namespace, interface: &str) -> Recording {
-        let directory = tempfile::tempdir().expect("a temporary directory");
+        let directory = scratch();
         let file = directory.path().join("frames");
-        let mut command = namespace.command("tcpdump");
+        let mut command = namespace.command_bound(Path::new("tcpdump"));
         // A buffer of 16 MiB: tcpdump may be kept waiting for long on a busy machine.
         command.args(["-Z", "root", "-n", "-U", "-B", "16384", "-i", interface]);
         command.arg("--time-stamp-precision=nano").arg("-w").arg(&file);

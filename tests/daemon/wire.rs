@@ -1,8 +1,11 @@
 //! What passes on the wire between the gateways, seen by tcpdump on the router.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lab::topology::{Namespace, Process};
+
+use crate::gateway::left::scratch;
 
 /// How long tcpdump may take to begin.
 const READY: Duration = Duration::from_secs(20);
@@ -20,8 +23,8 @@ pub struct Wire {
 impl Wire {
     /// Begins to look at what comes in by `interface`; `filter` is tcpdump's.
     pub fn start(namespace: &Namespace, interface: &str, filter: &str) -> Wire {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let mut command = namespace.command("tcpdump");
+        let directory = scratch();
+        let mut command = namespace.command_bound(Path::new("tcpdump"));
         // A buffer of 16 MiB: tcpdump may be kept waiting for long on a busy machine.
         command.args(["-Z", "root", "-n", "-l", "-tt", "-B", "16384", "-Q", "in", "-i", interface]);
         command.arg(filter);

@@ -1,6 +1,8 @@
 //! A gateway under test: the real binary in a namespace of its own, and the programs that drive it.
 #![allow(dead_code, reason = "each test binary uses its own part of this module")]
 
+pub mod left;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -20,6 +22,7 @@ const READY: Duration = Duration::from_secs(20);
 /// meet what somebody built some time ago, or the machine's own kernel if nobody did.
 pub fn preload() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    left::sweep_once();
     BUILT.get_or_init(build_preload).clone()
 }
 
@@ -102,7 +105,8 @@ impl Gateway {
                 format!("[[port]]\ninterface = \"{interface}\"\nmode = \"{mode}\"\n")
             })
             .collect();
-        let directory = tempfile::tempdir().expect("a temporary directory");
+        left::sweep_once();
+        let directory = left::scratch();
         let config = directory.path().join("gateway.toml");
         let cores = cores.list();
         let text = format!(
@@ -225,7 +229,8 @@ pub fn verdicts(drops: &Value) -> Vec<(String, u64)> {
 }
 
 fn launch(namespace: &Namespace, name: &str, config: &Path, directory: &Path) -> Process {
-    let mut command = namespace.command(PEREGRINE);
+    // It ends with the thread that starts it, which is the test's own, and so with a test that is interrupted.
+    let mut command = namespace.command_bound(Path::new(PEREGRINE));
     command.arg("run").arg("--config").arg(config);
     let mut process =
         Process::start(name, command, directory.join("log")).expect("the gateway starts");

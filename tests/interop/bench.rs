@@ -17,6 +17,7 @@ use lab::topology::{Namespace, Process, Veth};
 
 use crate::Outcome;
 use crate::counters::{errors, states};
+use crate::gateway::left::scratch;
 use crate::gateway::{Cores, Gateway, verdicts};
 use crate::guest::{Guest, Image};
 
@@ -75,7 +76,7 @@ pub struct Site {
 impl Site {
     /// A gateway of so many cores whose `black0` is linked to an interface of another namespace.
     pub fn new(stream: &Path, cores: usize, far: (&Namespace, &str)) -> Result<Site, String> {
-        let scratch = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let scratch = scratch();
         let [namespace, red] = ["gw", "red"].map(Namespace::new);
         let (namespace, red) = (namespace.map_err(text)?, red.map_err(text)?);
         let queues = cores as u32;
