@@ -72,3 +72,37 @@ fn ip_xfrm_prints_what_it_prints_on_a_kernel() {
     let count = differences.len();
     assert!(differences.is_empty(), "{count} of {steps} steps differ:\n{}", differences.join("\n"));
 }
+
+/// The loader only warns of a library that it cannot load, and what was meant for the gateway would be the kernel's.
+#[test]
+fn without_its_library_no_program_is_run() {
+    let namespace = Namespace::new("bare").expect("a namespace");
+    let peer = Namespace::new("barep").expect("a namespace");
+    Veth::new((&namespace, "p0"), (&peer, "p0"), 1).expect("a veth pair");
+    let gateway = Gateway::start(&namespace, &["p0"], Cores::Any(0));
+    let folder = tempfile::tempdir().expect("a directory");
+    let library = |name: &str| folder.path().join(name);
+    let exec = |library: &Path| {
+        let mut command = gateway.exec("ip");
+        command.current_dir(folder.path()).env("PEREGRINE_PRELOAD", library);
+        command.args(["xfrm", "state", "count"]).output().expect("peregrine runs")
+    };
+    let (gone, apart) = (library("gone.so"), library("a b.so"));
+    for path in [&library("here.so"), &apart] {
+        std::fs::copy(gateway::preload(), path).expect("the library is copied");
+    }
+    for (path, words) in [
+        (gone.as_path(), [gone.to_str().expect("a plain path"), "make build"]),
+        (folder.path(), [folder.path().to_str().expect("a plain path"), "no file"]),
+        (&apart, ["a b.so", "blank"]),
+    ] {
+        let out = exec(path);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!((out.status.code(), &out.stdout[..]), (Some(2), &b""[..]), "{path:?}: {said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{path:?}: {said}");
+    }
+    // A bare name is a file here, not one that the loader looks for.
+    let out = exec(Path::new("here.so"));
+    let counted = String::from_utf8_lossy(&out.stdout);
+    assert_eq!(counted, "\t SAD count 0\n", "{}", String::from_utf8_lossy(&out.stderr));
+}

@@ -1,14 +1,17 @@
 //! `peregrine exec -- PROGRAM…`: runs an unmodified XFRM program against the gateway.
 
 use std::env;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf, absolute};
 use std::process::{Command, ExitCode};
 
 use super::{Instance, Unfit};
 
 /// File name of the preload library.
 const LIBRARY: &str = "libperegrine_xfrm.so";
+/// What names it wherever else it lies.
+const NAMED: &str = "PEREGRINE_PRELOAD";
 /// Where a package installs the library.
 const INSTALLED: &str = "/usr/lib/peregrine";
 
@@ -16,7 +19,8 @@ const INSTALLED: &str = "/usr/lib/peregrine";
 ///
 /// Works for every dynamically linked program that speaks the kernel's XFRM interface: `ip xfrm`,
 /// strongSwan's charon, libreswan's pluto. Everything but NETLINK_XFRM sockets is left alone.
-/// Exits with the program's own exit code.
+/// Exits with the program's own exit code; with 2, and without the program, where there is no gateway
+/// or no preload library. PEREGRINE_PRELOAD names a library that is not beside this binary.
 #[derive(clap::Args)]
 pub struct Exec {
     #[command(flatten)]
@@ -45,10 +49,35 @@ impl Exec {
 }
 
 /// The preload library: where PEREGRINE_PRELOAD says, beside this binary, or where it is installed.
+/// Of one that it cannot load the loader only complains: the program would run, and drive the kernel.
 fn library() -> anyhow::Result<PathBuf> {
-    if let Some(path) = env::var_os("PEREGRINE_PRELOAD") {
-        return Ok(path.into());
+    let path = match env::var_os(NAMED).filter(|path| !path.is_empty()) {
+        // The loader would look for a bare name elsewhere.
+        Some(path) => named(&absolute(path)?)?,
+        None => found()?,
+    };
+    if path.as_os_str().as_bytes().iter().any(|byte| b" :".contains(byte)) {
+        let why = "a blank or a colon in its path, at which the loader ends a name";
+        return Err(Unfit(format!(
+            "{} cannot be loaded for {why}; copy it elsewhere and name it in {NAMED}",
+            path.display()
+        ))
+        .into());
     }
+    Ok(path)
+}
+
+fn named(path: &Path) -> Result<PathBuf, Unfit> {
+    if path.is_file() {
+        return Ok(path.to_owned());
+    }
+    Err(Unfit(format!(
+        "{NAMED} names {}, which is no file; build {LIBRARY} with `make build` and name that, or unset {NAMED}",
+        path.display()
+    )))
+}
+
+fn found() -> anyhow::Result<PathBuf> {
     let beside = env::current_exe()?.with_file_name(LIBRARY);
     let installed = PathBuf::from(INSTALLED).join(LIBRARY);
     for candidate in [&beside, &installed] {
@@ -57,7 +86,7 @@ fn library() -> anyhow::Result<PathBuf> {
         }
     }
     Err(Unfit(format!(
-        "{LIBRARY} not found (looked at {} and {}); build it with `make build`, or name it in PEREGRINE_PRELOAD",
+        "{LIBRARY} not found (looked at {} and {}); build it with `make build`, or name it in {NAMED}",
         beside.display(),
         installed.display()
     ))
