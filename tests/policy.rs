@@ -289,7 +289,7 @@ fn what_comes_in_must_have_come_the_right_way() {
         ("black0", through("0x202", &from("53.0.0.1")), "opened"),
         ("black0", from("53.0.0.1"), "forwarded"),
         ("black0", through("0x102", &from("53.0.0.1")), "policy_mismatch"),
-        // For the host itself, to which opened packets have no path yet.
+        // For the host itself.
         ("black0", through("0x102", &BACK.replace("16.0.0.1", "10.0.0.254")), "host_opened"),
         ("black0", through("0x202", &BACK.replace("16.0.0.1", "10.0.0.254")), "policy_mismatch"),
         // Inner packets that are none.

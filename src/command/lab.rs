@@ -61,9 +61,10 @@ enum Verb {
 
 /// Run a recipe and write its folder
 ///
-/// Needs root, and nothing else: networks, gateways and their files are made for the run and are
-/// gone after it, also when it is interrupted. Ctrl-C ends the run early, and what was measured so
-/// far is written and says that it was interrupted.
+/// Needs root, the preload library as `peregrine exec` does, and `ip`, `ethtool`, `sysctl` and, with
+/// --keys ike, strongSwan, which `./setup` installs. Networks, gateways and their files are made for
+/// the run and are gone after it, also when it is interrupted. Ctrl-C ends the run early, and what
+/// was measured so far is written and says that it was interrupted.
 ///
 /// The folder then holds
 ///
