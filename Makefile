@@ -24,8 +24,8 @@ workers: setup-test
 	cargo test --package peregrine --quiet --no-run
 	PEREGRINE_TEST_CORES=0,1 cargo test --package peregrine --no-fail-fast
 
-# Every peer that is not Peregrine: kernels booted in QEMU, and the daemons inside. The results are
-# printed as a table, and written to target/interop/results.json.
+# Every peer that is not Peregrine: kernels booted in QEMU, and the daemons inside; one that cannot be had is a failure. The
+# results are printed as a table, and written to target/interop/results.json.
 interop: setup-test
 	cargo test --workspace --test interop -- --all
 

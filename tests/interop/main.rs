@@ -5,9 +5,12 @@
 //! scenarios, and because what came of them is a table. Without arguments it runs what is quick
 //! enough for `make test`: one kernel and SAs that are typed in; a machine that cannot have that
 //! kernel says so and passes. With `--all` (`make interop`) it runs everything, and everything has
-//! to be there. It exits with failure if any scenario failed.
+//! to be there, as it has with PEREGRINE_DAEMONS_REQUIRED set. It exits with failure if any scenario
+//! failed, or if nothing was tested that was asked for.
 //!
 //! usage: cargo test --test interop -- [--all] [--suite SUITE]... [PART OF A SCENARIO'S NAME]
+//!
+//! A name alone is one that `cargo test NAME` gives to every program of tests, and none of a scenario.
 
 #[path = "../gateway/mod.rs"]
 mod gateway;
@@ -50,21 +53,22 @@ type Outcome = Result<u64, String>;
 struct Options {
     suites: Vec<String>,
     all: bool,
+    /// Something in particular is to be tested: nothing is not enough.
+    asked: bool,
     filter: Option<String>,
 }
 
 impl Options {
     /// Reads the command line; options of `cargo test` that mean nothing here are passed over.
     fn read() -> Result<Options, String> {
-        let mut options = Options { suites: Vec::new(), all: false, filter: None };
+        let mut options = Options { suites: Vec::new(), all: false, asked: false, filter: None };
         let mut words = std::env::args().skip(1);
-        let mut asked = false;
         while let Some(word) = words.next() {
             match word.as_str() {
-                "--all" => (options.all, asked) = (true, true),
+                "--all" => (options.all, options.asked) = (true, true),
                 "--suite" => {
                     options.suites.push(words.next().ok_or("--suite wants the name of a suite")?);
-                    asked = true;
+                    options.asked = true;
                 }
                 "--test-threads" | "--color" | "--format" => drop(words.next()),
                 other if other.starts_with('-') => {}
@@ -72,7 +76,7 @@ impl Options {
             }
         }
         // `cargo test NAME` gives the name to every test program; scenarios are not meant by it.
-        if !asked && options.filter.take().is_some_and(|name| !"interop".contains(&name)) {
+        if !options.asked && options.filter.take().is_some_and(|name| !"interop".contains(&name)) {
             return Ok(options);
         }
         if options.suites.is_empty() {
@@ -82,9 +86,19 @@ impl Options {
         Ok(options)
     }
 
+    /// Whether a peer that this machine cannot have is a failure, and not only said.
+    fn require(&self) -> bool {
+        self.all || std::env::var_os("PEREGRINE_DAEMONS_REQUIRED").is_some()
+    }
+
     /// Whether a scenario is wanted.
     fn wants(&self, name: &str) -> bool {
         self.filter.as_ref().is_none_or(|filter| name.contains(filter))
+    }
+
+    fn why_nothing(&self) -> String {
+        let filter = self.filter.as_ref();
+        filter.map_or_else(String::new, |part| format!(": no scenario's name contains \"{part}\""))
     }
 }
 
@@ -115,7 +129,7 @@ impl Recorder<'_> {
     /// A daemon that this machine cannot have: said, and a failure if all are required.
     fn without(&mut self, what: &str, name: &str) {
         eprintln!("interop: NOT TESTED, {name} cannot be had on this machine");
-        if required() {
+        if self.options.require() {
             self.scenario(what, || Err(format!("{name} cannot be had")));
         }
     }
@@ -134,11 +148,6 @@ impl Recorder<'_> {
         println!("{}", row.line());
         self.rows.push(row);
     }
-}
-
-/// Whether a peer that this machine cannot have is a failure, and not only said.
-fn required() -> bool {
-    std::env::var_os("PEREGRINE_DAEMONS_REQUIRED").is_some()
 }
 
 /// What is done with one booted peer.
@@ -161,7 +170,7 @@ fn peer(job: &Job, options: &Options) -> Vec<Row> {
     };
     let image = match Image::provide(suite) {
         Ok(image) => image,
-        Err(error) if required() => return failed(error),
+        Err(error) if options.require() => return failed(error),
         Err(error) => {
             eprintln!("interop: NOT TESTED, no kernel to test with: {error}");
             return Vec::new();
@@ -230,7 +239,13 @@ fn main() -> ExitCode {
             });
         }
     });
-    let summary = Summary::new(rows.into_inner().expect("nobody panics with it"));
+    let rows = rows.into_inner().expect("nobody panics with it");
+    if rows.is_empty() {
+        // What the last run found out stays.
+        eprintln!("interop: nothing was tested{}", options.why_nothing());
+        return if options.asked { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    }
+    let summary = Summary::new(rows);
     println!("{summary}");
     summary.write(&guest::directory().join("results.json"))
 }
