@@ -37,6 +37,9 @@ const MOVE_MAX: Duration = Duration::from_millis(30);
 /// Packets between two steps of the test.
 const FLOWING: u64 = 100;
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How packets of an SA end that is out of force because its move was late: those that come, and those that wait for it to leave.
+const LATE_IN: &str = "no_state";
+const LATE_OUT: [&str; 3] = ["no_sa", "hold_full", "hold_expired"];
 const WEST_SPI: u32 = 0x1001;
 const EAST_SPI: u32 = 0x2001;
 
@@ -370,22 +373,28 @@ fn rebind_under_traffic(addresses: Addresses) {
     let moved_late = excused.iter().any(|(.., away)| away.iter().any(|one| *one >= MOVE_MAX));
     let (sent, arrived) = there.end();
     let lost: Vec<u64> = (0..sent).filter(|number| !arrived.contains_key(number)).collect();
-    assert!(lost.is_empty() || moved_late, "lost on the way there: {lost:?} of {sent}");
+    let late = |names: &[&str]| names.iter().map(|name| bench.east.verdict(name)).sum::<u64>();
+    assert_eq!(lost.len() as u64, late(&[LATE_IN]), "lost on the way there: {lost:?} of {sent}");
     assert!(arrived.values().all(|times| *times == 1), "twice on the way there");
     let (sent, arrived) = back.end();
     let lost = (0..sent).filter(|number| !arrived.contains_key(number));
     let lost: Vec<u64> = lost
         .filter(|number| !excused.iter().any(|(from, to, _)| (*from..*to).contains(number)))
         .collect();
-    assert!(lost.is_empty(), "lost on the way back: {lost:?} of {sent}, excused {excused:?}");
+    let held = late(&LATE_OUT);
+    assert!(
+        lost.len() as u64 <= held,
+        "lost on the way back: {lost:?} of {sent}, excused {held} and {excused:?}"
+    );
     assert!(arrived.values().all(|times| *times == 1), "twice on the way back");
-    // Every number was accepted once, and nothing met a moment without its SA.
-    for gateway in [&bench.west, &bench.east] {
+    // Every number was accepted once, and nothing met a moment without its SA but where a move was late.
+    for (gateway, moved_late) in [(&bench.west, false), (&bench.east, moved_late)] {
         let ends = verdicts(&gateway.show("drops"));
         for (name, count) in ends {
-            let allowed =
-                ["sealed", "opened", "neighbour_unresolved"].contains(&name.as_str()) || moved_late;
-            assert!(count == 0 || allowed, "{count} × {name}");
+            let name = name.as_str();
+            let usual = ["sealed", "opened", "neighbour_unresolved"].contains(&name);
+            let late = moved_late && (name == LATE_IN || LATE_OUT.contains(&name));
+            assert!(count == 0 || usual || late, "{count} × {name} at {}", gateway.name);
         }
     }
 }
