@@ -14,8 +14,7 @@ use lab::result::{Label, balance, read};
 
 /// `peregrine lab run RECIPE --keys ike` with whatever else.
 fn lab(recipe: &str, out: &Path, options: &str) -> Command {
-    let mut command = Command::new(gateway::PEREGRINE);
-    command.env("PEREGRINE_PRELOAD", gateway::preload());
+    let mut command = gateway::peregrine_bound();
     command.args(["lab", "run", recipe, "--keys", "ike", "--out"]).arg(out);
     command.args(options.split_whitespace());
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);

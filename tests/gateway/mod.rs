@@ -41,6 +41,13 @@ fn build_preload() -> PathBuf {
     path
 }
 
+/// The binary as a program that runs gateways of its own: a lab. It gets a Ctrl-C when the test that starts it ends before it.
+pub fn peregrine_bound() -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "INT", "--", PEREGRINE]).env("PEREGRINE_PRELOAD", preload());
+    command
+}
+
 /// The workers of a gateway under test.
 #[derive(Clone, Copy, Debug)]
 pub enum Cores<'a> {
