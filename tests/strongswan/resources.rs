@@ -70,10 +70,8 @@ fn per_cpu(site: &mut Site, ike: &str, lines: &str) {
     let traffic = Numbered::start(&site.pair, &FLOWS, 20);
     let first = settled(site);
     assert!(site.west.log().contains("cpu {"), "an ACQUIRE had a CPU");
-    if ike.is_empty() {
-        // One flow is one worker's; none follows in UDP.
-        site.pair.follows(&FLOWS[..1]);
-    }
+    // One flow is one worker's.
+    site.pair.follows(&FLOWS[..1]);
     // Rekeyed, each of them, none of them loses its CPU.
     site.west.run(&["--rekey", "--child", "wide"]);
     let renewed = |gateway: &Gateway| {
