@@ -51,10 +51,11 @@ pub(crate) fn receive(
 }
 
 /// Keeps what was received for the next turn, in its order: the worker has packets out, and stays with the view that they refer to, which
-/// has been replaced. Who was answered that a policy is in force may have sent what came since.
+/// has been replaced. Who was answered that a policy is in force may have sent what came since. How many are left for this turn: none.
 #[cold]
-pub(crate) fn put_off(batch: &mut Batch<'_>, turn: &mut Turn<'_>) {
+pub(crate) fn put_off(batch: &mut Batch<'_>, turn: &mut Turn<'_>) -> usize {
     turn.late.extend(batch.slots.drain(..).map(|slot| (slot.frame, slot.ingress)));
+    batch.slots.len()
 }
 
 /// What makes a packet's slot, and asks for its memory.

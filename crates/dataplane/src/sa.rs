@@ -10,6 +10,7 @@
 //! control's business; the hard limits in packets and bytes are enforced here, to the packet. Where workers share an SA, each of them
 //! but one may exceed them by a packet, as who asks has not counted yet.
 
+mod access;
 mod carries;
 mod limits;
 mod numbers;
@@ -28,8 +29,6 @@ use crypto::SharedKey;
 use wire::{ipv4, ipv6, protocol};
 
 use crate::alarm::Alarm;
-use crate::batch::Turn;
-use crate::claim::{self, Access};
 use crate::counters::UsageSnapshot;
 use crate::cpu::{Cache, LINE, prefetch, prefetch_next};
 use crate::ecn;
@@ -38,7 +37,6 @@ use crate::ledger::{Entry, ErrorKind, Ledger, Place, Words};
 use crate::nonce::{BlockCopy, IvSource, NonceSpace};
 use crate::prefix::Block;
 use crate::replay::{Replay, WINDOW_MAX};
-use crate::seat;
 use crate::selector::Selector;
 use crate::verdict::Verdict;
 
@@ -375,28 +373,6 @@ impl Sa {
     /// Whether two objects are versions of the same SA.
     pub fn same_runtime(&self, other: &Sa) -> bool {
         Arc::ptr_eq(&self.runtime, &other.runtime)
-    }
-
-    /// What the worker of this turn may do with the SA's words, until the turn is over.
-    #[inline]
-    pub(crate) fn access(&self, turn: &Turn<'_>) -> Access {
-        claim::access(self.words().claim(), turn.seat, turn.number, seat::turn_of)
-    }
-
-    /// The same before it is known whether a packet is authentic: `None` where the words are another worker's, who is not to lose them to
-    /// whoever sends something with their SPI.
-    #[inline]
-    pub(crate) fn access_if_free(&self, turn: &Turn<'_>) -> Option<Access> {
-        claim::access_if_free(self.words().claim(), turn.seat, turn.number, seat::turn_of)
-    }
-
-    /// Makes the words everybody's, so that one who is no worker may change them. Waits for the end of
-    /// their owner's turn, some microseconds; not for workers.
-    fn share(&self) {
-        let access = || claim::access(self.words().claim(), 0, claim::RESTING, seat::turn_of);
-        while access() != Access::Shared {
-            std::thread::yield_now();
-        }
     }
 
     /// Counts packets sealed or opened: `alone` for the worker that has claimed the SA.

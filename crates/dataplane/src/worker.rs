@@ -255,15 +255,13 @@ impl Worker {
         laps.receiving();
         let mut received = receive(batch, ports, pool, packets_max, lends, turn);
         if self.reader.is_stale() {
-            put_off(batch, turn);
-            received = 0;
+            received = put_off(batch, turn);
         }
         laps.lap(Stage::Receive);
         // After receiving: what was sent when a policy was already in force meets that policy, or was put off.
         let (view, version) = self.reader.enter_numbered();
         cpu::suit_cache(view.sas());
-        let is_aside = crew.as_ref().is_none_or(Member::is_aside);
-        let followed = match crew.as_mut().filter(|_| !is_aside) {
+        let followed = match crew.as_mut().filter(|crew| !crew.is_aside()) {
             None => self.trails.follow(batch, version, view, turn),
             Some(crew) => self.trails.lend(batch, version, view, turn, crew),
         };

@@ -19,8 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use super::{Rare, Sa};
-use crate::batch::{SLOTS, Turn};
-use crate::claim::Access;
+use crate::batch::SLOTS;
 use crate::ledger::Words;
 
 /// Packets between two looks, a power of two.
@@ -54,29 +53,6 @@ impl Sa {
     #[inline(always)]
     pub(crate) fn counts_each(&self, alone: bool) -> bool {
         self.hot.distance.is_near() || !alone && self.hot.distance.is_known()
-    }
-
-    /// As [`access`](Sa::access) of packets that need not be counted each by itself: whether the words are this worker's alone.
-    /// `None` if they have to be, or have to wait.
-    #[inline(always)]
-    pub(crate) fn free_access(&self, turn: &Turn<'_>) -> Option<bool> {
-        self.if_free(self.access(turn))
-    }
-
-    /// The same before it is known whether a packet is authentic, as [`access_if_free`](Sa::access_if_free).
-    #[inline(always)]
-    pub(crate) fn free_access_to_open(&self, turn: &Turn<'_>) -> Option<bool> {
-        self.if_free(self.access_if_free(turn)?)
-    }
-
-    #[inline(always)]
-    fn if_free(&self, access: Access) -> Option<bool> {
-        let alone = match access {
-            Access::Alone => true,
-            Access::Shared => false,
-            Access::Wait => return None,
-        };
-        (!self.counts_each(alone)).then_some(alone)
     }
 
     /// Whether a hard limit is reached.
