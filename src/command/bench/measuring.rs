@@ -51,9 +51,9 @@ impl Pair {
     fn each(
         &mut self,
         mut what: impl FnMut(&mut PathBench) -> Result<(), RulerError>,
-    ) -> Result<(), Unfit> {
-        what(&mut self.path).map_err(unfit)?;
-        self.against.as_mut().map_or(Ok(()), what).map_err(unfit)
+    ) -> Result<(), RulerError> {
+        what(&mut self.path)?;
+        self.against.as_mut().map_or(Ok(()), what)
     }
 
     /// A batch of what the path is compared with, if it is.
@@ -155,7 +155,7 @@ impl Plan {
             for (name, sizes) in &self.sizes {
                 let (way, to) = (selection.name(), direction_name(direction));
                 bar.set_message(format!("{way}, {to}, {sas} SAs, {name}"));
-                pair.each(|path| path.set_sizes(sizes))?;
+                pair.each(|path| path.set_sizes(sizes)).map_err(unfit)?;
                 let kind = (selection, order, direction, sas);
                 rows.push(self.line(pair, kind, name, sizes)?);
                 bar.inc(1);
@@ -336,7 +336,7 @@ pub fn progress(jobs: u64, quiet: bool) -> anyhow::Result<ProgressBar> {
     Ok(bar)
 }
 
-/// What cannot be measured.
+/// What cannot be measured: of building and asking only. Packets that are lost while it runs are a failure.
 pub fn unfit(error: RulerError) -> Unfit {
     Unfit(error.to_string())
 }
@@ -352,6 +352,15 @@ mod tests {
         assert!(sizes[1].1.len() > 1);
         assert!(inner_sizes(&["13".to_owned()]).is_err());
         assert!(inner_sizes(&["imix9".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn packets_lost_in_the_warm_up_are_a_failure_and_not_an_unfit_machine() {
+        let path = PathBench::new(Engine::AwsLc, Selection::Policy, 1, Measured::Seal, &[100]);
+        let pair = &mut Pair { path: path.unwrap(), against: None };
+        let lose = |_: &mut PathBench| Err(RulerError::Lost { sent: 64, lost: 1, verdict: "none" });
+        let error = anyhow::Error::from(pair.each(lose).unwrap_err());
+        assert!(error.downcast_ref::<Unfit>().is_none(), "{error}");
     }
 
     #[test]
