@@ -167,6 +167,26 @@ fn an_interrupted_run_writes_what_it_has_and_cleans_up() {
     assert_accounted(&run);
 }
 
+/// The benches of a table are in its process group, and end before it does.
+#[test]
+fn a_table_that_is_interrupted_at_its_first_bench_is_written_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("table");
+    let mut child = lab_of("vpp-single-tunnel", &out, "--json").spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(30);
+    while !out.exists() {
+        assert!(Instant::now() < end, "it made no folder");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process_group(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let table = std::fs::read_to_string(out.join("matrix.json")).unwrap();
+    assert!(table.contains("The run was interrupted"), "{table}");
+    assert!(!table.contains("failed") && out.join("matrix.html").exists(), "{table}");
+    assert!(!out.join("veth").exists());
+}
+
 #[test]
 fn what_cannot_be_run_is_said_before_anything_is_made() {
     for (options, words) in [
@@ -174,6 +194,11 @@ fn what_cannot_be_run_is_said_before_anything_is_made() {
         ("bf3-test1 --tunnels 0", "tunnels"),
         ("bf3-test1 --max fast", "500mbps"),
         ("bf3-test1 --mix 12", "60"),
+        ("bf3-test1 --shards 2", "--keys ike"),
+        ("vpp-10k --shards 2", "--shards"),
+        ("vpp-single-tunnel --responder any", "--responder"),
+        ("vpp-10k --daemon-root /tmp", "--daemon-root"),
+        ("vpp-10k --show-sas", "--show-sas"),
         ("./no-such-recipe.toml", "no-such-recipe.toml"),
     ] {
         let output = Command::new(gateway::PEREGRINE)

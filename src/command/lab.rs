@@ -190,7 +190,7 @@ impl Run {
             check_programs(&IKE_PROGRAMS)?;
         }
         let stop = Arc::new(AtomicBool::new(false));
-        watch_signals(Arc::clone(&stop))?;
+        watch_signals(Arc::clone(&stop), "written")?;
         let out = self.out.clone().unwrap_or_else(|| default_out(&recipe));
         let binary = std::env::current_exe().context("finding this program's own file")?;
         let quiet = self.json;
@@ -207,13 +207,15 @@ impl Run {
     /// A table of modes against cores; most options are those of its run over veth.
     fn run_matrix(&self, matrix: Matrix) -> anyhow::Result<ExitCode> {
         let is_another = self.keys == Keys::Ike
+            || self.asks_for_keying()
             || !self.mix.is_empty()
             || !self.tunnels.is_empty()
             || !self.directions.is_empty();
         if is_another {
             let sentence = format!(
                 "{} has static keys, one direction, packets of {} bytes and as many tunnels as the table \
-                 published beside it: leave out --keys, --directions, --mix and --tunnels",
+                 published beside it: leave out --keys, --shards, --responder, --daemon-root, --show-sas, \
+                 --directions, --mix and --tunnels",
                 matrix.id, matrix.size
             );
             return Err(Unfit(sentence).into());
@@ -224,16 +226,20 @@ impl Run {
         matrix::run(&matrix::Asked { matrix, recipe, out, json: self.json })
     }
 
-    /// How the tunnels are negotiated, if they are.
-    fn keying(&self, recipe: &Recipe) -> Result<Option<Keying>, Unfit> {
-        let is_asked_for = self.shards.is_some()
+    /// Whether an option is about negotiated tunnels.
+    fn asks_for_keying(&self) -> bool {
+        self.shards.is_some()
             || self.responder.is_some()
             || self.daemon_root.is_some()
-            || self.show_sas;
+            || self.show_sas
+    }
+
+    /// How the tunnels are negotiated, if they are.
+    fn keying(&self, recipe: &Recipe) -> Result<Option<Keying>, Unfit> {
         if self.keys == Keys::Static {
             let sentence = "--shards, --responder, --daemon-root and --show-sas are about \
                             negotiated tunnels: say --keys ike as well";
-            return if is_asked_for { Err(Unfit(sentence.to_owned())) } else { Ok(None) };
+            return if self.asks_for_keying() { Err(Unfit(sentence.to_owned())) } else { Ok(None) };
         }
         let responder = self.responder.unwrap_or_default();
         recipe.terms(responder).map_err(|error| Unfit(error.to_string()))?;
@@ -390,15 +396,15 @@ fn check_programs(programs: &[(&str, &str)]) -> Result<(), Unfit> {
     }
 }
 
-/// Makes `stop` true at the first signal. The thread ends with the process.
-pub(super) fn watch_signals(stop: Arc<AtomicBool>) -> anyhow::Result<()> {
+/// Makes `stop` true at the first signal, and says what becomes of what was measured. The thread ends with the process.
+pub(super) fn watch_signals(stop: Arc<AtomicBool>, becomes: &'static str) -> anyhow::Result<()> {
     let mut signals = StopSignals::subscribe().context("subscribing to signals")?;
     std::thread::Builder::new().name("lab-signals".to_owned()).spawn(move || {
         loop {
             std::thread::sleep(SIGNAL_POLL);
             if signals.take() > 0 {
                 stop.store(true, Ordering::Relaxed);
-                eprintln!("peregrine: stopping; what was measured will be written");
+                eprintln!("peregrine: stopping; what was measured will be {becomes}");
             }
         }
     })?;

@@ -40,6 +40,9 @@ use curve::Rig;
 const UNCLEAN_LOOP: &str = "The calibration loop itself loses, doubles, reorders or damages frames: what the curves \
                             show of that is not the gateways' alone.";
 
+/// What is said of a run that was stopped.
+pub const INTERRUPTED: &str = "The run was interrupted; what is missing was not measured.";
+
 /// What to run, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -209,7 +212,7 @@ fn measure(
         let measure = |(tunnels, direction)| rig.measure(tunnels, direction, &mut environment);
         let measured = each.take_while(|_| !is_stopped(options)).map(measure);
         let (measured, error) =
-            until_failure(measured.take_while(|one| one.is_ok() || !was_stopped(options)))?;
+            until_failure(measured.take_while(|one| one.is_ok() || !was_stopped(&options.stop)))?;
         for measured in measured {
             samples.extend(measured.samples);
             run_result.curves.extend(measured.curve);
@@ -223,9 +226,7 @@ fn measure(
     // 4. Conclusions.
     conclude_all(&mut run_result, &samples, recipe);
     if is_stopped(options) {
-        run_result
-            .notes
-            .push("The run was interrupted; what is missing was not measured.".to_owned());
+        run_result.notes.push(INTERRUPTED.to_owned());
     }
     Ok((finish(run_result, samples, environment), failure))
 }
@@ -282,12 +283,12 @@ fn is_stopped(options: &Options) -> bool {
 const HEARD: Duration = Duration::from_millis(250);
 
 /// Whether what has just failed may have failed of what stops the run. Programs are in groups of their own, but for the moment
-/// before they are: a Ctrl-C that comes then ends them as they begin, and the lab hears of it a little later.
-fn was_stopped(options: &Options) -> bool {
-    if !is_stopped(options) {
+/// before they are, and but for those that are to hear a Ctrl-C: it ends them at once, and who began them hears of it a little later.
+pub fn was_stopped(stop: &AtomicBool) -> bool {
+    if !stop.load(Ordering::Relaxed) {
         thread::sleep(HEARD);
     }
-    is_stopped(options)
+    stop.load(Ordering::Relaxed)
 }
 
 /// A folder for the gateways' configurations and logs; gone when dropped.

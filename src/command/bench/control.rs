@@ -73,7 +73,7 @@ impl Control {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         check_machine()?;
         let stop = Arc::new(AtomicBool::new(false));
-        watch_signals(Arc::clone(&stop))?;
+        watch_signals(Arc::clone(&stop), "printed")?;
         let report = control::run(&Options {
             tunnels: self.install,
             in_flight: self.in_flight,

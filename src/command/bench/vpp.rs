@@ -142,7 +142,7 @@ impl Vpp {
         }
         let engine = Engine::select(None).map_err(|error| Unfit(error.to_string()))?;
         let stop = Arc::new(AtomicBool::new(false));
-        watch_signals(Arc::clone(&stop))?;
+        watch_signals(Arc::clone(&stop), "printed")?;
         let mut found = Found::default();
         let outcome = self.measure(&stop, &mut found);
         // Whoever interrupts this interrupts VPP and `bench path`, which fail then.

@@ -62,7 +62,7 @@ impl Xfrm {
         let sas = sizes(self.sas)?;
         check_machine()?;
         let stop = Arc::new(AtomicBool::new(false));
-        watch_signals(Arc::clone(&stop))?;
+        watch_signals(Arc::clone(&stop), "printed")?;
         let does = |what: &str| self.workers.iter().any(|word| word == what);
         let report = rates::run(&Options {
             sas,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use crypto::Engine;
@@ -11,9 +11,9 @@ use lab::figure::Figures;
 use lab::matrix::Matrix;
 use lab::recipe::Recipe;
 use lab::report::matrix::{self, Measured, Veth};
-use lab::run::{Options, Outcome};
+use lab::run::{INTERRUPTED, Options, was_stopped};
 
-use super::{check_machine, exit_code, watch_signals};
+use super::{EXIT_INTERRUPTED, check_machine, exit_code, watch_signals};
 use crate::command::Unfit;
 use crate::command::bench::{machine::Machine, parts};
 
@@ -32,18 +32,24 @@ pub struct Asked {
     pub json: bool,
 }
 
-/// Measures, prints and writes.
+/// Measures, prints and writes, whatever of it fails or is interrupted.
 pub fn run(asked: &Asked) -> anyhow::Result<ExitCode> {
     let binary = std::env::current_exe().context("finding this program's own file")?;
+    // Before the first bench, which a Ctrl-C ends with this.
+    let stop = Arc::new(AtomicBool::new(false));
+    watch_signals(Arc::clone(&stop), "written")?;
     std::fs::create_dir_all(&asked.out)
         .with_context(|| format!("making {}", asked.out.display()))?;
     let mut notes = Vec::new();
-    let (figures, failed) = on_memory_ports(&asked.matrix, &binary, &mut notes);
-    let outcome = match check_machine() {
-        Ok(()) => Some(over_veth(asked, &binary)?),
-        Err(unfit) => {
-            notes.push(format!("not measured over veth: {unfit}"));
-            None
+    let (figures, mut failed) = on_memory_ports(&asked.matrix, &binary, &stop, &mut notes);
+    let (veth, code) = match end_to_end(asked, &binary, &stop, &mut notes) {
+        Ok(found) => found,
+        Err(error) => {
+            let sentence = format!("the run over veth failed: {error:#}");
+            eprintln!("peregrine: {sentence}");
+            notes.push(sentence);
+            failed = true;
+            (Veth::Unmeasured, ExitCode::SUCCESS)
         }
     };
     let machine = Machine::of(Engine::select(None).map_err(|e| Unfit(e.to_string()))?);
@@ -51,7 +57,7 @@ pub fn run(asked: &Asked) -> anyhow::Result<ExitCode> {
         machine: machine.facts(),
         cells: asked.matrix.cells(&figures),
         limits: asked.matrix.limits(&figures),
-        veth: outcome.as_ref().map_or(Veth::Unmeasured, rate),
+        veth,
         notes,
     };
     let drawn = matrix::write(&asked.out, &asked.matrix, &measured)?;
@@ -62,20 +68,29 @@ pub fn run(asked: &Asked) -> anyhow::Result<ExitCode> {
         print!("{}", matrix::text(&asked.matrix, &measured));
         println!("The page is {}", asked.out.join(matrix::PAGE_FILE).display());
     }
-    match outcome.as_ref().map_or(ExitCode::SUCCESS, exit_code) {
-        ExitCode::SUCCESS if failed => Ok(ExitCode::FAILURE),
-        code => Ok(code),
-    }
+    Ok(match code {
+        ExitCode::SUCCESS if failed => ExitCode::FAILURE,
+        code => code,
+    })
 }
 
 /// What the table's benches measure, and whether one failed that is for this machine. One that fails leaves its
 /// cells empty and says so.
-fn on_memory_ports(matrix: &Matrix, binary: &Path, notes: &mut Vec<String>) -> (Figures, bool) {
+fn on_memory_ports(
+    matrix: &Matrix,
+    binary: &Path,
+    stop: &AtomicBool,
+    notes: &mut Vec<String>,
+) -> (Figures, bool) {
     let (mut figures, mut failed) = (Figures::default(), false);
     for bench in &matrix.benches {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
         let arguments: Vec<String> = bench.iter().map(|word| matrix.fill(word, 1)).collect();
         match parts::measure(binary, &arguments) {
             Ok(found) => figures.extend(found),
+            Err(_) if was_stopped(stop) => break,
             Err(error) => {
                 failed |= error.downcast_ref::<Unfit>().is_none();
                 notes.push(format!("bench {} failed: {error:#}", arguments[0]));
@@ -85,23 +100,40 @@ fn on_memory_ports(matrix: &Matrix, binary: &Path, notes: &mut Vec<String>) -> (
     (figures, failed)
 }
 
-/// The run over veth.
-fn over_veth(asked: &Asked, binary: &Path) -> anyhow::Result<Outcome> {
-    let stop = Arc::new(AtomicBool::new(false));
-    watch_signals(Arc::clone(&stop))?;
-    Ok(lab::run::run(&Options {
+/// What was found over veth, and the exit code of that.
+fn end_to_end(
+    asked: &Asked,
+    binary: &Path,
+    stop: &Arc<AtomicBool>,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<(Veth, ExitCode)> {
+    let interrupted = (Veth::Unmeasured, ExitCode::from(EXIT_INTERRUPTED));
+    if stop.load(Ordering::Relaxed) {
+        notes.push(INTERRUPTED.to_owned());
+        return Ok(interrupted);
+    }
+    if let Err(unfit) = check_machine() {
+        notes.push(format!("not measured over veth: {unfit}"));
+        return Ok((Veth::Unmeasured, ExitCode::SUCCESS));
+    }
+    let options = Options {
         recipe: asked.recipe.clone(),
         out: asked.out.join(VETH_DIR),
         binary: binary.to_owned(),
-        stop,
+        stop: Arc::clone(stop),
         quiet: asked.json,
         keying: None,
-    })?)
-}
-
-/// The rate without loss.
-fn rate(outcome: &Outcome) -> Veth {
-    let Some(curve) = outcome.run.result.curves.first() else { return Veth::Unmeasured };
-    let marker = curve.conclusion.zero_loss_marker;
-    marker.map_or(Veth::Lossy, |marker| Veth::Clean(marker.rx_bps / 1e9))
+    };
+    match lab::run::run(&options) {
+        Ok(outcome) => {
+            let (veth, found) = Veth::of(&outcome.run);
+            notes.extend(found);
+            Ok((veth, exit_code(&outcome)))
+        }
+        Err(_) if was_stopped(stop) => {
+            notes.push(INTERRUPTED.to_owned());
+            Ok(interrupted)
+        }
+        Err(error) => Err(error.into()),
+    }
 }

@@ -9,7 +9,7 @@ use super::html::parts::{Table, list, section};
 use super::svg::escape;
 use super::{Drawn, ReportError, chart, number, png};
 use crate::matrix::{Cell, Limit, Matrix};
-use crate::result::write_whole;
+use crate::result::{Label, Run, write_whole};
 use crate::vpp;
 
 /// Name of the page in the folder.
@@ -42,6 +42,21 @@ pub enum Veth {
 }
 
 impl Veth {
+    /// What a run found, and what has to be known of it in sentences: under which conditions, and whether it went on to its end.
+    pub fn of(run: &Run) -> (Veth, Vec<String>) {
+        let mut notes = run.result.notes.clone();
+        let Some(curve) = run.result.curves.first() else { return (Veth::Unmeasured, notes) };
+        let told = |label: &Label| format!("End to end over veth: {}.", label.text());
+        notes.extend(curve.conclusion.labels.iter().map(told));
+        let veth = match curve.conclusion.zero_loss_marker {
+            Some(marker) => Veth::Clean(marker.rx_bps / 1e9),
+            // Stopped before the first sample: nobody knows what would have been lost.
+            None if run.samples.is_empty() => Veth::Unmeasured,
+            None => Veth::Lossy,
+        };
+        (veth, notes)
+    }
+
     /// Gbps without loss, if there is such a rate.
     fn gbps(self) -> Option<f64> {
         if let Veth::Clean(gbps) = self { Some(gbps) } else { None }
@@ -233,6 +248,33 @@ fn page(matrix: &Matrix, measured: &Measured, svg: &str) -> String {
 mod tests {
     use super::*;
     use crate::figure::Figures;
+    use crate::result::{Marker, example};
+
+    #[test]
+    fn a_rate_over_veth_is_told_with_the_conditions_that_it_was_found_under() {
+        let (curve, samples) = example::curve("one", 1, 2.0, &[0.5, 1.0]);
+        let mut run = example::run_of("One", example::THRESHOLDS, vec![(curve, samples)]);
+        run.result.notes = vec!["It ended early.".to_owned()];
+        let early = run.result.notes[0].clone();
+        run.result.curves[0].conclusion.labels = vec![Label::Interrupted];
+        let notes = vec![early.clone(), "End to end over veth: interrupted.".to_owned()];
+        assert_eq!(Veth::of(&run), (Veth::Lossy, notes.clone()));
+        run.result.curves[0].conclusion.zero_loss_marker = Some(Marker {
+            sample: 0,
+            step: 1,
+            rx_bps: 1e9,
+            latency_us: None,
+            rx_loss_percent: 0.0,
+            latency_loss_percent: 0.0,
+        });
+        assert_eq!(Veth::of(&run), (Veth::Clean(1.0), notes.clone()));
+        // Without a sample there is neither a rate nor a loss.
+        run.result.curves[0].conclusion.zero_loss_marker = None;
+        run.samples.clear();
+        assert_eq!(Veth::of(&run), (Veth::Unmeasured, notes));
+        run.result.curves.clear();
+        assert_eq!(Veth::of(&run), (Veth::Unmeasured, vec![early]));
+    }
 
     #[test]
     fn what_is_missing_is_a_dash_and_what_is_modelled_is_in_brackets() {
