@@ -187,6 +187,41 @@ fn a_table_that_is_interrupted_at_its_first_bench_is_written_all_the_same() {
     assert!(!out.join("veth").exists());
 }
 
+/// Starts `peregrine bench`, and interrupts it as a terminal does: a little after it has said `words`, or begun if they are
+/// empty. Its exit code and what it printed.
+fn interrupted_bench(arguments: &str, words: &str) -> (Option<i32>, String) {
+    let mut command = Command::new(gateway::PEREGRINE);
+    command.env("PEREGRINE_PRELOAD", gateway::preload());
+    command.arg("bench").args(arguments.split_whitespace()).process_group(0);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(words.is_empty() || told.any(|line| line.contains(words)), "{arguments}: {words}");
+    std::thread::sleep(Duration::from_secs(2));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process_group(pid, rustix::process::Signal::INT).unwrap();
+    let begin = Instant::now();
+    told.for_each(drop);
+    let output = child.wait_with_output().unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(60), "{arguments}: {:?}", begin.elapsed());
+    assert_nothing_is_left(pid.as_raw_nonzero().get() as u32);
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn benches_of_requests_end_between_two_of_them_and_print_what_they_have() {
+    let control = "control --install 100 --idle --rekeys 20 --rekey-time 3600";
+    let (code, text) = interrupted_bench(control, "20 rekeyings per second");
+    assert_eq!(code, Some(130), "{text}");
+    assert!(text.contains("installed in") && text.contains("of 20 wanted"), "{text}");
+    // The client behind the preload library hears nothing of the terminal.
+    for options in ["", "--direct"] {
+        let xfrm = format!("xfrm --sas 0 --workers idle --rounds 10000 {options}");
+        let (code, text) = interrupted_bench(&xfrm, "10000 rounds");
+        assert_eq!(code, Some(130), "{text}");
+        assert!(text.contains("one synchronous client"), "{text}");
+    }
+}
+
 #[test]
 fn what_cannot_be_run_is_said_before_anything_is_made() {
     for (options, words) in [

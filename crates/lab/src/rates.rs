@@ -99,11 +99,12 @@ pub fn run(options: &Options) -> Result<Report, RatesError> {
     let display = Display::new(options.quiet);
     let scratch = Scratch::make().map_err(RatesError::Scratch)?;
     display.say("starting two gateways");
-    let mut rig = Rig::build(&options.binary, scratch.path())?;
+    let mut rig = Rig::build(&options.binary, scratch.path(), &options.stop)?;
+    let stop = Arc::clone(&options.stop);
     let mut client = if options.through_shim {
-        Client::behind_shim(&options.binary, rig.instance())?
+        Client::behind_shim(&options.binary, rig.instance(), stop)?
     } else {
-        Client::Direct(Box::new(Driver::new(Program::connect(&rig.socket())?)))
+        Client::Direct(Box::new(Driver::new(Program::connect(&rig.socket())?, stop)))
     };
     let mut report = Report {
         schema: report::SCHEMA,
@@ -127,6 +128,10 @@ pub fn run(options: &Options) -> Result<Report, RatesError> {
         if sas > 0 {
             display.say(&format!("{sas} SAs: installing"));
             let done = client.obey(Order::Install(sas / 2))?;
+            if is_stopped(options) {
+                // Some of them: neither the time nor the memory of so many.
+                break;
+            }
             report.filling.push(Filling::new(sas, &done));
             report.memory = Memory::between(empty_bytes, rig.resident_bytes(), sas);
         }
@@ -153,6 +158,10 @@ fn measure(
         display.say(&format!("{sas} SAs: {} rounds, idle workers", options.rounds));
         let before = clock.cpu_ns();
         let done = client.obey(order)?;
+        if done.latencies.is_empty() {
+            // Stopped before the first round that counts.
+            return Ok(());
+        }
         report.costs.push(Cost::between(before, clock.cpu_ns(), sas, false, &done));
         report.add(sas, None, &done);
     }
@@ -165,6 +174,9 @@ fn measure(
         };
         let (measured, traffic) = rig.under_traffic(measured)?;
         let (cost, done) = measured?;
+        if done.latencies.is_empty() {
+            return Ok(());
+        }
         report.costs.push(cost);
         report.add(sas, Some(traffic), &done);
     }

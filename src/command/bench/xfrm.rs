@@ -1,5 +1,6 @@
 //! `peregrine bench xfrm`: how fast a gateway answers its IKE daemon.
 
+use std::io::{self, BufReader};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -98,7 +99,7 @@ fn sizes(mut sas: Vec<u32>) -> Result<Vec<u32>, Unfit> {
 
 /// The client behind the preload library: orders come and answers go by its standard streams.
 pub fn client() -> anyhow::Result<ExitCode> {
-    rates::serve(std::io::stdin().lock(), std::io::stdout().lock())?;
+    rates::serve(BufReader::new(io::stdin()), io::stdout().lock())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -69,12 +69,13 @@ pub fn run(options: &Options) -> Result<Report, RatesError> {
     let display = Display::new(options.quiet);
     let scratch = Scratch::make().map_err(RatesError::Scratch)?;
     display.say("starting two gateways");
-    let mut rig = Rig::build(&options.binary, scratch.path())?;
+    let mut rig = Rig::build(&options.binary, scratch.path(), &options.stop)?;
     if options.busy {
         display.say("searching for the highest rate without loss");
         rig.under_traffic(|| ())?;
     }
-    let client = Client::Direct(Box::new(Driver::new(Program::connect(&rig.socket())?)));
+    let driver = Driver::new(Program::connect(&rig.socket())?, Arc::clone(&options.stop));
+    let client = Client::Direct(Box::new(driver));
     let mut bench = Bench { options, display, rig, client, report: Report::new(options) };
     bench.measure()?;
     let Bench { mut rig, mut report, client, .. } = bench;
@@ -103,16 +104,22 @@ impl Bench<'_> {
         self.display.say(&format!("installing {tunnels} tunnels"));
         let empty = self.size();
         let (done, traffic) = self.obey(fill)?;
+        if self.is_stopped() {
+            // Some of them: neither the time nor the memory of all.
+            return Ok(());
+        }
         self.report.install.push(Install::new(&done, traffic));
         let full = self.size();
         self.report.memory = Some(report::Growth { empty, full });
-        if rekeys_per_second > 0 && !self.is_stopped() {
+        if rekeys_per_second > 0 {
             self.display.say(&format!("{rekeys_per_second} rekeyings per second"));
             let count = rekeys_per_second.saturating_mul(rekey_s);
             let order = Order::Rekey { per_second: rekeys_per_second, count };
             let (done, traffic) = self.obey(order)?;
             let latency = done.latencies.get(&Operation::Rekey).copied();
-            self.report.rekeying = Some(Rekeying::new(rekeys_per_second, &done, latency, traffic));
+            // Nothing where it was stopped before the first.
+            self.report.rekeying = latency
+                .map(|latency| Rekeying::new(rekeys_per_second, &done, Some(latency), traffic));
         }
         if self.is_stopped() {
             return Ok(());
@@ -123,7 +130,9 @@ impl Bench<'_> {
         self.report.flush = Some(self.beside(Order::Flush)?);
         self.display.say("installing again, idle");
         let done = self.client.obey(fill)?;
-        self.report.install.push(Install::new(&done, None));
+        if !self.is_stopped() {
+            self.report.install.push(Install::new(&done, None));
+        }
         self.display.say("stopping");
         Ok(())
     }

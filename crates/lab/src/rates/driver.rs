@@ -7,6 +7,8 @@
 mod mass;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -117,6 +119,7 @@ pub struct Driver {
     installed: Vec<Tunnel>,
     sent: u64,
     random: u64,
+    stop: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -130,13 +133,13 @@ impl Books {
 }
 
 impl Driver {
-    /// A driver without tunnels.
-    pub fn new(program: Program) -> Driver {
+    /// A driver without tunnels. `stop` becomes true when orders are to end early.
+    pub fn new(program: Program, stop: Arc<AtomicBool>) -> Driver {
         let (requests, installed) = (Requests::default(), Vec::new());
-        Driver { program, requests, installed, sent: 0, random: 1 }
+        Driver { program, requests, installed, sent: 0, random: 1, stop }
     }
 
-    /// Carries out an order.
+    /// Carries out an order, or as much of it as there was time for: it ends early between rounds, tunnels and rekeyings.
     ///
     /// # Errors
     /// [`ProgramError`] at the first request that the gateway refuses, or if the connection ends.
@@ -148,7 +151,12 @@ impl Driver {
             Order::Measure(rounds) => {
                 // Once for nothing: memory that is touched first, branches, the other side's caches.
                 self.round(&mut Books::default())?;
-                (0..rounds).try_for_each(|_| self.round(&mut books))?;
+                for _ in 0..rounds {
+                    if self.is_stopped() {
+                        break;
+                    }
+                    self.round(&mut books)?;
+                }
             }
             Order::Fill { tunnels, in_flight, per_datagram } => {
                 self.fill(tunnels, in_flight, per_datagram)?
@@ -171,10 +179,17 @@ impl Driver {
     fn install(&mut self, tunnels: u32) -> Result<(), ProgramError> {
         let mut unwanted = Books::default();
         for number in self.installed.len() as u32..tunnels {
+            if self.is_stopped() {
+                break;
+            }
             let tunnel = self.handshake(number, &mut unwanted)?;
             self.installed.push(tunnel);
         }
         Ok(())
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
     }
 
     fn round(&mut self, books: &mut Books) -> Result<(), ProgramError> {

@@ -49,7 +49,10 @@ pub struct Rig {
     dut: Dut,
     wiring: Wiring,
     recipe: Recipe,
+    /// Ends the traffic that is under way.
     stop: Arc<AtomicBool>,
+    /// Becomes true when what is measured is to end early.
+    interrupt: Arc<AtomicBool>,
     half_bps: Option<f64>,
 }
 
@@ -92,8 +95,13 @@ impl fmt::Display for Traffic {
 }
 
 impl Rig {
-    /// Wires two gateways of `binary`, whose files go to `scratch`.
-    pub fn build(binary: &Path, scratch: &Path) -> Result<Rig, RatesError> {
+    /// Wires two gateways of `binary`, whose files go to `scratch`. `interrupt` becomes true when nothing is to be
+    /// found out any more.
+    pub fn build(
+        binary: &Path,
+        scratch: &Path,
+        interrupt: &Arc<AtomicBool>,
+    ) -> Result<Rig, RatesError> {
         let mut recipe = Recipe::built_in("bf3-test1")?;
         (recipe.tunnels, recipe.directions) = (vec![TRAFFIC_TUNNELS], vec![DIRECTION]);
         recipe.ring = Some(RING);
@@ -102,7 +110,8 @@ impl Rig {
         wiring.address(&recipe, TRAFFIC_TUNNELS)?;
         let dut = Dut::start(&wiring, &recipe, binary, scratch)?;
         let stop = Arc::new(AtomicBool::new(false));
-        Ok(Rig { station: None, dut, wiring, recipe, stop, half_bps: None })
+        let interrupt = Arc::clone(interrupt);
+        Ok(Rig { station: None, dut, wiring, recipe, stop, interrupt, half_bps: None })
     }
 
     /// The XFRM socket of the gateway that is measured.
@@ -221,6 +230,9 @@ impl Rig {
             let (load, _) = of_bps(bps, bytes, DIRECTION);
             let order = Order { load, duration: CLIMB_TIME, settle: CLIMB_TIME / 5, drain: DRAIN };
             climb.book(total_rate(&station.step(order, |_| {})?).l2_bps);
+            if self.interrupt.load(Ordering::Relaxed) {
+                break;
+            }
         }
         Ok(climb.best_bps() / 2.0)
     }

@@ -2,18 +2,27 @@
 //!
 //! A preload library is loaded when a program starts, so a client behind it is a program of its own:
 //! `peregrine exec -- peregrine bench xfrm-client`. It takes orders on its standard input, a line of
-//! JSON each, and answers each with a line.
+//! JSON each, and answers each with a line. At the end of its input it ends what it is about early, as a driver does.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::RatesError;
 use super::driver::{Done, Driver, Order};
 use super::program::Program;
 use crate::topology::command_apart;
+
+/// How often it is looked whether to stop while an answer is awaited.
+const POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Who asks the gateway.
 pub enum Client {
@@ -28,6 +37,7 @@ pub struct Shimmed {
     child: Child,
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
+    stop: Arc<AtomicBool>,
 }
 
 /// A line of the process behind the library.
@@ -39,8 +49,13 @@ enum Answer {
 }
 
 impl Client {
-    /// Starts the client of `binary` behind the preload library, for a gateway's instance.
-    pub fn behind_shim(binary: &Path, instance: &str) -> Result<Client, RatesError> {
+    /// Starts the client of `binary` behind the preload library, for a gateway's instance. `stop` becomes true when
+    /// orders are to end early; none is taken afterwards.
+    pub fn behind_shim(
+        binary: &Path,
+        instance: &str,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Client, RatesError> {
         let mut child = command_apart(binary)
             .args(["exec", "--instance", instance, "--"])
             .arg(binary)
@@ -51,7 +66,8 @@ impl Client {
             .map_err(failed)?;
         let orders = child.stdin.take();
         let answers = child.stdout.take().ok_or_else(|| failed("it has no output"))?;
-        Ok(Client::Shimmed(Shimmed { child, orders, answers: BufReader::new(answers) }))
+        let answers = BufReader::new(answers);
+        Ok(Client::Shimmed(Shimmed { child, orders, answers, stop }))
     }
 
     /// Carries out an order.
@@ -73,6 +89,7 @@ impl Shimmed {
         let line = serde_json::to_string(&order).map_err(failed)? + "\n";
         let orders = self.orders.as_mut().ok_or_else(|| failed("it has no input"))?;
         orders.write_all(line.as_bytes()).map_err(failed)?;
+        self.await_answer().map_err(failed)?;
         let mut answer = String::new();
         if self.answers.read_line(&mut answer).map_err(failed)? == 0 {
             return Err(failed("it ended early"));
@@ -81,6 +98,20 @@ impl Shimmed {
             Answer::Done(done) => Ok(done),
             Answer::Failed(reason) => Err(failed(reason)),
         }
+    }
+}
+
+impl Shimmed {
+    /// Waits until there is something to read, or it is to stop: then it closes the input, by which the other end hears of that.
+    fn await_answer(&mut self) -> Result<(), Errno> {
+        while !self.stop.load(Ordering::Relaxed) {
+            match poll(&mut [PollFd::new(self.answers.get_ref(), PollFlags::IN)], Some(&POLL)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                ready => return ready.map(drop),
+            }
+        }
+        self.orders = None;
+        Ok(())
     }
 }
 
@@ -97,13 +128,23 @@ fn failed(reason: impl ToString) -> RatesError {
     RatesError::Shimmed(reason.to_string())
 }
 
-/// The other end: obeys orders until there are no more.
+/// The other end: obeys orders until there are no more, and ends early the one that it is about then.
 ///
 /// # Errors
 /// [`RatesError`]: an order cannot be read or its answer not be written, or [`Driver::obey`] failed.
-pub fn serve(orders: impl BufRead, mut answers: impl Write) -> Result<(), RatesError> {
-    let mut driver = Driver::new(Program::netlink()?);
-    for line in orders.lines() {
+pub fn serve(
+    orders: impl BufRead + Send + 'static,
+    mut answers: impl Write,
+) -> Result<(), RatesError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut driver = Driver::new(Program::netlink()?, Arc::clone(&stop));
+    let (sender, receiver) = mpsc::channel();
+    // Who is about an order does not read. The thread ends with its input, or with the process.
+    thread::spawn(move || {
+        let _ = orders.lines().try_for_each(|line| sender.send(line));
+        stop.store(true, Ordering::Relaxed);
+    });
+    for line in receiver {
         let order = serde_json::from_str(&line.map_err(failed)?).map_err(failed)?;
         let answer = match driver.obey(order) {
             Ok(done) => Answer::Done(done),

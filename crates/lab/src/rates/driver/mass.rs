@@ -33,7 +33,7 @@ impl Driver {
     ) -> Result<(), ProgramError> {
         let mut asked: Vec<Asked> = Vec::new();
         let mut first = self.installed.len() as u32;
-        while first < tunnels {
+        while first < tunnels && !self.is_stopped() {
             let end = tunnels.min(first + in_flight.max(1));
             let mut block: Vec<Tunnel> = (first..end).map(Tunnel::new).collect();
             self.begin_all(&[Requests::allocate], &block, per_datagram, &mut asked)?;
@@ -62,6 +62,9 @@ impl Driver {
         let begin = Instant::now();
         let mut inside = Books::default();
         for nth in 0..count {
+            if self.is_stopped() {
+                break;
+            }
             let due = begin + Duration::from_secs(nth.into()) / per_second.max(1);
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             let place = self.below(self.installed.len());
