@@ -3,6 +3,7 @@
 mod gateway;
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -220,6 +221,22 @@ fn benches_of_requests_end_between_two_of_them_and_print_what_they_have() {
         assert_eq!(code, Some(130), "{text}");
         assert!(text.contains("one synchronous client"), "{text}");
     }
+}
+
+/// VPP is in the terminal's process group, and is gone before whoever waits for it knows why.
+#[test]
+fn a_bench_of_vpp_that_is_interrupted_says_so_although_vpp_has_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["vpp", "vppctl"] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, "#!/bin/sh\nexec sleep 60\n").unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let vpp = folder.path().join("vpp");
+    let arguments = format!("vpp --vpp {} --tunnels 1 --sizes 64 --directions seal", vpp.display());
+    let (code, text) = interrupted_bench(&arguments, "");
+    assert_eq!(code, Some(130), "{text}");
+    assert!(text.contains("VPP's over ours"), "{text}");
 }
 
 #[test]

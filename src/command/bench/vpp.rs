@@ -10,6 +10,7 @@ use anyhow::Context;
 use crypto::Engine;
 use lab::figure::{Figures, Spread};
 use lab::report::bench;
+use lab::run::was_stopped;
 use lab::vpp::gateway::Gateway;
 use lab::vpp::instance::VppError;
 use lab::vpp::script::{Direction, Order, Selection, Setup, TUNNELS_MAX};
@@ -145,8 +146,8 @@ impl Vpp {
         watch_signals(Arc::clone(&stop), "printed")?;
         let mut found = Found::default();
         let outcome = self.measure(&stop, &mut found);
-        // Whoever interrupts this interrupts VPP and `bench path`, which fail then.
-        let interrupted = stop.load(Relaxed);
+        // Whoever interrupts this interrupts VPP and `bench path`, which fail then, before this hears of it.
+        let interrupted = if outcome.is_err() { was_stopped(&stop) } else { stop.load(Relaxed) };
         if !interrupted {
             outcome?;
         }
