@@ -10,6 +10,9 @@ use crate::figure::Figures;
 /// The built-in aims.
 const AIMS_TOML: &str = include_str!("../reference/aims.toml");
 
+/// Sizes of packets that `bench path` measures unless others are asked for: those of an aim over all sizes.
+pub const SIZES: &str = "64,114,200,491,1000,1428,imix1";
+
 /// One aim.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -23,6 +26,9 @@ pub struct Aim {
     /// What it is divided by; a `*` here stands for what the one in `figure` stands for.
     #[serde(default)]
     pub over: Option<String>,
+    /// The `*` is a size of packets, and there has to be a figure of every one in [`SIZES`].
+    #[serde(default)]
+    pub every_size: bool,
     /// Of the value.
     pub unit: String,
     /// The value may not be above.
@@ -57,21 +63,24 @@ pub struct Judged {
     pub at: Option<String>,
     /// Of the worst value the part that was measured apart, if it was.
     pub part: Option<f64>,
+    /// The sizes that were not measured of an aim over all.
+    pub missing: Vec<&'static str>,
 }
 
 impl Judged {
-    /// Whether the aim is met; nothing is known of what was not measured.
+    /// Whether the aim is met; nothing is known of what was not measured, but that it cannot mend what was.
     pub fn is_met(&self) -> Option<bool> {
         let value = self.value?;
         let low = self.aim.at_least.is_none_or(|bound| value >= bound);
         let high = self.aim.at_most.is_none_or(|bound| value <= bound);
-        Some(low && high)
+        let is_known = self.missing.is_empty() || !(low && high);
+        is_known.then_some(low && high)
     }
 
     /// How the value compares with the bound: 1 or more is met, 2 is twice as good as asked for.
-    /// Nothing where the bound or the value is zero, or the value negative.
+    /// Nothing where the bound or the value is zero, or the value negative, or nobody knows whether it is met.
     pub fn ratio(&self) -> Option<f64> {
-        let value = self.value?;
+        let value = self.is_met().and(self.value)?;
         let ratio = match (self.aim.at_most, self.aim.at_least) {
             (Some(bound), _) => bound / value,
             (None, Some(bound)) => value / bound,
@@ -118,7 +127,19 @@ fn judge_one(aim: Aim, figures: &Figures) -> Judged {
     let (value, at) = worst.unzip();
     let at_worst = |part: &Part| figures.value(&part.figure.replace('*', at.as_deref()?));
     let part = aim.part.as_ref().and_then(at_worst);
-    Judged { aim, value, at: at.filter(|part| !part.is_empty()), part }
+    let missing = missing(&aim, figures);
+    Judged { aim, value, at: at.filter(|part| !part.is_empty()), part, missing }
+}
+
+/// The sizes of an aim over all that nobody measured. Those that VPP was not measured with there is nothing to compare with.
+fn missing(aim: &Aim, figures: &Figures) -> Vec<&'static str> {
+    let of = |size: &str, is_vpps: bool| {
+        let mut names = [Some(&aim.figure), aim.over.as_ref()].into_iter().flatten();
+        let is_known = |name: &String| figures.value(&name.replace('*', size)).is_some();
+        names.all(|name| name.starts_with("vpp") != is_vpps || is_known(name))
+    };
+    let sizes = SIZES.split(',').filter(|size| aim.every_size && of(size, true));
+    sizes.filter(|size| !of(size, false)).collect()
 }
 
 /// What stands for the `*` of a pattern in a name that matches it; nothing where there is none.
@@ -134,8 +155,8 @@ mod tests {
     fn aim(figure: &str, over: Option<&str>, at_most: Option<f64>, at_least: Option<f64>) -> Aim {
         let over = over.map(str::to_owned);
         let (group, text, unit) = ("g".to_owned(), "t".to_owned(), "ns".to_owned());
-        let part = None;
-        Aim { group, text, figure: figure.to_owned(), over, unit, at_most, at_least, part }
+        let (part, figure) = (None, figure.to_owned());
+        Aim { group, text, figure, over, every_size: false, unit, at_most, at_least, part }
     }
 
     fn figures() -> Figures {
@@ -157,6 +178,8 @@ mod tests {
             let stars = |name: &str| name.matches('*').count();
             let over = aim.over.as_deref().unwrap_or("");
             assert!(stars(&aim.figure) <= 1 && stars(over) <= stars(&aim.figure), "{}", aim.text);
+            let is_of_paths = [aim.figure.as_str(), over].iter().any(|one| one.starts_with("path"));
+            assert_eq!(aim.every_size, is_of_paths && stars(&aim.figure) == 1, "{}", aim.text);
         }
     }
 
@@ -168,6 +191,30 @@ mod tests {
         assert_eq!(judged.ratio(), Some(20.0 / 30.0));
         let judged = judge_one(aim("a/64/x", None, Some(20.0), None), &figures());
         assert_eq!((judged.is_met(), judged.at, judged.value), (Some(true), None, Some(10.0)));
+    }
+
+    #[test]
+    fn an_aim_over_all_sizes_is_met_when_all_were_measured() {
+        let over_all = |figure: &str, over, at_most, figures: &Figures| {
+            let aim = aim(figure, over, Some(at_most), None);
+            judge_one(Aim { every_size: true, ..aim }, figures)
+        };
+        let mut figures = figures();
+        let judged = over_all("a/*/x", None, 40.0, &figures);
+        assert_eq!((judged.value, judged.is_met(), judged.ratio()), (Some(30.0), None, None));
+        assert_eq!(judged.missing, ["114", "200", "491", "1000", "imix1"]);
+        assert_eq!(over_all("a/*/x", None, 20.0, &figures).is_met(), Some(false));
+        assert_eq!(over_all("c/*/x", None, 20.0, &figures).missing.len(), 7);
+        // Of VPP's there are two sizes.
+        figures.add("vpp/64/x", 2.0, "ns");
+        figures.add("vpp/114/x", 2.0, "ns");
+        let judged = over_all("vpp/*/x", Some("a/*/x"), 1.0, &figures);
+        assert_eq!((judged.missing.as_slice(), judged.is_met()), (&["114"][..], None));
+        for size in SIZES.split(',') {
+            figures.add(format!("a/{size}/x"), 15.0, "ns");
+        }
+        assert_eq!(over_all("a/*/x", None, 20.0, &figures).is_met(), Some(true));
+        assert_eq!(over_all("vpp/*/x", Some("a/*/x"), 1.0, &figures).is_met(), Some(true));
     }
 
     #[test]

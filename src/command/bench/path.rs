@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use crypto::{Cache, Engine};
 use dataplane::cpu;
 use dataplane::ruler::path::{Measured, Order, Selection};
+use lab::aims::SIZES;
 
 use super::machine::Machine;
 use super::measuring::{Plan, Row, cache, direction, figures, inner_sizes, order, selection};
@@ -37,7 +38,7 @@ pub struct Path {
     #[command(flatten)]
     asked: Asked,
     /// Packet sizes: bytes with Ethernet header and without checksum, or imix1 to imix4
-    #[arg(long, value_delimiter = ',', default_value = "64,114,200,491,1000,1428,imix1")]
+    #[arg(long, value_delimiter = ',', default_value = SIZES)]
     sizes: Vec<String>,
     /// Numbers of SAs
     #[arg(long, value_delimiter = ',', default_value = "1,10000", value_name = "N,…")]

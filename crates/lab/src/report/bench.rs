@@ -136,9 +136,10 @@ pub fn aim_cells(judged: &Judged) -> [String; 6] {
         (None, None) => String::new(),
     };
     let mark = match judged.is_met() {
-        Some(true) => "met",
-        Some(false) => "NOT MET",
-        None => "not measured",
+        Some(true) => "met".to_owned(),
+        Some(false) => "NOT MET".to_owned(),
+        None if judged.value.is_none() => "not measured".to_owned(),
+        None => format!("not measured: {}", judged.missing.join(", ")),
     };
     let mut value =
         judged.value.map_or("–".to_owned(), |value| format!("{}{unit}", number(value)));
@@ -151,7 +152,7 @@ pub fn aim_cells(judged: &Judged) -> [String; 6] {
         value,
         bound,
         judged.ratio().map_or("–".to_owned(), |ratio| format!("{ratio:.2}")),
-        mark.to_owned(),
+        mark,
     ]
 }
 
