@@ -35,8 +35,9 @@ pub struct Cores {
     #[arg(long, default_value = "1428")]
     size: String,
     /// Tunnels of the case with many
-    #[arg(long, default_value_t = 10_000, value_name = "N")]
-    tunnels: usize,
+    #[arg(long, default_value_t = 10_000, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(2..=50_000))]
+    tunnels: u32,
     /// What to measure: seal or open
     #[arg(long, default_value = "seal", value_parser = ["seal", "open"])]
     direction: String,
@@ -80,7 +81,7 @@ impl Cores {
         let engine = Engine::select(self.engine.as_deref()).map_err(|e| Unfit(e.to_string()))?;
         let sizes = inner_sizes(std::slice::from_ref(&self.size))?;
         let mut rows = Vec::new();
-        for (case, load) in [("many", Load::Many(self.tunnels)), ("fat", Load::Fat)] {
+        for (case, load) in [("many", Load::Many(self.tunnels as usize)), ("fat", Load::Fat)] {
             rows.push(self.measure(engine, case, load, &sizes[0].1)?);
         }
         let machine = Machine::of(engine);

@@ -25,14 +25,17 @@ Examples:
   peregrine bench tables --routes 100000 --policies 10000 --json")]
 pub struct Tables {
     /// Routes of the large table
-    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
-    routes: usize,
+    #[arg(long, default_value_t = 1_000_000, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=ROUTES_MAX))]
+    routes: u32,
     /// VRFs, of ten routes each
-    #[arg(long, default_value_t = 1000, value_name = "N")]
+    #[arg(long, default_value_t = 1000, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=VRFS_MAX))]
     vrfs: u32,
     /// Policies
-    #[arg(long, default_value_t = 50_000, value_name = "N")]
-    policies: usize,
+    #[arg(long, default_value_t = 50_000, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=POLICIES_MAX))]
+    policies: u32,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -47,6 +50,15 @@ struct Row {
     value: f64,
     unit: &'static str,
 }
+
+/// Most routes: four times the Internet's. Of many more there would be no prefixes left to draw.
+const ROUTES_MAX: i64 = 4_000_000;
+
+/// Most VRFs: they have a million routes together.
+const VRFS_MAX: i64 = 100_000;
+
+/// Most policies: of a million a linear search takes some milliseconds, and there are hundreds of them.
+const POLICIES_MAX: i64 = 1_000_000;
 
 /// Runs of which the median of the quickest quarter counts.
 const RUNS: usize = 400;
@@ -86,7 +98,7 @@ impl Tables {
 
     fn routes(&self, rows: &mut Vec<Row>) -> anyhow::Result<()> {
         let (before, start) = (resident_bytes()?, Instant::now());
-        let mut bench = RouteBench::new(self.routes);
+        let mut bench = RouteBench::new(self.routes as usize);
         let built = start.elapsed();
         let grown = resident_bytes()?.saturating_sub(before);
         let content = format!("{} routes", self.routes);
@@ -97,8 +109,7 @@ impl Tables {
         put("building", built.as_secs_f64(), "s");
         put("memory", grown as f64 / 1e6, "MB");
         drop(bench);
-        let routes = u32::try_from(self.routes).context("more routes than addresses")?;
-        let Following { all_s, one_ns } = following(routes, 2000);
+        let Following { all_s, one_ns } = following(self.routes, 2000);
         let mut put = |figure, value, unit| {
             rows.push(row("kernel's routes", &content, figure, value, unit));
         };
@@ -108,7 +119,7 @@ impl Tables {
     }
 
     fn policies(&self, mix: Mix, rows: &mut Vec<Row>) {
-        let mut bench = PolicyBench::new(self.policies, mix);
+        let mut bench = PolicyBench::new(self.policies as usize, mix);
         let kind = if mix == Mix::Uniform { "of one shape" } else { "mixed" };
         let content = format!("{} {kind}", self.policies);
         let (found, linear) = (quiet(bench.lookup_ns(RUNS)), quiet(bench.linear_ns(LINEAR_RUNS)));
@@ -160,4 +171,32 @@ fn print(rows: &[Row]) {
 /// Bytes of memory that the process has now.
 fn resident_bytes() -> anyhow::Result<u64> {
     status_bytes(std::process::id(), "VmRSS").context("no VmRSS in /proc/self/status")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        tables: Tables,
+    }
+
+    #[test]
+    fn counts_that_no_table_can_have_are_refused() {
+        let parsed =
+            |words: &str| Line::try_parse_from(["tables"].into_iter().chain(words.split(' ')));
+        for words in ["--routes 0", "--routes 5000000000", "--vrfs 0", "--policies 0"] {
+            assert!(parsed(words).is_err(), "{words}");
+        }
+        let least = parsed("--routes 1 --vrfs 1 --policies 1").unwrap().tables;
+        assert_eq!((least.routes, least.vrfs, least.policies), (1, 1, 1));
+        let mut rows = Vec::new();
+        least.routes(&mut rows).unwrap();
+        [Mix::Uniform, Mix::Mixed].into_iter().for_each(|mix| least.policies(mix, &mut rows));
+        assert!(rows.iter().all(|row| row.value >= 0.0));
+    }
 }

@@ -18,6 +18,7 @@ use crate::fib::{Fib, MANY, NextHop, Route};
 use crate::flows::Flows;
 use crate::policy::{Direction, Policy, PolicyConfig};
 use crate::prefix::{Family, Prefix};
+use crate::ruler::path::gateways::random_order;
 use crate::selector::{PortMatch, Selector};
 use crate::spd::{Lookup, Spd};
 
@@ -203,8 +204,8 @@ impl PolicyBench {
             spd.insert(policy.clone());
             list.push(policy);
         }
-        let probe = |n: usize| flow(&list[n * 7919 % policies.max(1)].config(), &mut random);
-        let probes = (0..PROBES.min(policies)).map(probe).collect();
+        let probe = |n: u32| flow(&list[n as usize].config(), &mut random);
+        let probes = random_order(policies).into_iter().take(PROBES).map(probe).collect();
         list.sort_by_key(|policy| policy.rank());
         let searched = |policy: &Arc<Policy>| (policy.config().selector, policy.index());
         let linear = list.iter().map(searched).collect();
@@ -231,7 +232,10 @@ impl PolicyBench {
         let cache = suit_cache(self.list.len());
         let (mut asked, mut presumed) = ([0; MANY], [None; MANY]);
         let mut times = Vec::with_capacity(runs);
-        for some in self.probes.chunks(RUN).cycle().take(runs) {
+        // Of few policies over and over, so that there are 64 of them to ask for together.
+        let probes: Vec<Flow> =
+            self.probes.iter().copied().cycle().take(self.probes.len().max(RUN)).collect();
+        for some in probes.chunks_exact(RUN).cycle().take(runs) {
             let start = Instant::now();
             for turn in some.chunks(MANY) {
                 for (flow, asked) in turn.iter().zip(&mut asked) {
@@ -244,7 +248,7 @@ impl PolicyBench {
                     black_box(side.lookup(0, flow, *asked, *presumed));
                 }
             }
-            times.push(start.elapsed().as_nanos() as f64 / some.len() as f64);
+            times.push(start.elapsed().as_nanos() as f64 / RUN as f64);
         }
         times
     }
@@ -395,6 +399,21 @@ mod tests {
         assert_eq!(bench.fib().len(), 5000);
         let fib = vrfs(20, 10);
         assert_eq!((1..=20).map(|vrf| fib.iter_in(vrf).count()).sum::<usize>(), 200);
+    }
+
+    /// A stride hits one policy for ever where it divides their number.
+    #[test]
+    fn every_policy_is_asked_for_whatever_their_number() {
+        for policies in [1, 10, 7919] {
+            let bench = PolicyBench::new(policies, Mix::Uniform);
+            let mut flows: Vec<_> = bench.probes.iter().map(|flow| flow.src).collect();
+            assert!(policies == 1 || !flows.is_sorted());
+            flows.sort_unstable();
+            flows.dedup();
+            assert_eq!(flows.len(), policies);
+            let times = bench.lookup_many_ns(3);
+            assert!(times.len() == 3 && times.iter().all(|ns| *ns > 0.0), "{times:?}");
+        }
     }
 
     #[test]

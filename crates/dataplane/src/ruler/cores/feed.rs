@@ -38,7 +38,8 @@ pub(super) struct Feed {
     other: Lane,
     _publisher: Publisher,
     receiving: usize,
-    tunnels: usize,
+    /// Of each lane its tunnels, in the order in which packets use them, and the place of the next.
+    walks: Vec<(Vec<usize>, usize)>,
     sizes: Vec<usize>,
     /// Packets written so far, of all lanes together.
     next: usize,
@@ -88,7 +89,7 @@ impl Feed {
             other,
             _publisher: publisher,
             receiving,
-            tunnels,
+            walks: (0..receiving).map(|lane| (walk(lane, receiving, tunnels), 0)).collect(),
             sizes: sizes.to_vec(),
             next: 0,
             written: vec![0; tunnels],
@@ -127,9 +128,9 @@ impl Feed {
     /// Writes the next packet of a lane; its inner bytes.
     fn write(&mut self, frame: &mut Frame, lane: usize) -> u64 {
         let size = self.sizes[self.next % self.sizes.len()];
-        // The tunnels of a lane: those whose number leaves that rest.
-        let own = (self.tunnels - lane).div_ceil(self.receiving);
-        let tunnel = lane + self.receiving * (self.next * 7919 % own);
+        let (order, place) = &mut self.walks[lane];
+        let tunnel = order[*place];
+        *place = if *place + 1 == order.len() { 0 } else { *place + 1 };
         self.next += 1;
         frame.clear();
         if let Some(room) = frame.push_back(HEADER_LEN + size) {
@@ -230,6 +231,12 @@ impl Feed {
     }
 }
 
+/// The tunnels of a lane, those whose number leaves that rest, in an order that was drawn once.
+fn walk(lane: usize, receiving: usize, tunnels: usize) -> Vec<usize> {
+    let order = gateways::random_order((tunnels - lane).div_ceil(receiving));
+    order.into_iter().map(|nth| lane + receiving * nth as usize).collect()
+}
+
 fn disorder(tunnel: usize, expected: u64, found: u64) -> RulerError {
     RulerError::Order { tunnel, expected, found }
 }
@@ -244,4 +251,21 @@ fn through(
     from.inject_all(batch);
     worker.turn();
     to.collect(batch, BATCH_PACKETS);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stride hits one tunnel for ever where it divides their number.
+    #[test]
+    fn every_tunnel_of_a_lane_is_used_whatever_their_number() {
+        for (receiving, tunnels) in [(1, 7919), (2, 2 * 7919), (2, 3), (3, 8192)] {
+            let mut all: Vec<usize> =
+                (0..receiving).flat_map(|lane| walk(lane, receiving, tunnels)).collect();
+            assert!(walk(0, receiving, tunnels).iter().all(|tunnel| tunnel % receiving == 0));
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..tunnels));
+        }
+    }
 }
