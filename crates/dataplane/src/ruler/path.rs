@@ -45,6 +45,7 @@ use crate::view::{Publisher, View};
 use crate::worker::Worker;
 
 pub use cipher::CipherBench;
+pub(crate) use cipher::plaintext_len;
 use gateways::Keys;
 pub use gateways::lead_to_vrfs;
 pub use selection::Selection;

@@ -1,7 +1,7 @@
 //! What the machine itself gives two cores: the cipher alone, on as many threads as there are workers.
 //!
 //! Each thread seals packets of its own in memory of its own, as many and as long as a worker's of a round,
-//! under one key. Nothing is shared but that key, which nobody writes. So whatever is lost from one
+//! trailer included, with a worker's cipher under one key. Nothing is shared but that key, which nobody writes. So whatever is lost from one
 //! thread to two is the machine's: cores that share execution units, a clock, a cache or the way to memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -13,12 +13,14 @@ use wire::esp;
 
 use super::{ROUND_PACKETS, pin};
 use crate::ruler::RulerError;
-use crate::ruler::path::{CHUNK, check_sizes};
+use crate::ruler::path::gateways::key_bytes;
+use crate::ruler::path::{CHUNK, check_sizes, plaintext_len};
 
 /// Packets to encrypt, for each thread.
 pub struct Ceiling {
     key: Key,
-    sizes: Vec<usize>,
+    /// Lengths of what is encrypted, over and over.
+    lens: Vec<usize>,
     memory: Vec<Vec<u8>>,
 }
 
@@ -29,14 +31,15 @@ impl Ceiling {
     /// If a length is out of bounds, or the engine cannot be had.
     pub fn new(engine: Engine, threads: usize, sizes: &[usize]) -> Result<Ceiling, RulerError> {
         check_sizes(sizes)?;
-        let key = Key::new(engine, &[7; 16])?;
+        let key = Key::new(engine, &key_bytes(0))?;
         let memory = vec![vec![1; ROUND_PACKETS * CHUNK]; threads];
-        Ok(Ceiling { key, sizes: sizes.to_vec(), memory })
+        let lens = sizes.iter().map(|size| plaintext_len(*size)).collect();
+        Ok(Ceiling { key, lens, memory })
     }
 
     /// Seals a round of packets on each of `threads` threads: nanoseconds per packet, of all together.
     pub fn run(&mut self, threads: usize) -> f64 {
-        let (ready, key, sizes) = (AtomicUsize::new(0), &self.key, &self.sizes);
+        let (ready, key, lens) = (AtomicUsize::new(0), &self.key, &self.lens);
         let count = threads.min(self.memory.len()).max(1);
         let ready = &ready;
         let work = |id: usize, memory: &mut [u8]| {
@@ -48,9 +51,9 @@ impl Ceiling {
             let began = Instant::now();
             let mut icv = [0; esp::ICV_LEN];
             for (number, chunk) in memory.chunks_exact_mut(CHUNK).enumerate() {
-                let size = sizes[number % sizes.len()].min(CHUNK);
-                let nonce = esp::gcm_nonce([0; 4], (number as u64).to_be_bytes());
-                key.seal(&nonce, &esp::aad(1, number as u32), &mut chunk[..size], &mut icv);
+                let (len, number) = (lens[number % lens.len()], number as u64);
+                let nonce = esp::gcm_nonce([0; 4], number.to_be_bytes());
+                key.seal(&nonce, &esp::aad_esn(1, number), &mut chunk[..len], &mut icv);
             }
             (began, Instant::now())
         };
@@ -79,8 +82,20 @@ mod tests {
         assert!(ceiling.memory.iter().all(|memory| memory[..64] != [1; 64]));
         // Encrypted once more under the same nonces, it is what it was.
         assert!(ceiling.run(1) > 0.0);
-        let first = |memory: &Vec<u8>| memory[..64] == [1; 64];
+        let first = |memory: &Vec<u8>| memory[..68] == [1; 68];
         assert_eq!(ceiling.memory.iter().map(first).collect::<Vec<_>>(), [true, false]);
         assert!(Ceiling::new(Engine::AwsLc, 2, &[1 << 20]).is_err());
+    }
+
+    #[test]
+    fn the_cipher_is_that_of_the_workers() {
+        let mut ceiling = Ceiling::new(Engine::AwsLc, 1, &[64]).unwrap();
+        ceiling.run(1);
+        // Padded, and with a trailer of two bytes, to a multiple of four.
+        let mut packet = [1; 68];
+        let nonce = esp::gcm_nonce([0; 4], 0u64.to_be_bytes());
+        let key = Key::new(Engine::AwsLc, &key_bytes(0)).unwrap();
+        key.seal(&nonce, &esp::aad_esn(1, 0), &mut packet, &mut [0; esp::ICV_LEN]);
+        assert_eq!(ceiling.memory[0][..69], [&packet[..], &[1]].concat());
     }
 }

@@ -199,6 +199,6 @@ impl<const CHAINED: bool> Link<CHAINED> {
 }
 
 /// What ESP encrypts of an inner packet: with padding and trailer.
-fn plaintext_len(size: usize) -> usize {
+pub(crate) fn plaintext_len(size: usize) -> usize {
     size + esp::pad_len(size) + esp::TRAILER_LEN
 }
