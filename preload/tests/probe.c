@@ -33,7 +33,7 @@
         }                                                                                          \
     } while (0)
 
-enum { DELSA = 0x11, GETSA = 0x12, FLUSHSA = 0x1c, NEWSA = 0x10, HANG_UP = 0x20, LOSE = 0x21, HANG_UP_ONCE = 0x26 };
+enum { DELSA = 0x11, GETSA = 0x12, FLUSHSA = 0x1c, NEWSA = 0x10, HANG_UP = 0x20, LOSE = 0x21, HANG_UP_ONCE = 0x26, GO_AWAY = 0x27 };
 
 static uint32_t last_seq;
 
@@ -391,6 +391,19 @@ static void asked_again(void) {
     CHECK(answer(fd).nlmsg_seq == h.nlmsg_seq);
 }
 
+// The server goes before it answers, and for longer than a request waits: the request fails, once it has waited.
+static void away(void) {
+    int fd = bound(0);
+    struct nlmsghdr h = request(GO_AWAY, NLM_F_ACK);
+    CHECK(send(fd, &h, sizeof(h), 0) == -1 && errno == ECONNREFUSED);
+    char buffer[64];
+    ssize_t got;
+    while ((got = recv(fd, buffer, sizeof(buffer), 0)) == -1 && errno == ECONNREFUSED)
+        ;
+    CHECK(got == -1 && errno == ENOBUFS);
+    transact(fd);
+}
+
 static void lose(void) {
     char buffer[64];
     int fd = bound(1);
@@ -514,7 +527,8 @@ int main(int argc, char **argv) {
                   {"children", children}, {"requests", requests}, {"cancel", cancel},
                   {"restart", restart},   {"lose", lose},       {"others", others},
                   {"threads", threads},   {"several", several}, {"forked", forked},
-                  {"watched", watched},   {"asked_again", asked_again}};
+                  {"watched", watched},   {"asked_again", asked_again},
+                  {"away", away}};
     for (int i = 1; i < argc; i++) {
         size_t at = 0;
         while (at < sizeof(checks) / sizeof(checks[0]) && strcmp(checks[at].name, argv[i]))

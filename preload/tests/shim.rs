@@ -280,6 +280,11 @@ fn a_server_that_went_before_it_answered_is_asked_again() {
 }
 
 #[test]
+fn a_request_that_nobody_answers_fails() {
+    probe("away", "away");
+}
+
+#[test]
 fn lost_events_are_reported_as_netlink_does() {
     probe("lose", "lose");
 }

@@ -4,7 +4,8 @@
 //! goes out without the netlink address; 3. if the server has gone, the connection is replaced and
 //! the datagram sent once more, which may wait: netlink's `send`, too, returns when the kernel has acted; 4. the call returns when the answer is there; 5. a server that goes
 //! before it answers is asked again when it is back: it may have done already what it was asked,
-//! and then says so (`EEXIST`, `ESRCH`), which is better than to leave its program in doubt.
+//! and then says so (`EEXIST`, `ESRCH`), which is better than to leave its program in doubt. If it is not
+//! back within a while, the call fails with `ECONNREFUSED`.
 
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
@@ -170,14 +171,15 @@ unsafe fn transmit(fd: c_int, slot: &Slot, parts: &[iovec], flags: c_int) -> ssi
             connection::synchronise(fd);
         }
         let unanswered = answer == Answer::Certain && !ambiguous && connection::is_dead(fd);
-        if !unanswered || patience.left_ms() == 0 {
+        if !unanswered {
             break sent;
         }
         // A process that is killed closes its connections before it ceases to listen: the new
         // connection, too, may end without an answer.
         connection::pause();
-        if !connection::replace(fd, slot, patience.left_ms() as u64) {
-            break sent;
+        // Nobody has the request: a program that was told that it is sent would wait for ever.
+        if patience.left_ms() == 0 || !connection::replace(fd, slot, patience.left_ms() as u64) {
+            return errno::fail_len(libc::ECONNREFUSED);
         }
     };
     errno::set(saved);

@@ -16,6 +16,9 @@ use wire::xfrm::shim;
 /// How long the slow answers take: long enough that a program that does not wait sees nothing.
 const SLOW: Duration = Duration::from_millis(50);
 
+/// How long the server is away: longer than a request waits for it.
+const AWAY: Duration = Duration::from_secs(8);
+
 /// One frame that the server got: its type, and what follows the netlink header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
@@ -53,12 +56,13 @@ impl Server {
         let server = Self { path, received: Arc::default(), connections: Arc::default() };
         let (received, connections) = (server.received.clone(), server.connections.clone());
         let script = Arc::new(script);
+        let path = server.path.clone();
         thread::spawn(move || {
             while let Ok(connection) = accept(&listener) {
                 let connection = Arc::new(connection);
                 connections.lock().unwrap().push(connection.clone());
-                let (received, script) = (received.clone(), script.clone());
-                thread::spawn(move || serve(&connection, &received, &script));
+                let (received, script, path) = (received.clone(), script.clone(), path.clone());
+                thread::spawn(move || serve(&connection, &received, &script, &path));
             }
         });
         server
@@ -119,9 +123,10 @@ pub fn error(errno: i32) -> Vec<u8> {
 const NOTHING: u16 = 1;
 const HANG_UP: u16 = 0x20;
 const HANG_UP_ONCE: u16 = 0x26;
+const GO_AWAY: u16 = 0x27;
 
 /// As the gateway does, in turns: what is there is read up to a frame that asks for nothing, and then answered.
-fn serve(connection: &OwnedFd, received: &Mutex<Vec<Received>>, script: &Script) {
+fn serve(connection: &OwnedFd, received: &Mutex<Vec<Received>>, script: &Script, path: &Path) {
     let mut port = 0;
     let mut buffer = [0; 65536];
     let mut answers = Vec::new();
@@ -141,6 +146,10 @@ fn serve(connection: &OwnedFd, received: &Mutex<Vec<Received>>, script: &Script)
                 port = u32::from_ne_bytes(one[16..20].try_into().unwrap());
             }
             let first = received.lock().unwrap().iter().filter(|one| one.kind == kind).count() == 1;
+            if kind == GO_AWAY && first {
+                go_away(connection, path);
+                return;
+            }
             if kind == HANG_UP || kind == HANG_UP_ONCE && first {
                 let _ = rustix::net::shutdown(connection, rustix::net::Shutdown::Both);
                 return;
@@ -159,6 +168,15 @@ fn serve(connection: &OwnedFd, received: &Mutex<Vec<Received>>, script: &Script)
         }
     }
     let _ = rustix::net::shutdown(connection, rustix::net::Shutdown::Both);
+}
+
+/// Nobody finds the server for a while, and it hangs up.
+fn go_away(connection: &OwnedFd, path: &Path) {
+    let hidden = path.with_extension("away");
+    std::fs::rename(path, &hidden).unwrap();
+    let _ = rustix::net::shutdown(connection, rustix::net::Shutdown::Both);
+    thread::sleep(AWAY);
+    let _ = std::fs::rename(&hidden, path);
 }
 
 fn reply(queue: &mut Vec<Vec<u8>>, request: &[u8], port: u32, script: &Script) {
