@@ -24,7 +24,8 @@ const ANSWER_MS_MAX: u64 = 2000;
 /// that finds it gone is an IKE daemon's, which would have to give a tunnel up.
 pub const RETURN_MS_MAX: u64 = 5000;
 
-/// The same for who asked not to wait, and would go round in circles on a closed connection.
+/// The same for who asked not to wait, and would go round in circles on a closed connection: it serves
+/// everything else four times a second.
 pub const RETURN_NONBLOCKING_MS_MAX: u64 = 250;
 
 /// Between two looks for it: a restart takes a tenth of a second.

@@ -4,7 +4,8 @@
 //! which programs check so that nobody else fools them; the group of an event is not known here and
 //! is 0. Lost events, which the server reports in a message, are netlink's `ENOBUFS`. And the end
 //! of the connection, which netlink does not have, is `ENOBUFS` when the gateway is back (whatever
-//! was under way is lost) or `ECONNREFUSED` when it is not within a while.
+//! was under way is lost). When it is not within a while, who waits is told `ECONNREFUSED`, and who does not
+//! that nothing has come: pluto reads until it hears `EAGAIN` and does nothing else meanwhile.
 
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
@@ -225,12 +226,12 @@ unsafe fn judge(fd: c_int, slot: &Slot, got: ssize_t, parts: &[iovec], flags: c_
         return got;
     }
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || connection::is_nonblocking(fd);
-    let wait_ms = match nonblocking {
-        true => connection::RETURN_NONBLOCKING_MS_MAX,
-        false => connection::RETURN_MS_MAX,
+    let (wait_ms, away) = match nonblocking {
+        true => (connection::RETURN_NONBLOCKING_MS_MAX, libc::EAGAIN),
+        false => (connection::RETURN_MS_MAX, libc::ECONNREFUSED),
     };
     let back = connection::replace(fd, slot, wait_ms);
-    errno::fail_len(if back { libc::ENOBUFS } else { libc::ECONNREFUSED })
+    errno::fail_len(if back { libc::ENOBUFS } else { away })
 }
 
 /// # Safety
