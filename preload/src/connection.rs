@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use libc::{c_int, c_void};
 
 use crate::frame::Frame;
-use crate::table::{NetlinkOption, Slot};
-use crate::{errno, next};
+use crate::table::{NetlinkOption, Progress, Slot};
+use crate::{errno, next, table};
 
 /// Where the gateway listens if the environment does not say: one whose configuration names neither itself nor
 /// a directory.
@@ -34,6 +34,10 @@ const RETURN_STEP_MS: c_int = 2;
 /// How long to look for an answer before sleeping for it. Most take 5 to 30 µs; to wake up on a core that
 /// slept takes as long again, and in a virtual machine longer.
 const LOOK_FOR: Duration = Duration::from_micros(60);
+
+/// Longest sleep for an answer that another thread may take before we see it: such a thread's answer comes so
+/// much later at worst. One that nobody takes ends the sleep itself.
+const ANSWER_STEP_MS: c_int = 1;
 
 /// Turns without sleeping while waiting for the server to take a frame: it usually does within a
 /// few tens of microseconds, a sleep costs at least as much.
@@ -193,19 +197,29 @@ pub fn is_readable(fd: c_int) -> bool {
     poll(fd, libc::POLLIN, 0)
 }
 
-/// Waits until an answer can be read. Keeps errno.
+/// Waits until the answer to a request can be read, or another thread has read it. `before` is how far the
+/// socket had come when the request was sent. `false`: the connection has ended first. Keeps errno.
+pub fn await_answer(fd: c_int, slot: &Slot, before: Progress) -> bool {
+    look(|wait_ms| slot.progress() != before || poll(fd, libc::POLLIN, wait_ms));
+    // In this order: who replaces the connection begins the generation first.
+    let ended = is_dead(fd) || slot.progress().generation != before.generation;
+    !ended || slot.progress().taken != before.taken
+}
+
+/// Waits until something has come, which `came` waits for as many milliseconds as it is told.
 ///
 /// Looks for it for a moment before it sleeps; the core is the gateway's meanwhile if it wants it.
-pub fn await_answer(fd: c_int) {
+fn look(came: impl Fn(c_int) -> bool) {
     let began = Instant::now();
     while began.elapsed() < LOOK_FOR {
-        if is_readable(fd) {
+        if came(0) {
             return;
         }
         // SAFETY: no argument.
         unsafe { libc::sched_yield() };
     }
-    wait_for(fd, libc::POLLIN, &Deadline::start());
+    let deadline = Deadline::start();
+    while !came(ANSWER_STEP_MS) && deadline.left_ms() > 0 {}
 }
 
 /// Waits until the server has answered whatever it was sent. Keeps errno.
@@ -260,9 +274,14 @@ pub fn is_dead(fd: c_int) -> bool {
     dead
 }
 
+/// Whether the server has gone, whatever is left to read. Keeps errno.
+fn has_hung_up(fd: c_int) -> bool {
+    // That is told without being asked for.
+    poll(fd, 0, 0)
+}
+
 /// A connection, as soon as there is a server, or -1 when that takes too long.
-fn open_when_back(flags: c_int, wait_ms: u64) -> c_int {
-    let deadline = Deadline::after(wait_ms);
+fn open_when_back(flags: c_int, deadline: &Deadline) -> c_int {
     loop {
         let fd = try_open(flags);
         if fd >= 0 {
@@ -285,28 +304,46 @@ pub fn pause() {
 /// Replaces a connection whose server has gone, under the same descriptor, waiting a while for the
 /// server to come back. Whether there is one again. The epoll set that holds the descriptor gets the
 /// new one; copies of the descriptor keep the old.
+///
+/// One thread does it; others that find the server gone wait for that one, and have what it made.
 pub fn replace(fd: c_int, slot: &Slot, wait_ms: u64) -> bool {
+    let deadline = Deadline::after(wait_ms);
+    while !slot.claim() {
+        if deadline.left_ms() == 0 {
+            return false;
+        }
+        pause();
+    }
+    let generation = slot.progress().generation;
+    let is_open = table::find(fd).is_some();
+    let back = is_open && (!has_hung_up(fd) || exchange(fd, slot, generation, &deadline));
+    slot.release();
+    back
+}
+
+/// Puts a new connection in the place of the one of a generation; whether it could.
+fn exchange(fd: c_int, slot: &Slot, generation: u32, deadline: &Deadline) -> bool {
     // SAFETY: this command takes no pointer.
     let descriptor = unsafe { next::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) };
     let nonblocking = is_nonblocking(fd);
     let flags = if nonblocking { libc::SOCK_NONBLOCK } else { 0 };
-    let fresh = open_when_back(libc::SOCK_CLOEXEC | flags, wait_ms);
+    let fresh = open_when_back(libc::SOCK_CLOEXEC | flags, deadline);
     if fresh < 0 {
         return false;
     }
+    // Before other threads send requests on it.
+    introduce(fresh, slot);
     let close_on_exec = descriptor > 0 && descriptor & libc::FD_CLOEXEC != 0;
     let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
+    // The program may have closed the socket meanwhile, and the number be another file's.
     // SAFETY: `fresh` is ours; `fd` is what the caller is using.
-    let replaced = unsafe { next::dup3(fresh, fd, flags) } == fd;
+    let replaced = slot.advance(generation) && unsafe { next::dup3(fresh, fd, flags) } == fd;
     // SAFETY: as above, and nobody else knows it.
     unsafe { next::close(fresh) };
-    if replaced {
-        introduce(fd, slot);
-        if let Some((set, mut event)) = slot.watched() {
-            // Closing the old connection took it out of the set. Nothing can be done about a failure.
-            // SAFETY: an event that lives until the call returns.
-            unsafe { next::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
-        }
+    if replaced && let Some((set, mut event)) = slot.watched() {
+        // Closing the old connection took it out of the set. Nothing can be done about a failure.
+        // SAFETY: an event that lives until the call returns.
+        unsafe { next::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
     }
     replaced
 }
@@ -361,7 +398,7 @@ mod tests {
     fn the_default_is_the_gateway_of_the_example() {
         let example = include_str!("../../crates/control/src/config/example.toml");
         let value = |key: &str| {
-            let of = |line: &'static str| line.strip_prefix(key)?.strip_suffix('"');
+            let of = |line: &'static str| line.strip_prefix(key)?.split('"').next();
             example.lines().find_map(of).unwrap()
         };
         let path = format!("{}/{}/xfrm.sock", value("# run_dir = \""), value("name = \""));

@@ -22,8 +22,9 @@
 //! `io_uring`; no program that speaks XFRM needs these. Static programs and
 //! set-user-ID programs do not load it.
 //!
-//! Hooks hold no lock and allocate nothing. They keep errno where they succeed, and have no
-//! destructors, so that a thread may be cancelled inside them (`C-unwind`).
+//! Hooks allocate nothing and hold no lock, but for a socket's while they give it another connection, which a
+//! thread that is cancelled, or that `fork` did not copy, does not keep. They keep errno where they
+//! succeed, and have no destructors, so that a thread may be cancelled inside them (`C-unwind`).
 
 mod address;
 mod connection;

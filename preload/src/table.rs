@@ -14,7 +14,7 @@ use libc::{c_int, epoll_event};
 
 /// Descriptors that can be XFRM sockets. Debian gives services 524 288 at most, daemons that speak
 /// XFRM use some hundreds and the kernel hands out the lowest; beyond this `socket` fails with
-/// `EMFILE`. A slot takes 32 bytes of zero pages that exist when touched.
+/// `EMFILE`. A slot takes 40 bytes of zero pages that exist when touched.
 pub const DESCRIPTORS_MAX: usize = 65_536;
 
 const OPEN: u8 = 1;
@@ -32,6 +32,19 @@ pub struct Slot {
     set: AtomicI32,
     events: AtomicU32,
     data: AtomicU64,
+    generation: AtomicU32,
+    taken: AtomicU32,
+    /// The thread that replaces the connection; 0 for none.
+    replacer: AtomicI32,
+}
+
+/// How far a socket has come, by which a thread learns what others did to it meanwhile. Both numbers wrap.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// How often the descriptor was opened, closed or given another connection.
+    pub generation: u32,
+    /// How many messages the program has received.
+    pub taken: u32,
 }
 
 /// An option of a netlink socket that changes what it receives.
@@ -64,7 +77,46 @@ impl Slot {
             set: AtomicI32::new(0),
             events: AtomicU32::new(0),
             data: AtomicU64::new(0),
+            generation: AtomicU32::new(0),
+            taken: AtomicU32::new(0),
+            replacer: AtomicI32::new(0),
         }
+    }
+
+    /// How far it has come.
+    pub fn progress(&self) -> Progress {
+        Progress {
+            generation: self.generation.load(Ordering::Acquire),
+            taken: self.taken.load(Ordering::Acquire),
+        }
+    }
+
+    /// The program has received a message.
+    pub fn take(&self) {
+        self.taken.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Begins the generation after this one. `false`: it is over already.
+    pub fn advance(&self, from: u32) -> bool {
+        let next = from.wrapping_add(1);
+        self.generation.compare_exchange(from, next, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Makes the calling thread the one that replaces the connection. `false`: another is at it.
+    ///
+    /// A thread that was cancelled meanwhile, or that `fork` did not copy, is at nothing any more.
+    pub fn claim(&self) -> bool {
+        let (own, holder) = (thread(), self.replacer.load(Ordering::Acquire));
+        let free = holder == 0 || holder == own || !lives(holder);
+        let claim = || {
+            self.replacer.compare_exchange(holder, own, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        };
+        free && claim()
+    }
+
+    /// The calling thread is done with what it claimed.
+    pub fn release(&self) {
+        self.replacer.store(0, Ordering::Release);
     }
 
     /// An epoll set waits for it from now on.
@@ -190,6 +242,7 @@ fn adopt(fd: c_int, state: u8, port: u32, groups: u32) -> bool {
     slot.port.store(port, Ordering::Release);
     slot.groups.store(groups, Ordering::Release);
     slot.set.store(0, Ordering::Release);
+    slot.generation.fetch_add(1, Ordering::AcqRel);
     slot.state.store(state, Ordering::Release);
     SWEEP_END.fetch_max(index + 1, Ordering::AcqRel);
     true
@@ -213,6 +266,7 @@ pub fn forget_range(first: u32, last: u32) {
 fn clear(index: usize) {
     if let Some(slot) = SLOTS.get(index) {
         slot.state.store(0, Ordering::Release);
+        slot.generation.fetch_add(1, Ordering::AcqRel);
         let holder = index as c_int + 1;
         let _ = OWN_PORT_HOLDER.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Acquire);
     }
@@ -231,6 +285,17 @@ pub fn choose_port(fd: c_int) -> u32 {
 fn process() -> c_int {
     // SAFETY: no argument, cannot fail.
     unsafe { libc::getpid() }
+}
+
+fn thread() -> c_int {
+    // SAFETY: no argument, cannot fail.
+    unsafe { libc::gettid() }
+}
+
+/// Whether a thread of this process is still there.
+fn lives(thread: c_int) -> bool {
+    // SAFETY: signal 0 is none; it is only looked whether it could be sent.
+    unsafe { libc::syscall(libc::SYS_tgkill, process(), thread, 0) == 0 }
 }
 
 fn owned() -> bool {
@@ -298,6 +363,40 @@ mod tests {
         assert!(find(FD + 2).is_some());
         forget_range(FD as u32 + 1, u32::MAX);
         assert!(find(FD + 2).is_none());
+    }
+
+    #[test]
+    fn a_number_that_was_closed_or_opened_is_of_another_generation() {
+        assert!(open(FD + 5, false));
+        let slot = find(FD + 5).unwrap();
+        let opened = slot.progress();
+        slot.take();
+        assert_eq!(slot.progress().generation, opened.generation);
+        assert_eq!(slot.progress().taken, opened.taken.wrapping_add(1));
+        assert!(slot.advance(opened.generation));
+        let replaced = slot.progress().generation;
+        assert!(!slot.advance(opened.generation));
+        forget(FD + 5);
+        let closed = slot.progress().generation;
+        assert!(open(FD + 5, false));
+        assert!(replaced != closed && !slot.advance(closed) && !slot.advance(replaced));
+        forget(FD + 5);
+    }
+
+    #[test]
+    fn one_thread_replaces_and_one_that_is_gone_does_not() {
+        assert!(open(FD + 6, false));
+        let slot = find(FD + 6).unwrap();
+        assert!(slot.claim() && slot.claim());
+        let elsewhere = |slot: &'static Slot| std::thread::spawn(|| slot.claim()).join().unwrap();
+        assert!(!elsewhere(slot));
+        slot.release();
+        assert!(elsewhere(slot));
+        // Joined is not yet gone: the kernel is done with a thread a moment later.
+        while !slot.claim() {
+            std::thread::yield_now();
+        }
+        forget(FD + 6);
     }
 
     #[test]

@@ -22,6 +22,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define CHECK(what)                                                                                \
@@ -519,6 +520,54 @@ static void forked(void) {
     transact(fd);
 }
 
+static uint32_t heard;
+
+// Reads what comes on a socket on which others ask.
+static void *hear(void *fd) {
+    char buffer[4096];
+    for (;;) {
+        ssize_t got = recv(*(int *)fd, buffer, sizeof(buffer), 0);
+        CHECK(got >= (ssize_t)sizeof(struct nlmsghdr) || (got == -1 && errno == ENOBUFS));
+        if (got > 0)
+            __atomic_store_n(&heard, ((struct nlmsghdr *)buffer)->nlmsg_seq, __ATOMIC_RELEASE);
+    }
+    return NULL;
+}
+
+static double now(void) {
+    struct timespec time;
+    CHECK(!clock_gettime(CLOCK_MONOTONIC, &time));
+    return time.tv_sec + time.tv_nsec * 1e-9;
+}
+
+// Asks so many times, and has each answer heard by another thread.
+static void ask_while_another_hears(uint16_t type, int times) {
+    static int fd;
+    fd = bound(0);
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, NULL, hear, &fd));
+    for (int i = 0; i < times; i++) {
+        struct nlmsghdr h = request(type, NLM_F_ACK);
+        double began = now();
+        CHECK(send(fd, &h, sizeof(h), 0) == sizeof(h));
+        CHECK(now() - began < 1);
+        while (__atomic_load_n(&heard, __ATOMIC_ACQUIRE) != h.nlmsg_seq) {
+            CHECK(now() - began < 3);
+            usleep(100);
+        }
+    }
+}
+
+// An answer that another thread has read is not waited for.
+static void heard_elsewhere(void) {
+    ask_while_another_hears(DELSA, 20);
+}
+
+// The server hangs up each time, which both threads see: the request is asked again, on one new connection.
+static void both_see_the_end(void) {
+    ask_while_another_hears(HANG_UP_ONCE, 60);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -529,7 +578,8 @@ int main(int argc, char **argv) {
                   {"restart", restart},   {"lose", lose},       {"others", others},
                   {"threads", threads},   {"several", several}, {"forked", forked},
                   {"watched", watched},   {"asked_again", asked_again},
-                  {"away", away}};
+                  {"away", away},         {"heard_elsewhere", heard_elsewhere},
+                  {"both_see_the_end", both_see_the_end}};
     for (int i = 1; i < argc; i++) {
         size_t at = 0;
         while (at < sizeof(checks) / sizeof(checks[0]) && strcmp(checks[at].name, argv[i]))

@@ -285,6 +285,19 @@ fn a_request_that_nobody_answers_fails() {
 }
 
 #[test]
+fn an_answer_that_another_thread_reads_is_an_answer() {
+    probe("heard", "heard_elsewhere");
+}
+
+#[test]
+fn a_request_is_asked_again_whichever_thread_reconnects() {
+    let server = probe("both", "both_see_the_end");
+    // Each of 60 requests was asked twice; one that came as the connection was exchanged, once more.
+    let asked = server.received().into_iter().filter(|frame| frame.kind == 0x26).count();
+    assert!(asked >= 120, "{asked}");
+}
+
+#[test]
 fn lost_events_are_reported_as_netlink_does() {
     probe("lose", "lose");
 }

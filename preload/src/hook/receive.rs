@@ -223,6 +223,9 @@ unsafe fn judge(fd: c_int, slot: &Slot, got: ssize_t, parts: &[iovec], flags: c_
         _ => got < 0 && errno::get() == libc::ECONNRESET,
     };
     if !closed {
+        if got >= 0 && flags & libc::MSG_PEEK == 0 {
+            slot.take();
+        }
         return got;
     }
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || connection::is_nonblocking(fd);

@@ -151,6 +151,7 @@ unsafe fn transmit(fd: c_int, slot: &Slot, parts: &[iovec], flags: c_int) -> ssi
         // What is readable already, or may come from a group, says nothing about this datagram.
         let unread = connection::is_readable(fd) && !connection::is_dead(fd);
         let ambiguous = slot.groups() != 0 || unread;
+        let before = slot.progress();
         // SAFETY: the caller's promise.
         let sent = unsafe { pass_on(fd, parts, flags) };
         if sent < 0 {
@@ -164,14 +165,11 @@ unsafe fn transmit(fd: c_int, slot: &Slot, parts: &[iovec], flags: c_int) -> ssi
             continue;
         }
         // SAFETY: the caller's promise.
-        let answer = unsafe { request::answer(parts) };
-        if answer == Answer::Certain && !ambiguous {
-            connection::await_answer(fd);
-        } else {
+        if ambiguous || unsafe { request::answer(parts) } != Answer::Certain {
             connection::synchronise(fd);
+            break sent;
         }
-        let unanswered = answer == Answer::Certain && !ambiguous && connection::is_dead(fd);
-        if !unanswered {
+        if connection::await_answer(fd, slot, before) {
             break sent;
         }
         // A process that is killed closes its connections before it ceases to listen: the new

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind,
-    listen, recv, send, socket_with,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
+    bind, listen, recv, send, socket_with,
 };
 use wire::xfrm::shim;
 
@@ -58,7 +58,7 @@ impl Server {
         let script = Arc::new(script);
         let path = server.path.clone();
         thread::spawn(move || {
-            while let Ok(connection) = accept(&listener) {
+            while let Ok(connection) = accept_with(&listener, SocketFlags::CLOEXEC) {
                 let connection = Arc::new(connection);
                 connections.lock().unwrap().push(connection.clone());
                 let (received, script, path) = (received.clone(), script.clone(), path.clone());
@@ -145,12 +145,12 @@ fn serve(connection: &OwnedFd, received: &Mutex<Vec<Received>>, script: &Script,
             if kind == shim::BIND {
                 port = u32::from_ne_bytes(one[16..20].try_into().unwrap());
             }
-            let first = received.lock().unwrap().iter().filter(|one| one.kind == kind).count() == 1;
-            if kind == GO_AWAY && first {
+            let times = received.lock().unwrap().iter().filter(|one| one.kind == kind).count();
+            if kind == GO_AWAY && times == 1 {
                 go_away(connection, path);
                 return;
             }
-            if kind == HANG_UP || kind == HANG_UP_ONCE && first {
+            if kind == HANG_UP || kind == HANG_UP_ONCE && times % 2 == 1 {
                 let _ = rustix::net::shutdown(connection, rustix::net::Shutdown::Both);
                 return;
             }
