@@ -331,8 +331,11 @@ fn exchange(fd: c_int, slot: &Slot, generation: u32, deadline: &Deadline) -> boo
     if fresh < 0 {
         return false;
     }
-    // Before other threads send requests on it.
+    // Before other threads send requests on it, and before anybody is told that events were missed.
     introduce(fresh, slot);
+    if slot.groups() != 0 {
+        synchronise(fresh);
+    }
     let close_on_exec = descriptor > 0 && descriptor & libc::FD_CLOEXEC != 0;
     let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
     // The program may have closed the socket meanwhile, and the number be another file's.

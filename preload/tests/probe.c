@@ -568,6 +568,18 @@ static void both_see_the_end(void) {
     ask_while_another_hears(HANG_UP_ONCE, 60);
 }
 
+// When a call that joins groups returns, the server knows: what older sockets cause next is heard.
+static void joins(void) {
+    int older = bound(0);
+    for (int i = 0; i < 20; i++) {
+        int fd = bound(1), group = 2;
+        transact(older);
+        CHECK(!setsockopt(fd, SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &group, sizeof(group)));
+        transact(older);
+        close(fd);
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -579,7 +591,8 @@ int main(int argc, char **argv) {
                   {"threads", threads},   {"several", several}, {"forked", forked},
                   {"watched", watched},   {"asked_again", asked_again},
                   {"away", away},         {"heard_elsewhere", heard_elsewhere},
-                  {"both_see_the_end", both_see_the_end}};
+                  {"both_see_the_end", both_see_the_end},
+                  {"joins", joins}};
     for (int i = 1; i < argc; i++) {
         size_t at = 0;
         while (at < sizeof(checks) / sizeof(checks[0]) && strcmp(checks[at].name, argv[i]))

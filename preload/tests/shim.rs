@@ -298,6 +298,19 @@ fn a_request_is_asked_again_whichever_thread_reconnects() {
 }
 
 #[test]
+fn groups_are_joined_when_the_call_returns() {
+    let server = probe("joins", "joins");
+    let kinds = server.received().into_iter().filter_map(|frame| match frame.kind {
+        BIND if frame.words()[1] != 0 => Some("bind"),
+        MEMBERSHIP => Some("join"),
+        0x11 => Some("request"),
+        _ => None,
+    });
+    let expected = ["bind", "request", "join", "request"].repeat(20);
+    assert_eq!(kinds.collect::<Vec<_>>(), expected);
+}
+
+#[test]
 fn lost_events_are_reported_as_netlink_does() {
     probe("lose", "lose");
 }

@@ -5,7 +5,8 @@ use libc::{c_int, sockaddr, socklen_t};
 use crate::frame::Frame;
 use crate::{address, connection, errno, next, table};
 
-/// `bind(2)`. Port 0 leaves the choice to us, once; the groups replace what was joined before.
+/// `bind(2)`. Port 0 leaves the choice to us, once; the groups replace what was joined before, and are listened to
+/// when the call returns.
 ///
 /// # Safety
 ///
@@ -30,6 +31,10 @@ pub unsafe extern "C-unwind" fn bind(fd: c_int, address: *const sockaddr, len: s
     slot.set_groups(groups);
     slot.bind(port);
     connection::tell(fd, Frame::Bind { port, groups });
+    if groups != 0 {
+        // What happens from now on is heard, whoever causes it: other sockets' requests do not wait for us.
+        connection::synchronise(fd);
+    }
     0
 }
 

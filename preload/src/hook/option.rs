@@ -65,6 +65,10 @@ fn join(fd: c_int, slot: &Slot, group: c_int, on: bool) -> c_int {
     }
     slot.change_groups(1 << (group - 1), on);
     connection::tell(fd, Frame::Membership { group: group as u32, on });
+    if on {
+        // As for `bind`.
+        connection::synchronise(fd);
+    }
     0
 }
 
