@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use lab::topology::{Namespace, Process, batch};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// The binary that `cargo test` built.
@@ -133,6 +134,12 @@ impl Gateway {
     /// `kill -9`.
     pub fn kill(&mut self) {
         self.process.kill();
+    }
+
+    /// Stops it without its knowing (SIGSTOP).
+    pub fn pause(&self) {
+        let pid = Pid::from_raw(self.pid() as i32).expect("a process id");
+        kill_process(pid, Signal::STOP).expect("it takes signals");
     }
 
     /// SIGTERM; returns the exit code.

@@ -1,10 +1,11 @@
 //! The gateway is killed again and again under load while the daemons live on and are never told: the
-//! tunnels go on, and the daemons go on with them.
+//! tunnels go on, and the daemons go on with them. Where it stays away they are told what failed.
 //!
 //! `PEREGRINE_KILLS` sets how often (`make kills`).
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -348,4 +349,26 @@ pub fn limits_pass_without_a_gateway(site: &mut Site) {
     site.wait_renewed("net", &old);
     assert!(site.west.said("creating rekey job for CHILD_SA ESP") > 0);
     assert_eq!(site.pair.pings(Side::West, 1, false, 10), 10);
+}
+
+pub fn gateway_stays_away_with_a_request(site: &mut Site) {
+    // Longer than a request waits.
+    const AWAY: Duration = Duration::from_secs(8);
+    site.load(|connection| (1..=2).fold(connection, |all, n| all.child(&name(n), n, false, "")));
+    site.west.initiate("net1");
+    site.pair.flows(1, false);
+    // A gateway that has a request and will not answer it.
+    site.pair.west.gateway.pause();
+    let mut asking = site.west.cell().command("swanctl");
+    asking.args(["--initiate", "--child", "net2", "--timeout", "30"]);
+    let mut asking = asking.stdout(Stdio::null()).spawn().expect("swanctl runs");
+    thread::sleep(Duration::from_secs(1));
+    site.pair.west.gateway.kill();
+    thread::sleep(AWAY);
+    let end = &mut site.pair.west;
+    end.gateway.restart(&end.namespace);
+    assert!(!asking.wait().expect("it ends").success(), "the request fails");
+    // The daemon has been told, and negotiates on; it gave up the IKE SA with all it had.
+    site.west.initiate("net2");
+    site.pair.flows(2, false);
 }

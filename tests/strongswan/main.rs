@@ -99,6 +99,7 @@ scenarios! {
         gateways_own_traffic
         own_packets_acquire
         gateway_is_killed
+        gateway_stays_away_with_a_request
         limits_pass_without_a_gateway
         gateway_is_upgraded
     }
