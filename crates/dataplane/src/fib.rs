@@ -540,9 +540,15 @@ mod tests {
         }
     }
 
-    /// A table passes through every depth at which a trie begins, and stays right.
+    /// A table of a VRF passes through every depth at which a trie begins, and stays right; the main one begins at the last.
     #[test]
     fn a_table_that_grows_and_shrinks_stays_right() {
+        for (vrf, v6) in [(0, false), (0, true), (1, false), (1, true)] {
+            grow_and_shrink(vrf, v6);
+        }
+    }
+
+    fn grow_and_shrink(vrf: u32, v6: bool) {
         let mut fib = Fib::new();
         let mut twin = HashMap::new();
         let mut state = 1u64;
@@ -550,28 +556,44 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 32) as u32
         };
+        let to = |bits: u32| match v6 {
+            false => IpAddr::from(bits.to_be_bytes()),
+            true => IpAddr::from((u128::from(bits) << 96).to_be_bytes()),
+        };
+        // The first are there before any step: each takes them along, and most probes are decided by one of them.
+        let first = (0..64u32).map(|n| {
+            let len = [0, 1, 3, 6, 7, 10, 12, 13][n as usize % 8];
+            Prefix::new(to(n.reverse_bits() ^ n << 26), len).unwrap()
+        });
+        let first: Vec<Prefix> = first.collect();
         for n in 0..6000u32 {
-            let len = [0, 4, 8, 12, 13, 16, 20, 22, 24, 24, 24, 32][random() as usize % 12];
-            let prefix = Prefix::new(random().to_be_bytes().into(), len).unwrap();
-            assert_eq!(fib.insert(prefix, Route::Tunnel(n)), twin.insert(prefix, Route::Tunnel(n)));
-            if matches!(n, 100 | 127..130 | 3500 | 5999) {
-                let probes: Vec<u32> = (0..40).map(|_| random()).collect();
-                for probe in probes {
-                    let to = IpAddr::from(probe.to_be_bytes());
-                    assert_eq!(fib.lookup(to), naive(&twin, to));
+            let len = [13, 16, 20, 22, 24, 24, 24, 32][random() as usize % 8];
+            let prefix = Prefix::new(to(random()), len).unwrap();
+            let prefix = first.get(n as usize).copied().unwrap_or(prefix);
+            let route = Route::Tunnel(n);
+            assert_eq!(fib.insert_in(vrf, prefix, route), twin.insert(prefix, route));
+            // Before and after the steps, which are at 129 routes and 4097.
+            if matches!(twin.len(), 30 | 127..=130 | 4095..=4098) || n == 5999 {
+                for destination in (0..40).map(|_| to(random())) {
+                    assert_eq!(fib.lookup_in(vrf, destination), naive(&twin, destination));
                 }
+                for prefix in &first {
+                    let address = prefix.address();
+                    assert_eq!(fib.lookup_in(vrf, address), naive(&twin, address));
+                }
+                assert_eq!(fib.iter_in(vrf).collect::<HashMap<_, _>>(), twin, "all are there");
             }
         }
-        assert_eq!(fib.len(), twin.len());
+        assert!(twin.len() > 5000);
         let all: Vec<Prefix> = twin.keys().copied().collect();
         for (n, prefix) in all.iter().enumerate() {
-            assert_eq!(fib.remove(*prefix), twin.remove(prefix));
+            assert_eq!(fib.remove_in(vrf, *prefix), twin.remove(prefix));
             if n % 1000 == 0 {
-                let to = IpAddr::from(random().to_be_bytes());
-                assert_eq!(fib.lookup(to), naive(&twin, to));
+                let destination = to(random());
+                assert_eq!(fib.lookup_in(vrf, destination), naive(&twin, destination));
             }
         }
-        assert!(fib.is_empty() && fib.iter().next().is_none());
+        assert!(fib.iter_in(vrf).next().is_none());
     }
 
     #[test]
