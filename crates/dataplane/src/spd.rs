@@ -11,6 +11,8 @@
 mod changes;
 mod many;
 mod numbers;
+mod ordered;
+mod portless;
 mod space;
 mod tag;
 mod tuple;
@@ -23,6 +25,7 @@ use wire::flow::{Flow, Fragment};
 use self::changes::Changes;
 pub(crate) use self::many::{Asked, Many, ManyV6, Question};
 use self::numbers::Numbers;
+use self::portless::Portless;
 use self::space::Space;
 use self::tag::Tag;
 use crate::cpu::Cache;
@@ -215,14 +218,13 @@ pub struct Spd {
 #[derive(Clone)]
 struct Policies<A> {
     all: Space<A>,
-    /// Those that select by ports, found without: for fragments that show none.
-    portless: Space<A>,
+    /// Those that select by ports, for fragments that show none.
+    portless: Portless<A>,
 }
 
 impl<A: Address> Default for Policies<A> {
     fn default() -> Self {
-        // Those without ports do not tell so.
-        Policies { all: Space::new(A::TELLS), portless: Space::new(false) }
+        Policies { all: Space::new(A::TELLS), portless: Portless::new() }
     }
 }
 
@@ -417,26 +419,22 @@ impl<A: Address> Policies<A> {
     #[cold]
     fn find_portless(&self, fields: &Fields<A>) -> Option<Option<&Policy>> {
         let found = self.all.best(fields, false, None);
-        match self.portless.best(fields, true, found) {
-            Some(_) => Some(None),
-            None => found.map(|found| Some(found.policy)),
+        match self.portless.may_decide(fields, found) {
+            true => Some(None),
+            false => found.map(|found| Some(found.policy)),
         }
     }
 
     fn insert(&mut self, config: &PolicyConfig, policy: Arc<Policy>) {
         let shape = Shape::of(config);
-        if shape.has_ports() {
-            self.portless.insert(&shape.without_ports(), policy.clone());
-        }
+        self.portless.insert(&shape, &policy);
         self.all.insert(&shape, policy);
     }
 
     fn remove(&mut self, config: &PolicyConfig) -> Option<Arc<Policy>> {
         let shape = Shape::of(config);
         let removed = self.all.remove(&shape, config.index)?;
-        if shape.has_ports() {
-            self.portless.remove(&shape.without_ports(), config.index);
-        }
+        self.portless.remove(&shape, &removed);
         Some(removed)
     }
 

@@ -295,6 +295,14 @@ pub(crate) struct Shape<A> {
     pub(crate) protocol: u8,
 }
 
+impl<A: Address> Hash for Shape<A> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.value().hash(state);
+        state.write_u32(u32::from(self.source_len) << 8 | u32::from(self.destination_len));
+        state.write_u32(self.port_mask);
+    }
+}
+
 impl<A: Address> Shape<A> {
     pub(crate) fn of(config: &PolicyConfig) -> Shape<A> {
         let selector = &config.selector;

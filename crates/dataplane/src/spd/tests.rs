@@ -259,6 +259,40 @@ fn many_policies_of_one_shape_are_one_table_and_go_quickly() {
     assert_eq!(spd.tables(Direction::Out, Family::V4), 0);
 }
 
+/// Between one pair of hosts, with a published version for each change.
+#[test]
+fn policies_by_port_go_quickly_and_fragments_know_the_best() {
+    let (mut spd, mut versions) = (Spd::new(), Vec::new());
+    let host = |n: u8| Prefix::host(IpAddr::from([10, 0, 0, n]));
+    let between = Selector::between(host(1), host(2)).unwrap();
+    let by_port = |n: u32| {
+        let port = PortMatch::exactly(n as u16);
+        let selector = Selector { destination_port: port, ..between };
+        policy(n, Direction::Out, selector, 100 + n % 7, n.into())
+    };
+    let later = datagram([10, 0, 0, 1], [10, 0, 0, 2], 0, Fragment::Later);
+    // Better than those with two priorities.
+    spd.insert(policy(99_999, Direction::Out, between, 105, 0));
+    for n in 0..30_000 {
+        spd.insert(by_port(n));
+        versions = vec![spd.clone()];
+        assert_eq!(found(spd.lookup(Direction::Out, &later)), Found::PortsNeeded);
+    }
+    assert_eq!(spd.v4[Direction::Out as usize][0].portless.compared(), 1);
+    // Best first.
+    for priority in 0..7 {
+        let expected = if priority < 5 { Found::PortsNeeded } else { Found::Policy(99_999) };
+        assert_eq!(found(spd.lookup(Direction::Out, &later)), expected);
+        for n in (0..30_000).filter(|n| n % 7 == priority) {
+            assert!(spd.remove(&by_port(n).config()).is_some());
+        }
+    }
+    assert_eq!(spd.v4[Direction::Out as usize][0].portless.compared(), 0);
+    let old = versions.pop().unwrap();
+    assert_eq!((spd.len(), old.len()), (1, 30_001));
+    assert_eq!(found(old.lookup(Direction::Out, &later)), Found::PortsNeeded);
+}
+
 /// Beside those of other shapes, and whatever is asked after them.
 #[test]
 fn a_policy_is_presumed_among_several_tables() {
