@@ -8,6 +8,10 @@ use wire::flow::Flow;
 use super::{Policy, PolicyConfig, Words};
 use crate::prefix::address_bits;
 
+/// To what multiple of bits ranges of ports are cut in masks that others can share. Were they left out, all that differ in
+/// nothing else would lie in one place.
+const PORT_CUT: u32 = 4;
+
 /// Address bits, in the width of their family.
 pub(crate) trait Address: Copy + Eq + std::fmt::Debug {
     const BITS: u32;
@@ -353,7 +357,7 @@ impl<A: Address> Shape<A> {
         let [coarse, middle, fine] = A::CUTS.map(|bits| {
             let cut = |len: u8| len - len % bits;
             let mask = self.mask_of(cut(self.source_len), cut(self.destination_len));
-            Fields { ports: whole_ports(mask.ports), ..mask }
+            Fields { ports: cut_ports(mask.ports), ..mask }
         });
         let of_addresses = |mask: Fields<A>| Fields { ports: 0, protocol: 0, ..mask };
         [of_addresses(coarse), of_addresses(middle), middle, fine, self.mask()]
@@ -379,7 +383,31 @@ impl<A: Address> Shape<A> {
     }
 }
 
-/// A mask of ports with those left out of which only some bits count.
-fn whole_ports(mask: u32) -> u32 {
-    [0xffff_0000, 0x0000_ffff].into_iter().filter(|whole| mask & whole == *whole).sum()
+/// A mask of ports with the first bits of each that count, cut to a multiple of [`PORT_CUT`].
+fn cut_ports(mask: u32) -> u32 {
+    let cut = |mask: u32| {
+        let len = mask.leading_ones();
+        (u64::MAX << (32 - (len - len % PORT_CUT))) as u32
+    };
+    cut(mask & 0xffff_0000) | cut(mask << 16) >> 16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_cut_to_ranges_that_others_have_too() {
+        let cut = [
+            (0, 0),
+            (0xffff_ffff, 0xffff_ffff),
+            (0xfffe_e000, 0xfff0_0000),
+            (0x0000_fff0, 0x0000_fff0),
+            (0xffc0_fe00, 0xff00_f000),
+            // What no prefix says.
+            (0x7fff_0001, 0),
+            (0xf00f_0000, 0xf000_0000),
+        ];
+        assert_eq!(cut.map(|(mask, _)| cut_ports(mask)), cut.map(|(_, cut)| cut));
+    }
 }

@@ -11,6 +11,9 @@
 //! which the first policies happened to ask for. Here each new mask begins coarse, and takes over what few
 //! policies those before it have: fifty thousand policies of two thousand masks end in one tuple, or in two.
 //! A gateway whose policies have up to four shapes has a table for each.
+//!
+//! Policies that may all decide one flow, as prefixes and ranges of ports that nest around one pair of networks do, no mask
+//! tells apart. Of those a tuple takes as many as there are tuples: both grow with the root of their number.
 
 use std::sync::Arc;
 
@@ -25,14 +28,22 @@ use crate::policy::{Address, Fields, Policy, Rank, Shape};
 /// vain takes a line from the third level cache, some 20 ns, where there are many policies.
 const OWN_TUPLES: usize = 4;
 
-/// Policies that are compared one by one in a merged tuple. Eight lie in as many cache lines, one
-/// behind the other; with fewer, more masks get tuples of their own.
-const COMPARED_MAX: usize = 8;
+/// Policies that are compared one by one in a merged tuple: so many, or where there are more tuples as many as there are.
+/// Eight lie in as many cache lines, one behind the other; with fewer, more masks get tuples of their own. With no
+/// more than eight, 1089 policies that may all decide one flow would be in 136 tuples instead of 35.
+const COMPARED_MIN: usize = 8;
 
 /// Keys up to which the policies of other tuples are moved when there is a new one, the fewest first. A
 /// hundred take the time of some ten requests, and there are new masks seldom. A tuple with more is worth
 /// its probe.
 const MOVED_MAX: usize = 128;
+
+/// Tuples up to which policies are moved for each new one. Beyond, most of those that make so many do not fit elsewhere.
+const ALWAYS_MOVED: usize = 16;
+
+/// New tuples for which nothing is moved after one for which it was in vain, where there are more. With fewer, a policy of a
+/// large nest takes longer to install, with more there are more tuples.
+const NOT_MOVED: usize = 8;
 
 /// Tuples ordered by their best rank.
 #[derive(Clone)]
@@ -42,12 +53,14 @@ pub(super) struct Space<A> {
     seen: Fields<A>,
     /// Whether every policy is found by just what it says itself that it selects: not where that is without ports.
     all_tell: bool,
+    /// New tuples until policies are moved again, where there are many.
+    not_moved: usize,
 }
 
 impl<A: Address> Space<A> {
     /// No policies; whether each will be found by just what it says itself.
     pub(super) fn new(all_tell: bool) -> Space<A> {
-        Space { tuples: Vec::new(), seen: Fields::none(), all_tell }
+        Space { tuples: Vec::new(), seen: Fields::none(), all_tell, not_moved: 0 }
     }
 
     /// The best policy that matches a flow, if it ranks better than `than`. With `whole` false the ports
@@ -280,11 +293,11 @@ impl<A: Address> Space<A> {
 
     /// The fullest of the shared tuples that see no more than a mask and have room for a shape.
     fn shared(&self, shape: &Shape<A>, mask: &Fields<A>) -> Option<usize> {
-        let value = shape.value();
+        let (value, compared_max) = (shape.value(), self.tuples.len().max(COMPARED_MIN));
         let fits = |tuple: &Tuple<A>| {
             tuple.is_shared
                 && sees_no_more(tuple, mask)
-                && tuple.compared_with(&value) < COMPARED_MAX
+                && tuple.compared_with(&value) < compared_max
         };
         let fitting = self.tuples.iter().enumerate().filter(|(_, tuple)| fits(tuple));
         fitting.max_by_key(|(_, tuple)| tuple.len()).map(|(place, _)| place)
@@ -300,7 +313,21 @@ impl<A: Address> Space<A> {
         let is_new = |mask: &Fields<A>| self.tuples.iter().all(|tuple| tuple.mask != *mask);
         let mask = shape.masks().into_iter().find(is_new).unwrap_or(shape.mask());
         self.tuples.push(Tuple::new(mask, true, self.all_tell));
-        let others = self.tuples.iter().filter(|tuple| tuple.mask != mask);
+        let tuples = self.tuples.len();
+        if tuples > ALWAYS_MOVED && self.not_moved > 0 {
+            self.not_moved -= 1;
+            return mask;
+        }
+        self.take_over(&mask);
+        if self.tuples.len() == tuples {
+            self.not_moved = NOT_MOVED;
+        }
+        mask
+    }
+
+    /// Moves the policies of tuples with few of them, but not those of the tuple of a mask.
+    fn take_over(&mut self, mask: &Fields<A>) {
+        let others = self.tuples.iter().filter(|tuple| tuple.mask != *mask);
         let mut others: Vec<_> = others.map(|tuple| (tuple.len(), tuple.mask)).collect();
         others.sort_by_key(|(len, _)| *len);
         let mut moved = 0;
@@ -310,7 +337,6 @@ impl<A: Address> Space<A> {
                 self.dissolve(&mask);
             }
         }
-        mask
     }
 
     /// Moves the policies of a tuple into shared ones, as far as they fit. If none is left it ends.

@@ -448,3 +448,69 @@ fn many_shapes_are_few_tables_and_answer_as_the_linear_search() {
     }
     assert!(spd.is_empty() && spd.tables(Direction::Out, Family::V4) == 0);
 }
+
+/// A selector around one pair of hosts, by prefixes of any length behind `within` and, if so, ranges of ports below 1024.
+fn around(random: &mut impl FnMut(u32) -> u32, v6: bool, within: u8, by_port: bool) -> Selector {
+    let mut net = |address: u32| {
+        let (address, bits) = match v6 {
+            false => (IpAddr::from(address.to_be_bytes()), 32),
+            true => (IpAddr::from((u128::from(address) << 96 | 1).to_be_bytes()), 128),
+        };
+        Prefix::new(address, within + random(bits + 1 - u32::from(within)) as u8).unwrap()
+    };
+    let between = Selector::between(net(0x0a01_0101), net(0x0a02_0202)).unwrap();
+    if !by_port {
+        return between;
+    }
+    let mut range = || {
+        let mask = (0xffff_0000_u32 >> (6 + random(11))) as u16;
+        PortMatch { port: random(1024) as u16 & mask, mask }
+    };
+    Selector { protocol: 17, source_port: range(), destination_port: range(), ..between }
+}
+
+/// No mask tells those apart that may all decide one flow: the tables are as many as the root of their number.
+#[test]
+fn what_nests_around_one_pair_is_in_tables_as_the_root_of_its_number() {
+    // The hashes' seeds make a few more or less. With eight to a key there were 125, 46 and 50.
+    let sets =
+        [(false, 0, false, 1000, 42), (false, 17, true, 4000, 34), (true, 33, true, 2000, 34)];
+    for (v6, within, by_port, count, most) in sets {
+        let (mut spd, mut twin) = (Spd::new(), Twin::default());
+        let mut state = 99u64;
+        let mut random = |below: u32| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as u32 % below
+        };
+        let family = if v6 { Family::V6 } else { Family::V4 };
+        let last = policy(u32::MAX, Direction::Out, Selector::any(family), u32::MAX, 0);
+        spd.insert(last.clone());
+        twin.0.push(last);
+        let mut known = std::collections::HashSet::new();
+        while known.len() < count {
+            let selector = around(&mut random, v6, within, by_port);
+            if known.insert(selector) {
+                let n = known.len() as u32;
+                let new = policy(n, Direction::Out, selector, random(1000), n.into());
+                twin.0.push(new.clone());
+                spd.insert(new);
+            }
+        }
+        let tables = spd.tables(Direction::Out, family);
+        assert!(tables <= most, "{tables} tables of {count} policies");
+        for n in 0..200 {
+            let host = |prefix: Prefix| prefix.address();
+            let config = twin.0[random(count as u32) as usize].config();
+            let (src, dst) = (host(config.selector.source), host(config.selector.destination));
+            let flow = datagram([0; 4], [0; 4], random(1100) as u16, Fragment::Whole);
+            let fragment = if n % 5 == 0 { Fragment::Later } else { Fragment::Whole };
+            let flow = Flow { src, dst, dst_port: random(1100) as u16, fragment, ..flow };
+            let expected = twin.lookup(0, Direction::Out, &flow);
+            assert_eq!(found(spd.lookup(Direction::Out, &flow)), expected);
+        }
+        for policy in &twin.0 {
+            assert!(spd.remove(&policy.config()).is_some());
+        }
+        assert!(spd.is_empty() && spd.tables(Direction::Out, family) == 0);
+    }
+}
