@@ -224,7 +224,7 @@ struct Policies<A> {
 
 impl<A: Address> Default for Policies<A> {
     fn default() -> Self {
-        Policies { all: Space::new(A::TELLS), portless: Portless::new() }
+        Policies { all: Space::new(A::TELLS), portless: Portless::default() }
     }
 }
 
@@ -438,8 +438,9 @@ impl<A: Address> Policies<A> {
         Some(removed)
     }
 
+    /// Not where fragments are looked up, which are few.
     fn settle(&mut self) -> bool {
-        self.all.settle() | self.portless.settle()
+        self.all.settle()
     }
 }
 
