@@ -242,6 +242,14 @@ fn journal_directory(gateway: &Gateway) -> PathBuf {
     directory
 }
 
+/// The file that the gateway was started with.
+fn configuration(gateway: &Gateway) -> PathBuf {
+    let words = std::fs::read_to_string(format!("/proc/{}/cmdline", gateway.pid()));
+    let words = words.expect("a command line");
+    let mut words = words.split('\0').skip_while(|word| *word != "--config");
+    words.nth(1).expect("a path").into()
+}
+
 #[test]
 fn another_binary_takes_over_under_load() {
     let mut site = Site::new(20);
@@ -271,6 +279,21 @@ fn another_binary_takes_over_under_load() {
         assert!(String::from_utf8_lossy(&out.stderr).contains(refused));
         site.flows();
     }
+    let config = configuration(&site.gateway);
+    // Nor does what would not find the journal: of another name, it would be the first of its kind.
+    for (from, to) in
+        [("name = \"t", "name = \"renamed-t"), ("\ncores", "\ncontrol.journal = false\ncores")]
+    {
+        let before = std::fs::read_to_string(&config).expect("a configuration");
+        std::fs::write(&config, before.replacen(from, to, 1)).expect("written");
+        let out = site.gateway.upgrade(&[]);
+        let erred = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{erred}");
+        assert!(erred.contains("put `name`"), "{erred}");
+        site.flows();
+        std::fs::write(&config, before).expect("written");
+    }
+    site.judge();
     site.judge_daemon(3);
     assert_eq!(site.gateway.stop(), Some(0), "log: {}", site.gateway.log());
 }

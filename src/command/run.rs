@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use control::config::{Config, EngineChoice};
-use control::gateway::{Gateway, GatewayError};
+use control::gateway::{Gateway, GatewayError, Place};
 use control::journal::FORMAT;
 use control::signal::StopSignals;
 
@@ -50,6 +50,9 @@ pub struct Run {
     /// taken
     #[arg(long, requires = "check", hide = true, value_name = "NUMBER")]
     journal_format: Option<u32>,
+    /// With --check: where that gateway has its sockets, its journal and its epoch
+    #[arg(long, requires = "check", hide = true, num_args = 3, value_name = "DIR")]
+    place: Vec<PathBuf>,
 }
 
 impl Run {
@@ -80,6 +83,9 @@ impl Run {
                 machine = machine.without_process(gateway.as_raw_nonzero().get() as u32);
             }
             config.check(&machine).map_err(unfit)?;
+            if let Ok([run, journal, state]) = <[PathBuf; 3]>::try_from(self.place) {
+                Place { run, journal, state }.check(&config).map_err(Unfit)?;
+            }
             println!("{}: fit for this machine", path.display());
             return Ok(ExitCode::SUCCESS);
         }

@@ -16,7 +16,8 @@ const STEP: Duration = Duration::from_millis(10);
 
 /// Replace a running gateway's binary; its tunnels go on
 ///
-/// The gateway asks the new binary whether it takes the configuration and the journal, lets packets
+/// The gateway asks the new binary whether it takes the configuration and the journal, and whether it
+/// would look for that where it is (`name` and [control] must be as they were), lets packets
 /// under way leave, and becomes the new binary: the same process for systemd, the same SAs, policies,
 /// sequence numbers and windows, without a word to the IKE daemon. Its XDP programs stay meanwhile
 /// and drop. How long no packet was served is measured and printed.
@@ -27,7 +28,7 @@ const STEP: Duration = Duration::from_millis(10);
 #[command(after_help = "\
 Exit codes:
   0  the new binary serves
-  1  it took over and does not serve; the interfaces are closed
+  1  it took over and does not serve; if its process is gone, the interfaces are closed
   2  nothing was changed
 
 Examples:
@@ -64,10 +65,18 @@ impl Upgrade {
                 Ok(new) if new.upgrade_refused.is_some() => {
                     return Err(super::Unfit(new.upgrade_refused.unwrap_or_default()).into());
                 }
-                _ if Instant::now() < end && is_alive(old.pid) => {}
-                _ => anyhow::bail!(
+                _ if !is_alive(old.pid) => anyhow::bail!(
                     "{path} took over and does not serve; the interfaces stay closed: see the \
                      gateway's log, and start it again"
+                ),
+                _ if Instant::now() < end => {}
+                // It may forward: that is not known here.
+                _ => anyhow::bail!(
+                    "process {} does not answer at {} for {} s: see the gateway's log, and what it is \
+                     doing, before you start it again",
+                    old.pid,
+                    socket.display(),
+                    PATIENCE.as_secs()
                 ),
             }
         }
@@ -81,8 +90,12 @@ fn status(socket: &std::path::Path) -> Result<Status, api::AskError> {
     }
 }
 
+/// Whether a process runs; one that ended and was not waited for does not.
 fn is_alive(pid: u32) -> bool {
-    std::path::Path::new("/proc").join(pid.to_string()).exists()
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Behind the name, which is in brackets and may have any.
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 fn report(old: &Status, new: &Status) {

@@ -65,6 +65,7 @@ use self::launch::{Launch, fit_machine, listen, time_start};
 use self::network::Network;
 use self::ports::Ports;
 use self::tables::Tables;
+pub use self::upgrade::Place;
 use self::workers::{Workers, WorkersError};
 use crate::api;
 use crate::config::{Config, ConfigError};

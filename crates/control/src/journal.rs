@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 pub use frame::{BootId, FORMAT, Problem};
-pub use store::{Left, boot_id, choose_directory};
+pub use store::{Left, boot_id, choose_directory, find_directory};
 
 use crate::xfrm::{Bytes, Entries, Places, Server, Walk};
 

@@ -16,7 +16,7 @@ use super::host::{Host, HostSummary};
 use super::network::Network;
 use super::ports::{PortProgram, Ports};
 use super::tables::{InstalledPolicy, InstalledSa, Tables};
-use super::upgrade;
+use super::upgrade::{self, Place};
 use super::workers::Workers;
 use crate::api;
 use crate::api::{
@@ -393,13 +393,14 @@ impl Facts for View<'_> {
     }
 
     fn upgrade(&mut self, wanted: api::Upgrade) -> Result<String, String> {
-        if self.journal.as_ref().is_none_or(|health| health.broken.is_some()) {
+        let Some(Health { directory, broken: None, .. }) = &self.journal else {
             let journal = self.journal_words();
             return Err(format!("there is no journal that SAs could go on from: {journal}"));
-        }
+        };
+        let place = Place::held(self.config, directory);
         let same = |error| format!("the kernel does not say where this binary is: {error}");
         let binary = wanted.binary.map_or_else(|| upgrade::same_path().map_err(same), Ok)?;
-        upgrade::check(&binary)?;
+        upgrade::check(&binary, &place)?;
         let path = binary.display().to_string();
         *self.upgrade_refused = None;
         *self.successor = Some(binary);

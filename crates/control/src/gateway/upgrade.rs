@@ -1,6 +1,7 @@
 //! Another binary in the place of this one, while its tunnels go on.
 //!
-//! 1. the new binary is asked whether it takes this configuration on this machine, and this journal;
+//! 1. the new binary is asked whether it takes this configuration on this machine, and this journal, and
+//!    whether it would look for it where it is: the configuration may have been changed since;
 //! 2. the workers stop, and what is under way leaves; the XDP programs stay and drop;
 //! 3. the process becomes the new binary (`execve`): the same process for whoever watches over it,
 //!    every descriptor closed, nothing of its memory left;
@@ -22,7 +23,8 @@ use dataplane::clock::Clock;
 use tracing::{error, info};
 
 use super::{Gateway, GatewayError};
-use crate::journal::FORMAT;
+use crate::config::{Config, Control};
+use crate::journal::{self, FORMAT};
 
 /// When the last process stopped serving, on the clock that both share.
 const STOPPED_NS: &str = "PEREGRINE_STOPPED_NS";
@@ -52,11 +54,66 @@ pub fn same_path() -> io::Result<PathBuf> {
     })
 }
 
-/// Asks a binary whether it can take over; the reason if not.
-pub fn check(binary: &Path) -> Result<(), String> {
+/// Where a gateway keeps what the next process goes on from. One that looks elsewhere takes itself for the
+/// first, and forwards in clear what the last one protected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The run directory, which has the guard's file. It ends in the instance's name.
+    pub run: PathBuf,
+    /// The journal's.
+    pub journal: PathBuf,
+    /// The state directory, which has the epoch that the journal goes with.
+    pub state: PathBuf,
+}
+
+impl Place {
+    /// That of a gateway whose journal is there.
+    pub fn held(config: &Config, journal: &Path) -> Place {
+        let Control { run_dir, state_dir, .. } = &config.control;
+        Place {
+            run: run_dir.join(&config.name),
+            journal: journal.to_owned(),
+            state: state_dir.join(&config.name),
+        }
+    }
+
+    /// Whether a gateway of this configuration would go on from here.
+    ///
+    /// # Errors
+    ///
+    /// What it would not find, and what to do, in words.
+    pub fn check(&self, config: &Config) -> Result<(), String> {
+        let lost = |what: &str, theirs: &Path, ours: &str| {
+            format!(
+                "the running gateway has its {what} in {} and this configuration {ours}: its SAs and \
+                 policies would be lost, and forwarded in clear what they protect; put `name` and \
+                 [control] back as they were, or stop the gateway and start it again, which ends its \
+                 tunnels",
+                theirs.display()
+            )
+        };
+        let elsewhere = |path: &Path| format!("in {}", path.display());
+        let found = Place::held(config, &self.journal);
+        if found.run != self.run {
+            return Err(lost("sockets and guard", &self.run, &elsewhere(&found.run)));
+        }
+        if found.state != self.state {
+            return Err(lost("epoch", &self.state, &elsewhere(&found.state)));
+        }
+        match journal::find_directory(config, &self.run) {
+            Ok(directory) if directory == self.journal => Ok(()),
+            Ok(directory) => Err(lost("journal", &self.journal, &elsewhere(&directory))),
+            Err(reason) => Err(lost("journal", &self.journal, &format!("none ({reason})"))),
+        }
+    }
+}
+
+/// Asks a binary whether it can take over from here; the reason if not.
+pub fn check(binary: &Path, place: &Place) -> Result<(), String> {
     let mut command = Command::new(binary);
     command.args(std::env::args_os().skip(1));
     command.args(["--check", "--journal-format", &FORMAT.to_string()]);
+    command.arg("--place").args([&place.run, &place.journal, &place.state]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let name = binary.display();
     let mut child = command.spawn().map_err(|error| format!("{name} does not run: {error}"))?;
@@ -113,12 +170,39 @@ pub fn outage_us(clock: &Clock) -> Option<u64> {
 mod tests {
     use super::*;
 
+    fn configured(lines: &str) -> Config {
+        let ports = "[[port]]\ninterface = \"red0\"\n[[port]]\ninterface = \"black0\"";
+        Config::parse(&format!("{lines}\n{ports}")).unwrap()
+    }
+
     #[test]
     fn a_binary_that_refuses_is_believed_and_quoted() {
-        assert_eq!(check(Path::new("/bin/true")), Ok(()));
-        let refusal = check(Path::new("/bin/ls")).unwrap_err();
+        let place = Place::held(&configured(""), Path::new("/run/peregrine/gw0"));
+        assert_eq!(check(Path::new("/bin/true"), &place), Ok(()));
+        let refusal = check(Path::new("/bin/ls"), &place).unwrap_err();
         assert!(refusal.contains("will not take over") && refusal.contains("--"), "{refusal}");
-        assert!(check(Path::new("/nonexistent")).unwrap_err().contains("does not run"));
+        let refusal = check(Path::new("/nonexistent"), &place).unwrap_err();
+        assert!(refusal.contains("does not run"), "{refusal}");
+    }
+
+    #[test]
+    fn who_would_not_find_the_journal_does_not_take_over() {
+        let as_it_was = "name = \"west\"\ncontrol.journal_dir = \"/dev/shm/j\"";
+        let place = Place::held(&configured(as_it_was), Path::new("/dev/shm/j/west"));
+        let check = |lines: &str| place.check(&configured(lines));
+        assert_eq!(check(as_it_was), Ok(()));
+        assert_eq!(check(&format!("{as_it_was}\nhost.table = 7")), Ok(()));
+        for (lines, named) in [
+            ("name = \"renamed\"\ncontrol.journal_dir = \"/dev/shm/j\"", "/run/peregrine/renamed"),
+            (&format!("{as_it_was}\ncontrol.run_dir = \"/run/p\""), "in /run/p/west"),
+            (&format!("{as_it_was}\ncontrol.state_dir = \"/var/p\""), "in /var/p/west"),
+            ("name = \"west\"\ncontrol.journal_dir = \"/dev/shm/k\"", "in /dev/shm/k/west"),
+            ("name = \"west\"", "journal"),
+            (&format!("{as_it_was}\ncontrol.journal = false"), "none (the configuration says"),
+        ] {
+            let refusal = check(lines).unwrap_err();
+            assert!(refusal.contains(named) && refusal.contains("put"), "{lines}: {refusal}");
+        }
     }
 
     #[test]

@@ -42,16 +42,33 @@ const RAMFS_MAGIC: i64 = 0x8584_58f6;
 ///
 /// The reason why there is none, in words.
 pub fn choose_directory(config: &Config, instance: &Instance) -> Result<PathBuf, String> {
+    let directory = find_directory(config, instance.directory())?;
+    if directory == instance.directory() {
+        return Ok(directory);
+    }
+    match &config.control.journal_dir {
+        Some(above) => {
+            fs::create_dir_all(above).map_err(|error| format!("{}: {error}", above.display()))?
+        }
+        None => drop(private_directory(Path::new(MEMORY))?),
+    }
+    private_directory(&directory)
+}
+
+/// The same, made or not, of an instance with this run directory, which is there.
+///
+/// # Errors
+///
+/// The reason why there is none, in words.
+pub fn find_directory(config: &Config, run_directory: &Path) -> Result<PathBuf, String> {
     if !config.control.journal {
         return Err("the configuration says `journal = false`".to_owned());
     }
     if let Some(directory) = &config.control.journal_dir {
-        fs::create_dir_all(directory)
-            .map_err(|error| format!("{}: {error}", directory.display()))?;
-        return private_directory(&directory.join(instance.name()));
+        return Ok(directory.join(&config.name));
     }
-    if is_memory(instance.directory()) {
-        return Ok(instance.directory().to_owned());
+    if is_memory(run_directory) {
+        return Ok(run_directory.to_owned());
     }
     let memory = Path::new(MEMORY);
     if !memory.parent().is_some_and(is_memory) {
@@ -59,8 +76,7 @@ pub fn choose_directory(config: &Config, instance: &Instance) -> Result<PathBuf,
                     `journal_dir`"
             .to_owned());
     }
-    private_directory(memory)?;
-    private_directory(&memory.join(instance.name()))
+    Ok(memory.join(&config.name))
 }
 
 fn private_directory(path: &Path) -> Result<PathBuf, String> {
