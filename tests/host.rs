@@ -449,6 +449,28 @@ fn routes_follow_policies_and_addresses() {
 }
 
 #[test]
+fn a_route_that_prefers_a_tentative_address_is_written_once_the_address_is_good() {
+    let watched = Watched::new();
+    let Watched { west: End { namespace, gateway }, .. } = &watched;
+    let ip = |words: &str| namespace.ip(words).expect("ip works");
+    // Another host may have it: for some seconds the kernel asks, and takes it for no route's source.
+    namespace.sysctl("net.ipv6.conf.black0.dad_transmits", "5").expect("a setting");
+    ip("address add fd07::1/64 dev black0");
+    gateway.xfrm(&lines(
+        "xfrm policy add src fd07::/64 dst fd02::/16 dir out \
+         tmpl src 192.0.2.1 dst 192.0.2.2 proto esp reqid 1 mode tunnel",
+    ));
+    let routes = || ip("-6 route show table 20551");
+    let tentative = ip("-6 address show dev black0 tentative");
+    assert!(tentative.contains("fd07::1"), "{tentative}");
+    assert!(routes().contains("blackhole fd02::/16") && !routes().contains("dev pgn-"));
+    gateway.wait("the route", |_| routes().contains("dev pgn-"));
+    assert!(ip("route get fd02::1 from fd07::1").contains("dev pgn-"));
+    gateway.xfrm(&lines("xfrm policy flush"));
+    assert!(!routes().contains("fd02::/16"), "{}", routes());
+}
+
+#[test]
 fn a_bgp_session_through_the_tunnel() {
     let pair = Pair::new();
     pair.tunnels();

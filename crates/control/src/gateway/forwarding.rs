@@ -126,6 +126,12 @@ impl Forwarding {
             Err(error) => self.failure = Some(error),
         }
         stale
+        let readdressed = |change: &NetworkChange| matches!(change, NetworkChange::AddressAgain(_));
+        if let Some(host) = &mut self.host
+            && changes.iter().any(readdressed)
+        {
+            host.retry();
+        }
     }
 
     /// The addresses of this host, which the view has, have changed.

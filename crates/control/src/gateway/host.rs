@@ -15,23 +15,23 @@
 //! What happens to a packet the data plane decides; this module only sees that it gets there. It
 //! writes nothing that `route_feed` follows.
 
+mod device;
 mod model;
 mod shield;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
-use std::path::Path;
 
 use dataplane::prefix::{Family, Prefix};
-use rustix::io::Errno;
 use tracing::warn;
 
+pub use self::device::{mtu_of, remove_device, settle_device};
 use self::model::{Model, News};
 use self::shield::Shield;
 use super::rtnetlink::{Act, OUR_PROTOCOL, Of, Route, Rule, Way, Writer};
 use super::tables::{InstalledPolicy, Tables};
-use crate::config::{Config, DEVICE_MTU_MIN, HostConfig};
+use crate::config::{Config, HostConfig};
 use crate::route_feed::Kernel;
 use crate::xfrm::Change;
 
@@ -40,8 +40,6 @@ use crate::xfrm::Change;
 const METRIC: u32 = 32_000;
 /// The metric of what holds a destination should somebody remove the device.
 pub(super) const METRIC_HELD: u32 = 64_000;
-/// What a tunnel adds at most: IPv6 and UDP headers.
-const OUTER_BYTES_MAX: u32 = 40 + 8;
 
 /// Everything that leads the host's packets to the data plane.
 pub struct Host {
@@ -55,6 +53,9 @@ pub struct Host {
     model: Model,
     /// Destinations routed to the device, by this run or an earlier one.
     routes: HashMap<Prefix, Option<IpAddr>>,
+    /// Those of them that the kernel may have refused to lead there, so that nothing but the hold is in its
+    /// table: it takes no IPv6 address for a source as long as that is tentative.
+    refused: HashSet<Prefix>,
     rules: HashSet<Rule>,
     /// Destinations of an earlier run that no policy of this one has claimed yet.
     left: HashSet<Prefix>,
@@ -102,6 +103,7 @@ impl Host {
             shield: Shield::open(ports.to_vec(), &config.ike_ports)?,
             model: Model::default(),
             routes: HashMap::new(),
+            refused: HashSet::new(),
             rules: HashSet::new(),
             left: HashSet::new(),
             exempt_before: HashSet::new(),
@@ -245,10 +247,7 @@ impl Host {
         let had_left = !self.left.is_empty();
         self.left.retain(|prefix| !destinations.contains(prefix));
         let none_left = had_left && self.left.is_empty();
-        self.tell("write routes", |host| {
-            let written = for_each(destinations, |prefix| host.write_route(prefix));
-            written.and(host.writer.flush())
-        });
+        self.tell("write routes", |host| host.write_routes(destinations));
         if exempt || none_left {
             self.tell("write rules", Host::write_rules);
         }
@@ -261,9 +260,33 @@ impl Host {
         }
     }
 
+    /// Offers the kernel again what it refused: an address has news, and may be one that routes prefer.
+    pub fn retry(&mut self) {
+        let refused = self.refused.clone();
+        if refused.is_empty() || self.write_routes(refused).is_ok() {
+            return;
+        }
+        for prefix in self.refused.clone() {
+            // It was told when it was refused first.
+            let _ = self.write_routes(HashSet::from([prefix]));
+        }
+    }
+
+    /// Writes what is wanted of destinations. Which of many was refused is not known afterwards.
+    fn write_routes(&mut self, destinations: HashSet<Prefix>) -> io::Result<()> {
+        let written = for_each(&destinations, |prefix| self.write_route(*prefix));
+        let written = written.and(self.writer.flush());
+        if written.is_err() {
+            let routes = &self.routes;
+            self.refused.extend(destinations.iter().filter(|prefix| routes.contains_key(prefix)));
+        }
+        written
+    }
+
     fn write_route(&mut self, prefix: Prefix) -> io::Result<()> {
+        let was_refused = self.refused.remove(&prefix);
         match (self.model.route(&prefix), self.routes.get(&prefix)) {
-            (Some(wanted), Some(known)) if wanted == *known => Ok(()),
+            (Some(wanted), Some(known)) if wanted == *known && !was_refused => Ok(()),
             (Some(wanted), _) => {
                 self.routes.insert(prefix, wanted);
                 self.put_route(prefix, wanted)
@@ -327,19 +350,6 @@ impl Host {
     }
 }
 
-/// A device that may have been made, and is not needed.
-pub fn remove_device(device: &str) {
-    let removed = Writer::open().and_then(|mut writer| {
-        let index = writer.index_of(device)?;
-        writer.delete_link(index)
-    });
-    if let Err(error) = removed
-        && Errno::from_io_error(&error) != Some(Errno::NODEV)
-    {
-        warn!(%error, device, "the host's device was not removed");
-    }
-}
-
 /// Writes all of something, also behind one that is refused; the first refusal. A full batch is sent before the next is put, and what
 /// was refused is then mostly another one.
 fn for_each<T>(
@@ -381,49 +391,6 @@ fn in_use(table: u32) -> io::Error {
         "routing table {table} has routes of others; choose another with `table` in [host]"
     );
     io::Error::new(io::ErrorKind::AddrInUse, text)
-}
-
-/// What fits into a tunnel on the port with the smallest MTU; no more than `max`, which fits into a frame: a
-/// port's MTU may grow while the gateway runs.
-pub(super) fn mtu_of(configured: Option<u32>, max: u32, ports: &[u32], kernel: &Kernel) -> u32 {
-    let smallest = ports.iter().filter_map(|port| Some(kernel.link(*port)?.mtu)).min();
-    let room = smallest.unwrap_or(1500).saturating_sub(OUTER_BYTES_MAX) as usize;
-    let fits = wire::esp::payload_len_max(room) as u32;
-    configured.unwrap_or(fits.max(DEVICE_MTU_MIN).min(max))
-}
-
-/// The kernel's settings of a device that has a side without a wire: it trusts what the data plane
-/// writes, makes up no addresses, asks no routers, and forwards nothing from there.
-pub(super) fn settle_device(device: &str) -> io::Result<()> {
-    let ipv4 = [
-        ("rp_filter", "0"),
-        ("disable_policy", "1"),
-        ("disable_xfrm", "1"),
-        ("forwarding", "0"),
-        ("send_redirects", "0"),
-        ("accept_redirects", "0"),
-    ];
-    // `addr_gen_mode` 1: no link-local address, and so no duplicate address detection.
-    let ipv6 = [
-        ("addr_gen_mode", "1"),
-        ("accept_ra", "0"),
-        ("accept_redirects", "0"),
-        ("disable_policy", "1"),
-        ("forwarding", "0"),
-    ];
-    for (family, settings) in [("ipv4", &ipv4[..]), ("ipv6", &ipv6[..])] {
-        let directory = Path::new("/proc/sys/net").join(family).join("conf").join(device);
-        if family == "ipv6" && !directory.exists() {
-            continue;
-        }
-        for (name, value) in settings {
-            let path = directory.join(name);
-            std::fs::write(&path, value).map_err(|error| {
-                io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-            })?;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

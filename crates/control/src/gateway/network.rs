@@ -109,6 +109,7 @@ impl Network {
             match *change {
                 Change::Link(_) => stale.ports = true,
                 Change::Address(_) => stale.local = true,
+                Change::AddressAgain(_) => {}
                 Change::Neighbour(ifindex, address) => {
                     different |= self.follow(kernel, view, ifindex, address);
                 }

@@ -99,8 +99,11 @@ pub(super) enum Key {
 pub enum Change {
     /// The link of this index.
     Link(u32),
-    /// This address.
+    /// This address is new or gone.
     Address(Address),
+    /// This address was known, and may have other flags: the kernel takes an IPv6 address for the source of a
+    /// route once it has made sure that nobody else has it.
+    AddressAgain(Address),
     /// The routes of a table for this prefix.
     Route(Table, Prefix),
     /// The neighbour behind this interface.
@@ -222,9 +225,11 @@ impl Kernel {
             Event::Link(link) => self.apply_link(link, changes),
             Event::LinkGone(ifindex) => self.apply_link_gone(ifindex, changes),
             Event::Address(address) => {
-                if self.addresses.insert(address) {
-                    changes.push(Change::Address(address));
-                }
+                let is_new = self.addresses.insert(address);
+                changes.push(match is_new {
+                    true => Change::Address(address),
+                    false => Change::AddressAgain(address),
+                });
                 false
             }
             Event::AddressGone(address) => {
@@ -319,6 +324,8 @@ impl Kernel {
             Kind::Addresses => {
                 let difference = self.addresses.symmetric_difference(&fresh.addresses);
                 changes.extend(difference.map(|&address| Change::Address(address)));
+                let both = self.addresses.intersection(&fresh.addresses);
+                changes.extend(both.map(|&address| Change::AddressAgain(address)));
                 std::mem::swap(&mut self.addresses, &mut fresh.addresses);
             }
             Kind::Routes => {
