@@ -173,6 +173,13 @@ fn the_kernels_local_table_says_what_is_the_hosts() {
         assert!(!ping(), "{address} is nobody's");
         site.ip(&format!("route add local {address} dev lo"));
         site.gateway.wait("the kernel answers at an address by route", |_| ping());
+        let far = if address.contains(':') { "2001:db8:b::2" } else { "192.0.2.2" };
+        site.gateway.xfrm(&[format!(
+            "xfrm state add src {far} dst {address} proto esp spi 0x101 mode tunnel aead \
+             rfc4106(gcm(aes)) 0x000102030405060708090a0b0c0d0e0f10111213 128"
+        )]);
+        assert_eq!(site.gateway.show("sa")[0]["direction"], "in", "it ends at the host");
+        site.gateway.xfrm(&["xfrm state flush".to_owned()]);
         site.ip(&format!("route del local {address} dev lo"));
         site.gateway.wait("an address that is gone is to be forwarded", |_| {
             let before = site.gateway.verdict("no_route");

@@ -134,6 +134,13 @@ fn the_lowest_priority_wins_and_among_equals_the_oldest() {
 
     let order: Vec<u64> = list(&site.gateway.show("policy"), "priority", "out");
     assert!(order.is_sorted(), "shown in the order in which they are asked: {order:?}");
+    // One that is updated keeps its place among equals.
+    let update = policy("48.0.1.0/24", "action block priority 50");
+    site.run(&[update.replace("policy add", "policy update")]);
+    let shown = site.gateway.show("policy");
+    let equals = shown.as_array().expect("a list").iter().filter(|one| one["priority"] == 50);
+    let equals: Vec<&Value> = equals.map(|one| &one["dst"]).collect();
+    assert_eq!(equals, ["48.0.1.0/24", "48.0.2.0/24"]);
 }
 
 /// A field of every policy of a direction.

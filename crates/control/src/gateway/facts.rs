@@ -5,11 +5,10 @@ use std::time::Instant;
 
 use crypto::Engine;
 use dataplane::clock::Clock;
-use dataplane::neighbour::Neighbours;
 use dataplane::policy::Direction;
 use dataplane::sa::Mode;
 use dataplane::verdict::{Outcome, Verdict};
-use dataplane::vrfs::Vrfs;
+use dataplane::view;
 use xsk::CounterKind;
 
 use super::host::{Host, HostSummary};
@@ -56,12 +55,10 @@ pub struct View<'a> {
     pub kernel: &'a Kernel,
     /// How following them goes.
     pub feed: FeedCounters,
-    /// The neighbours that workers send to.
-    pub neighbours: &'a Neighbours,
+    /// What workers have.
+    pub current: &'a view::View,
     /// Which interface is which port.
     pub network: &'a Network,
-    /// Where ports lead.
-    pub vrfs: &'a Vrfs,
     /// The programs.
     pub ports: &'a Ports,
     /// The workers.
@@ -101,7 +98,7 @@ impl View<'_> {
     fn one_sa(&self, id: SaId, installed: &InstalledSa) -> Sa {
         let record = self.server.sa_record(id);
         let (config, stats) = (installed.sa.config(), installed.sa.stats());
-        let inbound = self.kernel.addresses().any(|own| own.address == config.destination);
+        let inbound = self.current.local.contains(&config.destination);
         Sa {
             spi: config.spi,
             src: config.source,
@@ -195,7 +192,7 @@ impl View<'_> {
             xdp_mode: program.mode.to_owned(),
             zero_copy: program.zero_copy,
             queues: program.queues,
-            vrf: port.and_then(|port| self.network.vrf_name(port, self.vrfs, self.kernel)),
+            vrf: port.and_then(|port| self.network.vrf_name(port, &self.current.vrfs, self.kernel)),
             rx_packets: counters.rx_packets,
             rx_bytes: counters.rx_bytes,
             tx_packets: counters.tx_packets,
@@ -269,7 +266,7 @@ impl Facts for View<'_> {
         let mut keys: Vec<_> = configs
             .map(|(id, config)| (direction_name(config.direction), config.priority, id.0))
             .collect();
-        // As they are asked; names count up in the order of installation, which breaks ties.
+        // As they are asked: one that was updated has a new name and its old place.
         keys.sort_unstable();
         keys.into_iter().map(|(_, _, name)| name).collect()
     }
@@ -356,10 +353,9 @@ impl Facts for View<'_> {
                     .map_or_else(String::new, |link| link.name.clone()),
                 mac: neighbour.mac.map(|mac| mac.to_string()),
                 state: neighbour.state.name().to_owned(),
-                usable: self
-                    .network
-                    .port(neighbour.ifindex)
-                    .is_some_and(|port| self.neighbours.mac(port, neighbour.address).is_some()),
+                usable: self.network.port(neighbour.ifindex).is_some_and(|port| {
+                    self.current.neighbours.mac(port, neighbour.address).is_some()
+                }),
             })
             .collect()
     }
