@@ -322,7 +322,10 @@ impl Tables {
                 Some(self.take_slot(SlotKey::of(&template, record.if_id), view)?)
             }
             Wanted::Impossible(_) => {
-                warn!(index = record.index, "a policy asks for what is not carried; it blocks");
+                warn!(
+                    index = record.index,
+                    "a policy asks for what is not carried (templates, mode or interface); it blocks"
+                );
                 None
             }
             _ => None,

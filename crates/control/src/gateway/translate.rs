@@ -169,7 +169,11 @@ pub fn wanted(record: &PolicyRecord) -> Wanted {
         _ if record.action == action::BLOCK => Wanted::Nothing,
         [] => Wanted::Nothing,
         [only] => {
-            let possible = only.id.proto == IPPROTO_ESP && mode(only.mode).is_some();
+            // A selector applies on every port here. What is for one interface alone would also be sealed where it
+            // leaves by another, for a peer that it is not meant for.
+            let on_one_interface = record.selector.ifindex != 0;
+            let carried = only.id.proto == IPPROTO_ESP && mode(only.mode).is_some();
+            let possible = carried && !on_one_interface;
             match template(only) {
                 Some(template) if possible => Wanted::Sa(template),
                 Some(template) => Wanted::Impossible(Template { optional: false, ..template }),
@@ -224,7 +228,7 @@ pub fn policy(record: &PolicyRecord, wanted: Wanted, bundle: Option<u32>) -> Opt
     if !is_for_packets(record) {
         return None;
     }
-    // A selector applies on every port here. That is stricter than one interface's, but for a bypass.
+    // On every port a block is stricter than on one, and a bypass is not.
     let on_one_interface = record.selector.ifindex != 0;
     if on_one_interface && wanted == Wanted::Nothing && record.action != action::BLOCK {
         return None;
@@ -353,7 +357,9 @@ mod tests {
     }
 
     #[test]
-    fn several_templates_never_find_an_sa() {
+    fn several_templates_and_those_for_an_interface_never_find_an_sa() {
+        let mut sound = UserTmpl { family: AF_INET, mode: mode::TUNNEL, ..UserTmpl::default() };
+        sound.id.proto = IPPROTO_ESP;
         let record = PolicyRecord {
             id: crate::xfrm::PolicyId(1),
             index: 9,
@@ -373,6 +379,12 @@ mod tests {
         assert!(matches!(wanted, Wanted::Impossible(_)));
         let config = policy(&record, wanted, Some(3)).unwrap();
         assert!(matches!(config.action, Action::Protect { bundle: None, .. }), "fails closed");
+        let mut one = PolicyRecord { templates: vec![sound], ..record.clone() };
+        assert!(matches!(super::wanted(&one), Wanted::Sa(_)));
+        one.selector.ifindex = 2;
+        let wanted = super::wanted(&one);
+        let config = policy(&one, wanted, Some(3)).unwrap();
+        assert!(matches!(config.action, Action::Protect { bundle: None, .. }), "not by every port");
         let marked = PolicyRecord { mark: wire::xfrm::address::Mark { v: 1, m: 1 }, ..record };
         assert!(policy(&marked, Wanted::Nothing, None).is_none(), "no packet carries a mark");
     }
