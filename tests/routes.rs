@@ -140,6 +140,15 @@ fn each_if_id_is_a_tunnel_that_routes_lead_into() {
         packets(&near, 0x7000) > 0 && packets(&near, 0x8000) > before,
         "each by its own tunnel"
     );
+    // Nobody asks for the policies; IKE daemons see by them whether a tunnel is idle.
+    let shown = near.show("policy");
+    let used = shown.as_array().expect("a list").iter().filter(|policy| {
+        policy["direction"] == "out" && policy["last_use_age_s"].as_u64().is_some()
+    });
+    assert_eq!(used.count(), 4, "{shown}");
+    let listed = near.ip("-s xfrm policy list dir out");
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.contains(" use 20") && !listed.contains("use -"), "{listed}");
     ping(&near, &east_host, &[], "10.1.1.5");
     // The gateway's own packets, by the one device.
     ping(&near, &west, &["-I", "10.1.1.254"], "10.2.1.5");

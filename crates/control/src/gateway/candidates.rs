@@ -107,7 +107,8 @@ impl Candidates {
         })
     }
 
-    fn fitting(&self, spi: u32) -> impl Iterator<Item = &Candidate> {
+    /// Those with an SPI, in order; 0 stands for any.
+    pub fn fitting(&self, spi: u32) -> impl Iterator<Item = &Candidate> {
         self.all().iter().filter(move |one| spi == 0 || one.spi == spi)
     }
 }

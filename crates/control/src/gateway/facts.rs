@@ -169,7 +169,7 @@ impl View<'_> {
             packets: usage.packets,
             bytes: usage.bytes,
             age_s: self.age_s(installed.added_ns),
-            last_use_age_s: self.last_use_age_s(usage.last_use_ns),
+            last_use_age_s: self.last_use_age_s(self.tables.last_use_ns(policy)),
         })
     }
 
@@ -264,11 +264,13 @@ impl Facts for View<'_> {
     fn policy_names(&mut self) -> Vec<u64> {
         let configs = self.tables.configs();
         let mut keys: Vec<_> = configs
-            .map(|(id, config)| (direction_name(config.direction), config.priority, id.0))
+            .map(|(id, config)| {
+                (direction_name(config.direction), config.priority, config.position, id.0)
+            })
             .collect();
         // As they are asked: one that was updated has a new name and its old place.
         keys.sort_unstable();
-        keys.into_iter().map(|(_, _, name)| name).collect()
+        keys.into_iter().map(|(.., name)| name).collect()
     }
 
     fn policies(&mut self, names: &[u64]) -> Vec<Policy> {

@@ -276,6 +276,17 @@ impl Slots {
         Ok(())
     }
 
+    /// The SAs that fit a slot.
+    pub fn fitting(&self, key: SlotKey) -> impl Iterator<Item = SaId> {
+        let candidates = self.candidates.get(&key.ends_key());
+        candidates.into_iter().flat_map(move |some| some.fitting(key.spi).map(|one| one.id))
+    }
+
+    /// Whether the tunnels of an `if_id` are told apart by their far ends.
+    pub fn is_shared(&self, if_id: u32) -> bool {
+        self.shared.contains(&if_id)
+    }
+
     /// The number of a slot for one more policy; it is filled if it is new.
     ///
     /// # Errors

@@ -75,12 +75,22 @@ impl TunnelRows {
         Ok(self.filled != first)
     }
 
+    /// Whether packets of a tunnel by `if_id` leave by this policy's slot without asking for it.
+    pub fn is_passed_over(&self, config: &PolicyConfig) -> bool {
+        let first = self.first(config.if_id, config.selector.family());
+        is_of_tunnel(config)
+            && first.is_some_and(|(at, slot)| slot.is_some() && *at == place(config))
+    }
+
     /// By family, the slot of the policy that is asked first, if it takes every packet.
     fn slots(&self, if_id: u32) -> [Option<u32>; 2] {
-        [Family::V4, Family::V6].map(|family| {
-            let (first, last) = ((if_id, family, 0, 0), (if_id, family, u32::MAX, u64::MAX));
-            self.policies.range(first..=last).next().and_then(|(_, slot)| *slot)
-        })
+        [Family::V4, Family::V6].map(|family| self.first(if_id, family).and_then(|(_, slot)| *slot))
+    }
+
+    /// The policy that is asked first.
+    fn first(&self, if_id: u32, family: Family) -> Option<(&Place, &Option<u32>)> {
+        let (first, last) = ((if_id, family, 0, 0), (if_id, family, u32::MAX, u64::MAX));
+        self.policies.range(first..=last).next()
     }
 }
 

@@ -72,7 +72,7 @@ impl Counters for Tables {
 
     fn policy(&self, id: PolicyId) -> Option<PolicyCounters> {
         let policy = self.policy_of(id)?.policy.as_ref()?;
-        let use_time = self.clock.unix_seconds(policy.usage().last_use_ns).unwrap_or(0);
+        let use_time = self.clock.unix_seconds(self.last_use_ns(policy)).unwrap_or(0);
         Some(PolicyCounters { use_time })
     }
 }
