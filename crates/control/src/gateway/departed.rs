@@ -16,7 +16,9 @@
 //!
 //! Without the first, packets between DELSA and NEWSA would be lost; without the second, those sealed
 //! between GETAE and DELSA would have taken numbers that are then taken again, and the peer would
-//! drop the second ones as replayed. An SA that is deleted for good is not read by GETAE first, and
+//! drop the second ones as replayed. Where the new one has another window or sequence mode it has numbers of
+//! its own, which begin behind the old one's: that one goes out of force before, and no worker
+//! holds it when they are read (`Tables::part`). An SA that is deleted for good is not read by GETAE first, and
 //! is not remembered; which one it is the XFRM server says.
 //!
 //! It knows no view and no slot: `tables` brings about what is decided here.
@@ -106,6 +108,23 @@ impl Departed {
         self.closed.is_empty() && self.leaving.is_empty() && self.gone.is_empty()
     }
 
+    /// The SA on the move that comes back as `record`, as it is kept here.
+    pub fn leaving_as(&self, record: &SaRecord) -> Option<&Arc<SaRecord>> {
+        self.leaving.iter().rev().map(|(_, old)| old).find(|old| is_same(old, record))
+    }
+
+    /// The SA out of force that comes back as `record`.
+    pub fn gone_as(&self, record: &SaRecord) -> Option<&Arc<Sa>> {
+        let mut gone = self.gone.iter().rev().map(|(_, gone)| gone);
+        gone.find(|gone| is_same(&gone.record, record)).map(|gone| &gone.sa)
+    }
+
+    /// Remembers an SA on the move that goes out of force before its grace is over.
+    pub fn hurry(&mut self, sa: Arc<Sa>, record: Arc<SaRecord>, now_ns: u64) {
+        self.leaving.retain(|(_, old)| old.id != record.id);
+        self.remember(sa, record, now_ns);
+    }
+
     /// Which SA comes back as `record`. It is not known here afterwards.
     pub fn returning(&mut self, record: &SaRecord) -> Option<Predecessor> {
         if let Some(at) = self.leaving.iter().rposition(|(_, old)| is_same(old, record)) {
@@ -123,14 +142,14 @@ fn take_due<T>(queue: &mut VecDeque<(u64, T)>, now_ns: u64) -> Option<T> {
 }
 
 /// One SA in the peer's eyes: SPI, algorithm, key and salt.
-fn is_same(old: &SaRecord, new: &SaRecord) -> bool {
+pub fn is_same(old: &SaRecord, new: &SaRecord) -> bool {
     old.parameters.spi() == new.parameters.spi() && old.aead == new.aead
 }
 
 /// `old` as `new` says it is now; numbers only go up.
 pub fn moved(old: &Sa, new: Sa) -> Result<Sa, SaError> {
     match old.moved(new.config()) {
-        // Another window or sequence mode cannot go on with the old one's.
+        // Another window or sequence mode cannot go on with the old one's words: nobody has that one any more.
         Err(SaError::Immutable) => Ok(new.in_place_of(old)),
         result => result,
     }

@@ -19,11 +19,17 @@ use super::ports::Ports;
 use super::tables::Tables;
 use crate::journal::{Health, Journal};
 use crate::route_feed::{Change as NetworkChange, Kernel};
-use crate::xfrm::{Backend, Counters, PolicyCounters, PolicyId, SaCounters, SaId, Server};
+use crate::xfrm::{Backend, Change, Counters, PolicyCounters, PolicyId, SaCounters, SaId, Server};
 
 /// How long after a change the tables are settled: ten times a second at most, which costs some ten
 /// microseconds each, and soon enough that what settling saves packets is saved.
 const SETTLE_AFTER: Duration = Duration::from_millis(100);
+
+/// How long workers may take to let go of an SA that goes on with other numbers. A turn takes some microseconds; one
+/// that is kept from its core has no packet in hand that it would count after that long.
+const PARTING_MAX: Duration = Duration::from_secs(1);
+/// Between two looks at them.
+const PARTING_STEP: Duration = Duration::from_micros(50);
 
 /// Tables, view and publisher.
 pub struct Forwarding {
@@ -120,18 +126,18 @@ impl Forwarding {
             true => self.tables.fill_tunnels(&mut self.view),
             false => Ok(false),
         };
-        match filled {
-            Ok(_) if different => self.publish(),
-            Ok(_) => {}
-            Err(error) => self.failure = Some(error),
-        }
-        stale
         let readdressed = |change: &NetworkChange| matches!(change, NetworkChange::AddressAgain(_));
         if let Some(host) = &mut self.host
             && changes.iter().any(readdressed)
         {
             host.retry();
         }
+        match filled {
+            Ok(_) if different => self.publish(),
+            Ok(_) => {}
+            Err(error) => self.failure = Some(error),
+        }
+        stale
     }
 
     /// The addresses of this host, which the view has, have changed.
@@ -190,6 +196,17 @@ impl Forwarding {
         self.failure.take()
     }
 
+    /// Sees that nobody has the SAs any more whose numbers others are about to go on from.
+    fn part(&mut self, changes: &[Change]) -> io::Result<()> {
+        if self.tables.part(changes, &mut self.view)? {
+            self.publish();
+            if !is_settled_within(&self.publisher, PARTING_MAX) {
+                warn!("an SA is replaced while a worker that stands still may have it");
+            }
+        }
+        Ok(())
+    }
+
     fn publish(&mut self) {
         // Changes that failed half-way are in the view: a policy may be gone and its successor not
         // there. Nobody may forward by it in the moment until the gateway ends.
@@ -203,13 +220,25 @@ impl Forwarding {
     }
 }
 
+/// Whether every worker comes to have the current view in this time.
+fn is_settled_within(publisher: &Publisher, longest: Duration) -> bool {
+    let end = Instant::now() + longest;
+    while !publisher.settled() {
+        if Instant::now() >= end {
+            return false;
+        }
+        std::thread::sleep(PARTING_STEP);
+    }
+    true
+}
+
 impl Backend for Forwarding {
     fn commit(&mut self, server: &mut Server) -> bool {
         if self.failure.is_some() {
             return false;
         }
         let changes = server.take_changes();
-        match self.tables.apply(&changes, &mut self.view) {
+        match self.part(&changes).and_then(|()| self.tables.apply(&changes, &mut self.view)) {
             Ok(()) => {
                 // Before it is in force: no packet may leave by what the next process would not know.
                 match &mut self.journal {
@@ -261,6 +290,22 @@ mod tests {
     use wire::xfrm::number::default_action::{ACCEPT, BLOCK};
     use wire::xfrm::number::msg;
     use wire::xfrm::policy::UserpolicyDefault;
+
+    #[test]
+    fn a_worker_that_has_an_earlier_view_is_waited_for() {
+        let mut publisher = Publisher::new(View::default());
+        let mut reader = publisher.reader();
+        let _ = reader.enter();
+        publisher.publish(View::default());
+        assert!(!is_settled_within(&publisher, PARTING_STEP), "it has the first one");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                let _ = reader.enter();
+            });
+            assert!(is_settled_within(&publisher, Duration::from_secs(60)));
+        });
+    }
 
     #[test]
     fn what_failed_half_way_is_never_published() {

@@ -188,9 +188,7 @@ impl Tables {
                 Change::SaDying(id) => self.demote_sa(*id, view)?,
                 Change::SaRemoved(id) => self.remove_sa(*id, view)?,
                 Change::SaDeleted(id) => self.close_sa(*id, view)?,
-                Change::SaDeparted(record) => {
-                    self.departed.leave(record.clone(), self.clock.now_ns());
-                }
+                Change::SaDeparted(record) => self.depart(record),
                 Change::PolicyInstalled(record) => self.install_policy(record, view)?,
                 Change::PolicyRemoved(id) => self.remove_policy(*id, view)?,
                 Change::DefaultsChanged(defaults) => self.set_defaults(defaults, view)?,

@@ -18,8 +18,7 @@ impl Sa {
         let same = config.spi == self.spi()
             && config.key.is(&self.hot.key)
             && config.salt == self.hot.salt
-            && config.extended_sequence == self.hot.replay.is_extended()
-            && config.replay_window == self.hot.replay.window();
+            && self.counts_as(config.replay_window, config.extended_sequence);
         if !same {
             return Err(SaError::Immutable);
         }
@@ -46,8 +45,16 @@ impl Sa {
         Ok(moved)
     }
 
+    /// Whether an SA of this window and sequence mode can go on with this one's numbers and window.
+    pub fn counts_as(&self, replay_window: u32, extended_sequence: bool) -> bool {
+        let replay = self.replay();
+        (replay.window(), replay.is_extended()) == (replay_window, extended_sequence)
+    }
+
     /// This new SA, which nobody has yet, going on for one of another window or sequence mode: with that
     /// one's counters and the higher numbers of both. What that one may have received counts as received.
+    /// The caller vouches that no worker has that one any more: what it sent or received after this
+    /// would be sent again or accepted again.
     pub fn in_place_of(self, old: &Sa) -> Sa {
         let (words, replay) = (self.words(), self.replay());
         words.sent().fetch_max(old.words().sent().load(Relaxed), Relaxed);

@@ -8,8 +8,14 @@ use std::sync::Arc;
 use dataplane::sa::Sa;
 use dataplane::view::View;
 
+use super::super::departed;
 use super::Tables;
-use crate::xfrm::SaId;
+use crate::xfrm::{Change, SaId, SaRecord};
+
+/// Whether an SA that goes on as `new` does so with words of its own.
+fn is_remade(old: &Sa, new: &SaRecord) -> bool {
+    !old.counts_as(new.replay_window(), new.esn())
+}
 
 impl Tables {
     /// Takes an SA out of force.
@@ -43,6 +49,43 @@ impl Tables {
             self.shut(&sa, view);
         }
         Ok(())
+    }
+
+    /// An SA was deleted that is on the move. One that [parted](Tables::part) already is remembered.
+    pub(super) fn depart(&mut self, record: &Arc<SaRecord>) {
+        if self.sa_of(record.id).is_some() {
+            self.departed.leave(record.clone(), self.clock.now_ns());
+        }
+    }
+
+    /// Takes SAs out of force for which others come that go on with other numbers than theirs, of another window or
+    /// sequence mode; whether there are any. What the old one sent and received is to be known for good when
+    /// the new one begins, so nobody may have it any more: the view is to be published, and no
+    /// worker to hold an earlier one, before the changes are applied.
+    ///
+    /// # Errors
+    /// As of [`Tables::apply`].
+    pub fn part(&mut self, changes: &[Change], view: &mut View) -> io::Result<bool> {
+        let mut any = false;
+        for change in changes {
+            let Change::SaInstalled(new) = change else { continue };
+            any |= self.departed.gone_as(new).is_some_and(|old| is_remade(old, new));
+            let leaving = self.departed.leaving_as(new).cloned();
+            let in_batch = changes.iter().find_map(|change| match change {
+                Change::SaDeparted(old) if departed::is_same(old, new) => Some(old.clone()),
+                _ => None,
+            });
+            for old in leaving.into_iter().chain(in_batch) {
+                let Some(installed) = self.sa_of(old.id) else { continue };
+                if is_remade(&installed.sa, new) {
+                    let (sa, id) = (installed.sa.clone(), old.id);
+                    self.departed.hurry(sa, old, self.clock.now_ns());
+                    self.remove_sa(id, view)?;
+                    any = true;
+                }
+            }
+        }
+        Ok(any)
     }
 
     /// Takes SAs out of force whose time to go or to move is over; whether there was any.

@@ -35,6 +35,8 @@ struct Fixture {
     key: u8,
     /// Limits of new SAs.
     limits: LifetimeConfig,
+    /// What workers do with an SA, by an earlier view, until it has parted.
+    last: Option<(Arc<Sa>, fn(&Sa))>,
 }
 
 impl Fixture {
@@ -50,11 +52,19 @@ impl Fixture {
         let tables = Tables::new(Engine::AwsLc, nonces.unwrap(), clock, guard, &left, &mut view);
         let mut server = Server::new(Settings { cpus: 8, ..Settings::default() });
         server.set_listeners(0);
-        Fixture { server, tables, view, key: 7, limits: LifetimeConfig::UNLIMITED }
+        Fixture { server, tables, view, key: 7, limits: LifetimeConfig::UNLIMITED, last: None }
     }
 
     /// Sends a request, and brings what it changed into the view.
     fn send<T: IntoBytes + Immutable>(&mut self, kind: u16, fixed: &T, rest: &[(u16, &[u8])]) {
+        self.ask(kind, fixed, rest);
+        if kind != msg::GETAE {
+            self.follow();
+        }
+    }
+
+    /// Sends a request.
+    fn ask<T: IntoBytes + Immutable>(&mut self, kind: u16, fixed: &T, rest: &[(u16, &[u8])]) {
         let flags = NLM_F_REQUEST | if kind == msg::NEWAE { NLM_F_REPLACE } else { 0 };
         let mut bytes = Vec::new();
         let header = Header { kind, flags, seq: 1, ..Header::default() };
@@ -64,13 +74,21 @@ impl Fixture {
         }
         message.finish();
         let handled = self.server.handle(&Client::default(), &bytes, 1_700_000_000, &self.tables);
-        if kind == msg::GETAE {
-            return;
+        if kind != msg::GETAE {
+            // Nobody listens and no acknowledgement was asked for, so only a refusal is answered.
+            assert!(handled.deliveries.is_empty(), "refused: {kind:#x}");
+            assert!(self.server.has_changes(), "{kind:#x} changed nothing");
         }
-        // Nobody listens and no acknowledgement was asked for, so only a refusal is answered.
-        assert!(handled.deliveries.is_empty(), "refused: {kind:#x}");
+    }
+
+    /// Brings what requests changed into the view.
+    fn follow(&mut self) {
         let changes = self.server.take_changes();
-        assert!(!changes.is_empty(), "{kind:#x} changed nothing");
+        if self.tables.part(&changes, &mut self.view).unwrap() {
+            let (sa, act) = self.last.take().expect("nothing else parts");
+            assert!(self.view.sad.get(sa.spi(), sa.destination()).is_none(), "out of force");
+            act(&sa);
+        }
         self.tables.apply(&changes, &mut self.view).unwrap();
     }
 

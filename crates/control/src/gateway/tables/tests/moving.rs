@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::*;
+use dataplane::sa::SaConfig;
 use wire::xfrm::address::Be16;
 use wire::xfrm::lifetime::LifetimeCurrent;
 use wire::xfrm::number::encap_type;
@@ -165,6 +166,16 @@ fn another_key_is_another_sa() {
 
 #[test]
 fn with_another_window_it_keeps_its_tunnel_its_place_and_its_counters() {
+    remake(false);
+}
+
+#[test]
+fn so_it_does_when_it_leaves_and_comes_back_in_one_batch() {
+    remake(true);
+}
+
+/// An SA moves and gets another window.
+fn remake(in_one_batch: bool) {
     let (directory, mut gateway) = start();
     let mut options = std::fs::File::options();
     options.read(true).write(true).create_new(true);
@@ -174,7 +185,22 @@ fn with_another_window_it_keeps_its_tunnel_its_place_and_its_counters() {
     let numbers = ReplayState { oseq: 90, seq: 80, bitmap: 1 };
     gateway.add_udp_sa(0x101, EAST, (4500, 4500), numbers);
     gateway.sa(0x101).sa.count(3, 300, 1, false);
-    gateway.take_away(0x101, EAST);
+    if in_one_batch {
+        let sa_id = sa_id(0x101, EAST);
+        gateway.ask(msg::GETAE, &AeventId { sa_id, ..AeventId::default() }, &[]);
+        gateway.ask(msg::DELSA, &sa_id, &[]);
+    } else {
+        gateway.take_away(0x101, EAST);
+    }
+    // A worker that has the view before seals and opens once more.
+    let old = gateway.sa(0x101).sa.clone();
+    gateway.last = Some((old, |old| {
+        assert_eq!(old.take_numbers().unwrap().0, 91);
+        let heard =
+            SaConfig { received: 85, received_bitmap: Some([1 << 20].into()), ..old.config() };
+        old.moved(heard).unwrap();
+        assert_eq!(old.stats().received, 85);
+    }));
     let head = ReplayStateEsn { bmp_len: 4, replay_window: 128, ..ReplayStateEsn::default() };
     let window = [head.as_bytes(), &[0; 16]].concat();
     let encap = udp(4500, 999);
@@ -187,7 +213,7 @@ fn with_another_window_it_keeps_its_tunnel_its_place_and_its_counters() {
     gateway.send_sa(msg::NEWSA, 0x101, 7, EAST, mode::TUNNEL, &more);
     let installed = gateway.sa(0x101);
     let stats = installed.sa.stats();
-    assert_eq!((stats.sent, stats.received), (90, 80));
+    assert_eq!((stats.sent, stats.received), (91, 85), "none is sent or accepted twice");
     assert_eq!((installed.sa.if_id(), installed.sa.replay().window()), (9, 128));
     assert!(installed.sa.place().is_some(), "the next process finds it");
     assert_eq!((stats.usage.packets, installed.before()), (3, (3, 300)), "limits go on");
