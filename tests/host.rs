@@ -400,6 +400,34 @@ fn a_stop_gives_everything_back_although_a_device_is_gone() {
 }
 
 #[test]
+fn who_gives_up_a_dead_gateway_has_the_kernel_as_it_was() {
+    let group =
+        "[[group]]\ndevice = \"grp0\"\n[[group.tunnel]]\nif_id = 7\nroutes = [\"10.77.0.0/16\"]";
+    let mut watched = Watched::with(group);
+    watched.protect();
+    let device = format!("pgn-{}", watched.west.gateway.name);
+    watched.west.gateway.kill();
+    assert_eq!(watched.clear(), Vec::<String>::new(), "after kill -9");
+    // As docs/operating.md says.
+    let ip = |line: &str| watched.west.namespace.ip(line).expect("the kernel obeys");
+    let recipe = format!(
+        "link set dev black0 xdp off
+        link del {device}
+        link del grp0
+        rule flush protocol 80
+        -6 rule flush protocol 80
+        route flush table all proto 80
+        -6 route flush table all proto 80
+        xfrm policy flush"
+    );
+    lines(&recipe).iter().for_each(|line| drop(ip(line)));
+    assert_eq!(watched.left(), "");
+    assert_eq!(ip("route show table all proto 80"), "");
+    assert_eq!(ip("-6 route show table all proto 80"), "");
+    assert!(watched.clear().len() >= 8, "nothing holds the host's packets");
+}
+
+#[test]
 fn the_device_takes_no_longer_packets_than_frames_hold() {
     let watched = Watched::new();
     let Watched { west: End { namespace, gateway }, watcher } = &watched;
@@ -454,7 +482,10 @@ fn a_route_that_prefers_a_tentative_address_is_written_once_the_address_is_good(
     let Watched { west: End { namespace, gateway }, .. } = &watched;
     let ip = |words: &str| namespace.ip(words).expect("ip works");
     // Another host may have it: for some seconds the kernel asks, and takes it for no route's source.
-    namespace.sysctl("net.ipv6.conf.black0.dad_transmits", "5").expect("a setting");
+    for (name, value) in [("accept_dad", "1"), ("dad_transmits", "4")] {
+        let name = format!("net.ipv6.conf.black0.{name}");
+        namespace.sysctl(&name, value).expect("a setting");
+    }
     ip("address add fd07::1/64 dev black0");
     gateway.xfrm(&lines(
         "xfrm policy add src fd07::/64 dst fd02::/16 dir out \

@@ -20,7 +20,8 @@ use super::Unfit;
 /// A clean stop gives the interfaces back to the kernel and leaves nothing behind. A gateway that
 /// is killed fails closed: its XDP programs stay and drop what they would have delivered, and the
 /// kernel is kept from forwarding what was protected, until a gateway of the same configuration
-/// starts again, or `ip link set dev IF xdp off` and `ip xfrm policy flush` end it.
+/// starts again. To give one up for good its XDP programs, devices, rules, routes and policies have to be
+/// removed by hand: see "For good" in docs/operating.md.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Exit codes:
