@@ -26,6 +26,9 @@ use zerocopy::{Immutable, IntoBytes};
 const WEST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 const EAST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
 
+/// An SA that parts, and what is done with it.
+type Last = (Arc<Sa>, fn(&Sa));
+
 /// A server and the tables behind it, in a directory that outlives them.
 struct Fixture {
     server: Server,
@@ -36,7 +39,7 @@ struct Fixture {
     /// Limits of new SAs.
     limits: LifetimeConfig,
     /// What workers do with an SA, by an earlier view, until it has parted.
-    last: Option<(Arc<Sa>, fn(&Sa))>,
+    last: Option<Last>,
 }
 
 impl Fixture {
