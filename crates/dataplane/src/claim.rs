@@ -94,15 +94,20 @@ pub fn access_if_free(
     match word.load(Acquire) {
         owner if owner == u64::from(seat) && seat != 0 => Some(Access::Alone),
         SHARED => Some(Access::Shared),
-        other if is_anothers(other, seat) => None,
-        other => Some(contend(word, other, seat, turn, turn_of)),
+        other => contend_if_free(word, other, seat, turn, turn_of),
     }
 }
 
-/// Whether words that say this are another worker's than that of a seat.
-#[inline]
-fn is_anothers(seen: u64, seat: u16) -> bool {
-    !matches!(seen, FREE | SHARED) && seen & (LEAVING - 1) != u64::from(seat)
+#[cold]
+fn contend_if_free(
+    word: &AtomicU64,
+    seen: u64,
+    seat: u16,
+    turn: u64,
+    turn_of: impl Fn(u16) -> u64,
+) -> Option<Access> {
+    let is_anothers = seen != FREE && seen & (LEAVING - 1) != u64::from(seat);
+    (!is_anothers).then(|| contend(word, seen, seat, turn, turn_of))
 }
 
 #[cold]

@@ -244,6 +244,8 @@ fn row_of(slot: &Slot<'_>) -> Option<NonZeroU32> {
 }
 
 /// Whether packets have SAs of this policy by their own ends.
+#[cold]
+#[inline(never)]
 fn is_by_ends(policy: &Policy) -> bool {
     matches!(policy.action(), Action::Protect { template, .. } if template.mode == Mode::Transport)
 }

@@ -104,6 +104,7 @@ impl<'a> Side<'a> {
     }
 
     /// Whether a policy decides every flow of a family in its tunnel.
+    #[inline(always)]
     pub(crate) fn is_for_all(&self, policy: &Policy, family: Family) -> bool {
         match family {
             Family::V4 => self.v4.is_for_all(policy),

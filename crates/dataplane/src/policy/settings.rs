@@ -173,6 +173,7 @@ impl Details {
     }
 
     /// What the policy whose hot line this is does.
+    #[inline(always)]
     pub(super) fn action(&self, hot: &Hot) -> Action {
         let bundle = (hot.bundle != NO_BUNDLE).then_some(hot.bundle);
         match self.template(hot) {
