@@ -118,8 +118,8 @@ impl Bench<'_> {
             let (done, traffic) = self.obey(order)?;
             let latency = done.latencies.get(&Operation::Rekey).copied();
             // Nothing where it was stopped before the first.
-            self.report.rekeying = latency
-                .map(|latency| Rekeying::new(rekeys_per_second, &done, Some(latency), traffic));
+            self.report.rekeying =
+                latency.map(|latency| Rekeying::new(rekeys_per_second, &done, latency, traffic));
         }
         if self.is_stopped() {
             return Ok(());

@@ -99,9 +99,7 @@ impl Shimmed {
             Answer::Failed(reason) => Err(failed(reason)),
         }
     }
-}
 
-impl Shimmed {
     /// Waits until there is something to read, or it is to stop: then it closes the input, by which the other end hears of that.
     fn await_answer(&mut self) -> Result<(), Errno> {
         while !self.stop.load(Ordering::Relaxed) {

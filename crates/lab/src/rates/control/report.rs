@@ -127,15 +127,9 @@ fn per(before: u64, after: u64, sas: u32) -> f64 {
 
 impl Rekeying {
     /// Of an order to rekey.
-    pub fn new(
-        wanted: u32,
-        done: &Done,
-        latency: Option<Latency>,
-        traffic: Option<Traffic>,
-    ) -> Rekeying {
-        let count = latency.map_or(0, |latency| latency.samples);
-        let per_second = count as f64 / done.seconds.max(1e-9);
-        Rekeying { per_second_wanted: wanted, per_second, latency, traffic }
+    pub fn new(wanted: u32, done: &Done, latency: Latency, traffic: Option<Traffic>) -> Rekeying {
+        let per_second = latency.samples as f64 / done.seconds.max(1e-9);
+        Rekeying { per_second_wanted: wanted, per_second, latency: Some(latency), traffic }
     }
 }
 
@@ -238,7 +232,7 @@ mod tests {
         let mut histogram = crate::histogram::LatencyHistogram::new();
         (0..10).for_each(|_| histogram.record(200_000));
         let done = Done { seconds: 2.0, ..Done::default() };
-        let rekeying = Rekeying::new(7, &done, histogram.latency(), None);
+        let rekeying = Rekeying::new(7, &done, histogram.latency().unwrap(), None);
         assert_eq!(rekeying.per_second, 5.0);
         let losses = vec![AccountingRow {
             place: "path".to_owned(),
