@@ -75,7 +75,7 @@ impl Tables {
         // Memory first: what is freed later would hide what the next takes.
         self.vrfs(&mut rows)?;
         self.routes(&mut rows)?;
-        for mix in [Mix::Uniform, Mix::Mixed] {
+        for mix in [Mix::Uniform, Mix::Mixed, Mix::Nested] {
             self.policies(mix, &mut rows);
         }
         if self.json {
@@ -120,7 +120,11 @@ impl Tables {
 
     fn policies(&self, mix: Mix, rows: &mut Vec<Row>) {
         let mut bench = PolicyBench::new(self.policies as usize, mix);
-        let kind = if mix == Mix::Uniform { "of one shape" } else { "mixed" };
+        let kind = match mix {
+            Mix::Uniform => "of one shape",
+            Mix::Mixed => "mixed",
+            Mix::Nested => "nested around one pair",
+        };
         let content = format!("{} {kind}", self.policies);
         let (found, linear) = (quiet(bench.lookup_ns(RUNS)), quiet(bench.linear_ns(LINEAR_RUNS)));
         let cached = quiet(bench.cached_ns(RUNS, CACHED_FLOWS));
@@ -196,7 +200,8 @@ mod tests {
         assert_eq!((least.routes, least.vrfs, least.policies), (1, 1, 1));
         let mut rows = Vec::new();
         least.routes(&mut rows).unwrap();
-        [Mix::Uniform, Mix::Mixed].into_iter().for_each(|mix| least.policies(mix, &mut rows));
+        let mixes = [Mix::Uniform, Mix::Mixed, Mix::Nested];
+        mixes.into_iter().for_each(|mix| least.policies(mix, &mut rows));
         assert!(rows.iter().all(|row| row.value >= 0.0));
     }
 }

@@ -37,11 +37,14 @@ pub fn following(routes: u32, changes: u32) -> Following {
     let start = Instant::now();
     network.fill(&kernel, &mut view);
     let all_s = start.elapsed().as_secs_f64();
+    let mut drawn = 1u64;
     let start = Instant::now();
     for change in 0..changes {
         let used = view.clone();
-        // A prime far from any power of two: no two neighbours after each other.
-        let number = (u64::from(change) * 7919 % u64::from(routes.max(1))) as u32;
+        // Drawn, with Knuth's MMIX constants: a stride would take few routes over and over where it divides their number.
+        drawn =
+            drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let number = ((drawn >> 32) % u64::from(routes.max(1))) as u32;
         let event = Event::Route(route(number, 2 + change % 200), Placement::Replace);
         black_box(kernel.apply(event, &mut news));
         black_box(network.apply(&kernel, &mut view, &news));
