@@ -22,7 +22,7 @@ use crate::hold::{Stay, far_of};
 use crate::inspect::check_ports_known;
 use crate::policy::{Action, Direction, Kind, Policy, Template};
 use crate::runs::{Run, Runs};
-use crate::sa::{Mode, Sa};
+use crate::sa::Mode;
 use crate::spd::{DefaultAction, Lookup, Side};
 use crate::transport;
 use crate::tunnel::{self, Entrance};
@@ -225,8 +225,8 @@ pub(crate) fn protect<'v>(
         Mode::Transport => transport::slot(&view.transport, policy, template, &slot.flow),
     };
     let chosen = bundle.and_then(|slot| view.bundles.choose(slot, turn.worker));
-    match chosen.filter(|(sa, _)| carries(sa, slot)) {
-        Some(_) if slot.stay.is_none() && turn.hold.must_follow(slot, policy) => {
+    match chosen.filter(|(sa, _)| sa.admits(&slot.flow)) {
+        Some((sa, _)) if slot.stay.is_none() && turn.hold.must_follow(slot, policy, sa) => {
             slot.stay = Some(Stay::begin(slot, policy, turn.now_ns));
             return Err(Verdict::NoSa);
         }
@@ -240,12 +240,6 @@ pub(crate) fn protect<'v>(
         None => return Err(missing_sa(policy, slot, view, turn)),
     }
     Ok(())
-}
-
-/// Whether the SA's own selector admits the packet.
-#[inline]
-pub(crate) fn carries(sa: &Sa, slot: &Slot<'_>) -> bool {
-    !sa.is_selective() || sa.selector().is_none_or(|selector| selector.matches(&slot.flow))
 }
 
 /// RFC 9611 §3: a packet leaves by the SA for all while its worker has none of its own, and one is
@@ -271,8 +265,10 @@ fn want_sa(policy: &Policy, slot: &Slot<'_>, turn: &mut Turn<'_>) {
 
 #[cold]
 fn missing_sa(policy: &Policy, slot: &mut Slot<'_>, view: &View, turn: &mut Turn<'_>) -> Verdict {
-    want_sa(policy, slot, turn);
-    // There is no use in waiting where nobody is asked, or where no SA would do.
+    // There is no use in asking where no SA would do, and none in waiting where nobody is asked.
+    if policy.can_have_sa() {
+        want_sa(policy, slot, turn);
+    }
     let may_come = view.acquire_is_heard && policy.can_have_sa();
     slot.stay = may_come.then(|| Stay::begin(slot, policy, turn.now_ns));
     Verdict::NoSa

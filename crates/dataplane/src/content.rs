@@ -131,7 +131,7 @@ fn take_any(slot: &mut Slot<'_>, sa: &Sa) -> Result<(), Verdict> {
 }
 
 /// Step 2 in transport mode. What the padding for traffic flow confidentiality hides cannot be told
-/// from content there; no sender adds it (RFC 4303 §2.7).
+/// from content there; it is left to who reads a length of its own, as in UDP (RFC 4303 §2.7).
 fn take_transport(
     slot: &mut Slot<'_>,
     sa: &Sa,

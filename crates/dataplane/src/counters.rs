@@ -149,6 +149,11 @@ pub(crate) fn bump(counter: &AtomicU64, by: u64) -> u64 {
     before
 }
 
+/// Takes back what [`bump`] added.
+pub(crate) fn unbump(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Relaxed).wrapping_sub(by), Relaxed);
+}
+
 /// What a policy or an SA was used for. How a policy counts `policy.rs` says, and an SA the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageSnapshot {

@@ -39,8 +39,8 @@ const OWN_REPEAT_NS: u64 = 1_000_000_000;
 /// interval: a policy whose place is taken waits until the other's interval is over.
 const OWN_RECENT: usize = 256;
 
-/// Far ends remembered as asked for, per worker, and the most that are asked for per interval: as many as packets may wait, so that
-/// each of those is.
+/// Far ends remembered as asked for, per worker. Of more in an interval each policy asks for one, so that no policy with many of them,
+/// of which somebody who scans finds as many as he likes, silences another.
 const FAR_RECENT: usize = HOLD_PACKETS;
 
 /// Something that control should do.
@@ -150,7 +150,7 @@ impl EventSink {
     ) {
         let may_ask = match far {
             Far::All => policy.may_ask(now_ns, REPEAT_NS),
-            far => self.may_ask_far(policy.index(), far, now_ns),
+            far => self.may_ask_far(policy, far, now_ns),
         };
         if may_ask {
             let event = Event::SaNeeded { policy: policy.index(), flow: *flow, cpu: None };
@@ -158,14 +158,16 @@ impl EventSink {
         }
     }
 
-    fn may_ask_far(&mut self, policy: u32, far: Far, now_ns: u64) -> bool {
+    fn may_ask_far(&mut self, policy: &Policy, far: Far, now_ns: u64) -> bool {
         self.far.retain(|(_, _, asked_ns)| now_ns.saturating_sub(*asked_ns) < REPEAT_NS);
-        let is_recent = self.far.iter().any(|(by, of, _)| (*by, *of) == (policy, far));
-        let may_ask = !is_recent && self.far.len() < FAR_RECENT;
-        if may_ask {
-            self.far.push((policy, far, now_ns));
+        if self.far.iter().any(|(by, of, _)| (*by, *of) == (policy.index(), far)) {
+            return false;
         }
-        may_ask
+        if self.far.len() == FAR_RECENT {
+            return policy.may_ask(now_ns, REPEAT_NS);
+        }
+        self.far.push((policy.index(), far, now_ns));
+        true
     }
 
     /// Asks for a policy's SA for this worker alone.

@@ -24,7 +24,7 @@ use crate::batch::{BATCH_PACKETS, Batch, Slot};
 use crate::counters::Counters;
 use crate::event::{Far, REPEAT_NS};
 use crate::policy::{Action, Policy};
-use crate::sa::Mode;
+use crate::sa::{Mode, Sa};
 use crate::verdict::Verdict;
 use crate::view::View;
 
@@ -35,6 +35,9 @@ pub(crate) const HOLD_PACKETS: usize = 2 * BATCH_PACKETS;
 /// Packets that may wait for one policy and far end: the first of a burst, such as a few flows' handshakes. What a
 /// sender has under way beyond that it will not miss. An eighth of all, so that one without an answer leaves room for seven more.
 const HOLD_POLICY_PACKETS: usize = 16;
+
+/// Packets that may wait for all far ends of one policy: who scans what it is for leaves the other half to the others.
+const HOLD_FAR_ENDS_PACKETS: usize = HOLD_PACKETS / 2;
 
 /// Longest wait. A negotiation that loses one message takes a little more than charon's first
 /// retransmission, after 4 s; a packet older than that has been repeated by its sender.
@@ -130,16 +133,17 @@ impl Hold {
     }
 
     /// Whether a packet of a policy must wait although its SA is there, because others of that policy
-    /// wait for the same far end, and shall leave before it.
+    /// wait for the same far end, and shall leave before it: not those that the SA is not for.
     #[inline]
-    pub(crate) fn must_follow(&mut self, slot: &Slot<'_>, policy: &Policy) -> bool {
-        !self.packets.is_empty() && self.follows(slot, policy)
+    pub(crate) fn must_follow(&mut self, slot: &Slot<'_>, policy: &Policy, sa: &Sa) -> bool {
+        !self.packets.is_empty() && self.follows(slot, policy, sa)
     }
 
     #[cold]
-    fn follows(&mut self, slot: &Slot<'_>, policy: &Policy) -> bool {
+    fn follows(&mut self, slot: &Slot<'_>, policy: &Policy, sa: &Sa) -> bool {
         let far = far_of(slot, policy);
-        let follows = self.packets.iter().any(|held| held.is_for(policy.index(), far));
+        let leaves_first = |held: &Held| held.is_for(policy.index(), far) && sa.admits(&held.flow);
+        let follows = self.packets.iter().any(leaves_first);
         self.hurried |= follows;
         follows
     }
@@ -203,8 +207,10 @@ impl Hold {
     ) {
         let far = stay.far(&slot.flow);
         let same = self.packets.iter().filter(|held| held.is_for(stay.policy, far)).count();
+        let policys = self.packets.iter().filter(|held| held.stay.policy == stay.policy).count();
+        let is_few = same < HOLD_POLICY_PACKETS && policys < HOLD_FAR_ENDS_PACKETS;
         let room = self.packets.len() < HOLD_PACKETS
-            && (same < HOLD_POLICY_PACKETS || stay.brief)
+            && (is_few || stay.brief)
             && pool.free() >= POOL_FRAMES_MIN;
         self.hurried |= stay.brief;
         let frame = slot.frame.take();
@@ -276,6 +282,11 @@ impl Stay {
                 brief: false,
             },
         }
+    }
+
+    /// Whether the SA was there, and another worker's.
+    pub(crate) fn is_brief(&self) -> bool {
+        self.brief
     }
 
     fn far(&self, flow: &Flow) -> Far {

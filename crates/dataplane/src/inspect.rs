@@ -31,6 +31,7 @@ use crate::verdict::Verdict;
 use crate::view::View;
 use crate::vrfs::refuse_unknown;
 
+use martian::may_reach_host;
 pub(crate) use martian::{check_addresses, may_be_martians};
 pub(crate) use standing::{Standing, Word};
 pub(crate) use way_back::{Back, do_routes_decide_alone};
@@ -192,11 +193,13 @@ fn find_runs<'v>(
             continue;
         }
         let slot = &mut slots[at];
-        if let Err(verdict) = check_addresses(&slot.flow) {
+        let way = Way::of(slot, view);
+        if let Err(verdict) = check_addresses(&slot.flow)
+            && !(way.direction == Direction::In && may_reach_host(&slot.flow))
+        {
             slot.refuse(slot.inbound, verdict);
             continue;
         }
-        let way = Way::of(slot, view);
         let (flow, same) =
             (&slots[at].flow, |(other, known, side): (usize, Way<'_>, &Side<'_>)| {
                 known.same(&way) && side.same(&slots[other].flow, &slots[at].flow)

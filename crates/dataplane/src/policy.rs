@@ -10,7 +10,7 @@ mod words;
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::counters::{UsageSnapshot, bump};
+use crate::counters::{UsageSnapshot, bump, unbump};
 use crate::cpu::{Cache, LINE, prefetch};
 use crate::sa::Mode;
 
@@ -318,6 +318,18 @@ impl Policy {
         bump(&self.hot.packets, packets);
         bump(&self.hot.bytes, bytes);
         self.use_at(&self.hot.last_use_ns, now_ns);
+    }
+
+    /// Takes back what the worker of a seat counted in this turn.
+    #[cold]
+    pub(crate) fn count_back(&self, seat: u16, packets: u64, bytes: u64) {
+        if self.is_own(seat) {
+            unbump(&self.hot.packets, packets);
+            unbump(&self.hot.bytes, bytes);
+        } else {
+            self.packets.fetch_sub(packets, Relaxed);
+            self.bytes.fetch_sub(bytes, Relaxed);
+        }
     }
 
     #[cold]

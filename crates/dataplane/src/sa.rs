@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crypto::SharedKey;
+use wire::flow::Flow;
 use wire::{ipv4, ipv6, protocol};
 
 use crate::alarm::Alarm;
@@ -271,6 +272,12 @@ impl Sa {
     #[inline]
     pub(crate) fn is_selective(&self) -> bool {
         self.hot.carries != Carries::Everything
+    }
+
+    /// Whether its selector admits packets of a flow.
+    #[inline]
+    pub(crate) fn admits(&self, flow: &Flow) -> bool {
+        !self.is_selective() || self.selector().is_none_or(|selector| selector.matches(flow))
     }
 
     /// What it may carry; `None` if everything.

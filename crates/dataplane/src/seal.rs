@@ -133,6 +133,10 @@ fn keep_back(slots: &mut [Slot<'_>], sa: &Sa, turn: &Turn<'_>) {
     let waits = |slot: &&mut Slot<'_>| slot.verdict.is_none() && is_same(slot.outbound, sa);
     for slot in slots.iter_mut().filter(waits) {
         slot.stay = Some(Stay::briefly(slot, slot.policy, turn.now_ns));
+        // It is counted when it comes again.
+        if let Some(policy) = slot.policy {
+            policy.count_back(turn.seat, 1, slot.frame.len() as u64);
+        }
         slot.decide(Verdict::NoSa);
     }
 }

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 
 use wire::flow::{Flow, Fragment};
 use wire::ipv6_ext::Joint;
-use wire::{Overlay, checksum, ipv4, ipv6, protocol};
+use wire::{Overlay, checksum, ipv4, ipv6, protocol, udp};
 use xsk::Frame;
 
 use crate::policy::{Policy, Template};
@@ -147,15 +147,25 @@ fn carry(packet: &mut [u8], link: usize, protocol: u8) -> Option<()> {
     Some(())
 }
 
-/// Computes the checksum of TCP and UDP anew: a NAT changed an address that it covers, and could not
+/// Computes the checksum of TCP, UDP and ICMPv6 anew: a NAT changed an address that it covers, and could not
 /// mend it as it was sealed (RFC 3948 §3.1.2). The packet is authentic, so nothing is covered up.
 pub(crate) fn mend_checksum(packet: &mut [u8], flow: &Flow) {
     let at = match flow.protocol {
         protocol::TCP => 16,
         protocol::UDP => 6,
+        protocol::ICMPV6 if flow.is_ipv6() => 2,
         _ => return,
     };
     let Some(payload) = packet.get_mut(usize::from(flow.header_len)..) else { return };
+    let payload = match (flow.protocol, payload.get(4..6)) {
+        // It says itself where it ends: padding that hides how long it is may follow (RFC 4303 §2.7).
+        (protocol::UDP, Some(&[high, low])) => {
+            let len = usize::from(u16::from_be_bytes([high, low]));
+            let len = if len < udp::HEADER_LEN { payload.len() } else { len.min(payload.len()) };
+            &mut payload[..len]
+        }
+        _ => payload,
+    };
     let Ok(len) = u16::try_from(payload.len()) else { return };
     let Some(field) = payload.get(at..at + 2) else { return };
     // RFC 768: zero says that the sender made none; IPv6 does not allow that.
@@ -175,4 +185,76 @@ pub(crate) fn mend_checksum(packet: &mut [u8], flow: &Flow) {
         sum => sum,
     };
     payload[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::flow::parse;
+
+    use super::*;
+
+    /// A packet of 20 bytes of payload, and `behind` more behind what UDP says is its end; the field of its checksum.
+    fn packet(v6: bool, protocol: u8, behind: usize) -> (Vec<u8>, usize) {
+        let at = match protocol {
+            protocol::TCP => 16,
+            protocol::UDP => 6,
+            _ => 2,
+        };
+        let mut content = vec![0x17; 20 + behind];
+        if protocol == protocol::UDP {
+            content[4..6].copy_from_slice(&20u16.to_be_bytes());
+        }
+        let len = content.len() as u8;
+        let mut packet = if v6 {
+            let mut header = vec![0x60, 0, 0, 0, 0, len, protocol, 64];
+            header.extend([0x20; 16].into_iter().chain([0x21; 16]));
+            header
+        } else {
+            let total = len + 20;
+            vec![0x45, 0, 0, total, 0, 0, 0, 0, 64, protocol, 0, 0, 10, 1, 0, 1, 10, 2, 0, 1]
+        };
+        let field = packet.len() + at;
+        packet.extend(content);
+        if !v6 {
+            let sum = checksum::of(&packet[..20]);
+            packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        (packet, field)
+    }
+
+    #[test]
+    fn checksums_behind_a_nat_are_over_what_the_protocol_itself_covers() {
+        let cases = [
+            (false, protocol::TCP),
+            (false, protocol::UDP),
+            (true, protocol::TCP),
+            (true, protocol::UDP),
+            (true, protocol::ICMPV6),
+        ];
+        for (v6, protocol) in cases {
+            for behind in [0, 9] {
+                let (mut packet, field) = packet(v6, protocol, behind);
+                let flow = parse(&packet).unwrap();
+                mend_checksum(&mut packet, &flow);
+                let content = &packet[usize::from(flow.header_len)..];
+                let covered = if protocol == protocol::UDP { &content[..20] } else { content };
+                let len = covered.len();
+                let pseudo = match (flow.src, flow.dst) {
+                    (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                        checksum::pseudo_v4(src, dst, protocol, len as u16)
+                    }
+                    (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                        checksum::pseudo_v6(src, dst, protocol, len as u32)
+                    }
+                    _ => unreachable!(),
+                };
+                assert_eq!(pseudo.bytes(covered).checksum(), 0, "{v6} {protocol} {behind}");
+                assert_ne!(packet[field..field + 2], [0x17; 2], "{v6} {protocol}");
+            }
+        }
+        let (mut packet, field) = packet(false, protocol::ICMP, 0);
+        let flow = parse(&packet).unwrap();
+        mend_checksum(&mut packet, &flow);
+        assert_eq!(packet[field..field + 2], [0x17; 2], "it covers no address");
+    }
 }

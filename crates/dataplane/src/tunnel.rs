@@ -23,7 +23,7 @@ use arrayvec::ArrayVec;
 use crate::array::Array;
 use crate::batch::{Slot, Turn};
 use crate::bundles::{BUNDLES_MAX, Sole, Whose};
-use crate::choose::{carries, protect};
+use crate::choose::protect;
 use crate::cpu::asked_cache;
 use crate::fib::{Fib, Lead, MANY};
 use crate::pages::Pages;
@@ -369,11 +369,11 @@ pub(crate) fn enter<'v>(
     turn: &mut Turn<'_>,
 ) -> Result<(), Verdict> {
     // Packets that wait leave first, and what waits is known by its policy.
-    if turn.hold.len() != 0 && is_by_policy(slot, number, view, turn) {
+    if turn.hold.len() != 0 && is_by_policy(slot, number, into, view, turn) {
         return enter_by_policy(slot, number, into, view, turn);
     }
     if let Some((sa, whose)) = into.and_then(|into| view.bundles.choose(into, turn.worker))
-        && carries(sa, slot)
+        && sa.admits(&slot.flow)
     {
         match whose {
             Whose::Own => turn.counters.count_own_sa(1),
@@ -391,13 +391,20 @@ pub(crate) fn enter<'v>(
 /// far ends only for one behind those that wait for the same policy: else what a policy says would count
 /// now and then, by who waits.
 #[cold]
-fn is_by_policy(slot: &Slot<'_>, number: u32, view: &View, turn: &mut Turn<'_>) -> bool {
+fn is_by_policy(
+    slot: &Slot<'_>,
+    number: u32,
+    into: Option<u32>,
+    view: &View,
+    turn: &mut Turn<'_>,
+) -> bool {
     let Some(name) = view.tunnels.names.get(number).filter(|name| name.remote.is_some()) else {
         return true;
     };
     match view.spd.lookup_of(name.if_id, Direction::Out, &slot.flow) {
         Lookup::Policy(policy) if policy.kind() == Kind::Protect => {
-            slot.stay.is_none() && turn.hold.must_follow(slot, policy)
+            let sa = into.and_then(|into| view.bundles.choose(into, turn.worker));
+            slot.stay.is_none() && sa.is_some_and(|(sa, _)| turn.hold.must_follow(slot, policy, sa))
         }
         _ => false,
     }
@@ -431,7 +438,12 @@ fn enter_by_policy<'v>(
         Lookup::Default(DefaultAction::Block) => Err(Verdict::OutPolicyBlock),
         Lookup::Default(DefaultAction::Accept) if by_remote => {
             let chosen = bundle.and_then(|slot| view.bundles.choose(slot, turn.worker));
-            let (sa, _) = chosen.filter(|(sa, _)| carries(sa, slot)).ok_or(Verdict::NoSa)?;
+            let Some((sa, _)) = chosen.filter(|(sa, _)| sa.admits(&slot.flow)) else {
+                // Nobody is asked, so that waiting any longer would be in vain.
+                let stay = slot.stay.take();
+                let policy_gone = stay.is_some_and(|stay| !stay.is_brief());
+                return Err(if policy_gone { Verdict::HoldPolicyGone } else { Verdict::NoSa });
+            };
             slot.outbound = Some(sa);
             Ok(())
         }

@@ -12,6 +12,7 @@ use dataplane::fib::{NextHop, Route};
 use dataplane::laps::{Laps, Stage};
 use dataplane::policy::{Action, Direction, Policy, PolicyConfig};
 use dataplane::selector::Selector;
+use dataplane::tunnel::TunnelName;
 use dataplane::verdict::Verdict;
 use dataplane::view::{Publisher, View};
 use dataplane::worker::{Worker, WorkerParts};
@@ -47,6 +48,60 @@ impl Laps for Changing<'_> {
     }
 
     fn lap(&mut self, _: Stage) {}
+}
+
+/// Another worker, whose turn is in between.
+struct Inside<'a>(Option<&'a mut Gateway>);
+
+impl Laps for Inside<'_> {
+    fn begin(&mut self) {}
+
+    fn lap(&mut self, stage: Stage) {
+        if stage == Stage::Seal
+            && let Some(other) = self.0.take()
+        {
+            other.worker.turn();
+        }
+    }
+}
+
+/// Two workers of west's, of which the second met an SA in the first one's turn: its packet waits for the next.
+fn met_in_between(view: &View) -> [Gateway; 2] {
+    let mut workers = [0, 1].map(|id| Gateway::worker(id, id, view.clone()));
+    let [first, second] = &mut workers;
+    for worker in [&mut *first, &mut *second] {
+        worker.inject(RED, &towards("10.2.0.1"));
+    }
+    first.worker.turn_timed(&mut Inside(Some(second)));
+    assert_eq!(second.worker.waiting(), 1);
+    workers
+}
+
+#[test]
+fn what_waits_for_another_workers_turn_is_counted_once() {
+    let view = PLAIN.view(Site::West, &nonces());
+    let [_, mut second] = met_in_between(&view);
+    second.turn_until_nothing_waits();
+    assert_eq!(second.snapshot().of(Verdict::Sealed), 1);
+    let is_out = |policy: &&Arc<Policy>| policy.config().direction == Direction::Out;
+    let policy = view.spd.iter().find(is_out).unwrap();
+    assert_eq!(policy.usage().packets, 2);
+}
+
+/// A route alone led into the tunnel, so that nobody is asked for another SA.
+#[test]
+fn what_waits_for_an_sa_that_goes_meanwhile_ends_as_others_do() {
+    let mut view = Tunnel { if_id: 7, ..PLAIN }.view(Site::West, &nonces());
+    view.spd = Default::default();
+    view.acquire_is_heard = true;
+    let name = TunnelName { if_id: 7, remote: Some(Site::East.outer(false)) };
+    let row = view.tunnels.join(name).unwrap();
+    view.tunnels.set_slots(row, [Some(0); 2]);
+    view.fib.insert(Site::East.inner(false), Route::Tunnel(row));
+    let [_, mut second] = met_in_between(&view);
+    second.change(|view| assert!(view.bundles.set(0, None)));
+    second.worker.turn();
+    assert_eq!((second.worker.waiting(), second.snapshot().of(Verdict::NoSa)), (0, 1));
 }
 
 /// A packet sent when a policy was in force for it must not leave in clear, as the one before it did.

@@ -10,13 +10,14 @@ use dataplane::bundles::Bundle;
 use dataplane::event::Event;
 use dataplane::fib::{NextHop, Route};
 use dataplane::policy::{Action, Direction, Policy, PolicyConfig, Template};
-use dataplane::prefix::Family;
+use dataplane::prefix::{Family, Prefix};
 use dataplane::sa::{Mode, Sa, SaConfig};
-use dataplane::selector::Selector;
+use dataplane::selector::{PortMatch, Selector};
 use dataplane::transport::Ends;
 use dataplane::verdict::Verdict;
 use dataplane::view::View;
 use fixture::*;
+use wire::protocol;
 
 /// Frames of the gateways here: the holds' and a reserve for receiving.
 const MANY_FRAMES: usize = 1024;
@@ -278,8 +279,8 @@ fn an_sa_past_its_limits_ends_the_wait_by_its_own_name() {
     assert_eq!(west.snapshot().of(Verdict::SequenceExhausted), 1);
 }
 
-/// West with a policy for transport mode to whomever, and an SA to east's host alone.
-fn with_transport() -> Gateway {
+/// West with a policy for transport mode to whomever, and an SA to east's host alone, for what its own selector admits.
+fn with_transport_for(selector: Option<Selector>) -> Gateway {
     let mut view = View { spd: Default::default(), ..view() };
     let template = Template { mode: Mode::Transport, ..PLAIN.template(Site::East) };
     view.spd.insert(Arc::new(Policy::new(PolicyConfig {
@@ -291,6 +292,7 @@ fn with_transport() -> Gateway {
         mode: Mode::Transport,
         source: Site::West.host(false),
         destination: Site::East.host(false),
+        selector,
         ..PLAIN.sa(Site::East)
     };
     let SaConfig { source, destination, if_id, reqid, .. } = config;
@@ -301,6 +303,10 @@ fn with_transport() -> Gateway {
     let hop = NextHop { port: BLACK, gateway: Some(Site::East.outer(false)) };
     view.fib.insert(Site::East.inner(false), Route::Via(hop));
     Gateway::with_frames(view, MANY_FRAMES)
+}
+
+fn with_transport() -> Gateway {
+    with_transport_for(None)
 }
 
 /// From west's host to one of east's network.
@@ -331,6 +337,74 @@ fn who_waits_for_one_far_end_in_transport_mode_is_in_nobody_elses_way() {
     west.inject(RED, &towards("10.2.0.98"));
     west.worker.turn();
     assert_eq!(west.worker.waiting(), PER_POLICY + 1);
+}
+
+#[test]
+fn who_waits_as_the_sa_is_not_for_it_is_in_nobody_elses_way() {
+    let ends = (Site::West.host(false), Site::East.host(false));
+    let selector = Selector {
+        protocol: protocol::UDP,
+        destination_port: PortMatch::exactly(5000),
+        ..Selector::between(Prefix::host(ends.0), Prefix::host(ends.1)).unwrap()
+    };
+    let mut west = with_transport_for(Some(selector));
+    let to_port = |port| Packet::udp(ends.0, ends.1, 4000, port, 20).frame(RED);
+    west.inject(RED, &to_port(22));
+    west.worker.turn();
+    for _ in 0..50 {
+        for _ in 0..32 {
+            west.inject(RED, &to_port(5000));
+        }
+        west.worker.turn();
+        while west.collect(BLACK).is_some() {}
+    }
+    let counts = west.snapshot();
+    assert_eq!((counts.of(Verdict::Sealed), counts.of(Verdict::HoldFull)), (1600, 0));
+    assert_eq!(west.worker.waiting(), 1);
+}
+
+/// Who scans what one policy is for is asked for at a bounded rate, and the others as ever.
+#[test]
+fn a_policy_with_many_far_ends_silences_no_other() {
+    let mut west = with_transport();
+    let (own, host) = (200, Prefix::host(ip("10.2.0.99")));
+    west.change(|view| {
+        let template = Template { mode: Mode::Transport, ..PLAIN.template(Site::East) };
+        view.spd.insert(Arc::new(Policy::new(PolicyConfig {
+            index: own,
+            priority: 1,
+            selector: Selector::between(Site::West.inner(false), host).unwrap(),
+            action: Action::Protect { template, bundle: None },
+            ..PLAIN.policy(Direction::Out, Site::East)
+        })));
+    });
+    let end = Instant::now() + Duration::from_millis(450);
+    let (mut scanned, mut asked) = (0u32, [0; 2]);
+    let mut waits = false;
+    while Instant::now() < end {
+        for _ in 0..32 {
+            scanned += 1;
+            west.inject(
+                RED,
+                &towards(&format!("10.2.{}.{}", 1 + scanned / 250 % 250, scanned % 250)),
+            );
+        }
+        // When every place is taken.
+        if !waits && scanned > 1000 {
+            west.inject(RED, &towards("10.2.0.99"));
+            waits = true;
+        }
+        west.worker.turn();
+        for event in west.events.try_iter() {
+            if let Event::SaNeeded { policy, .. } = event {
+                asked[usize::from(policy == own)] += 1;
+            }
+        }
+    }
+    assert!(scanned > 2000, "{scanned}");
+    assert!((2..=5).contains(&asked[1]), "{asked:?}");
+    // 128 and one more in each of five tenths of a second.
+    assert!(asked[0] <= 5 * 129, "{asked:?}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use dataplane::event::Event;
 use dataplane::fib::{NextHop, Route};
 use dataplane::policy::{Action, Direction, Policy, PolicyConfig, Template};
-use dataplane::prefix::Prefix;
+use dataplane::prefix::{Family, Prefix};
 use dataplane::sa::{Mode, Sa, SaConfig};
 use dataplane::selector::Selector;
 use dataplane::transport::Ends;
@@ -69,6 +69,41 @@ fn what_comes_out_of_a_tunnel_for_the_host_is_handed_to_it_as_it_is() {
         assert_eq!((verdict, egress), (Verdict::HostOpened, HOST));
         assert_eq!(sent, packet.bytes());
         assert_eq!(east.inbound().stats().other_errors, 0);
+    }
+}
+
+/// BGP of clouds' VPNs runs between such addresses. Nobody forwards from or to them.
+#[test]
+fn link_local_addresses_reach_the_host_and_nobody_else() {
+    for (v6, far, own) in
+        [(false, "169.254.21.1", "169.254.21.2"), (true, "fe80::21:1", "fe80::21:2")]
+    {
+        let tunnel = Tunnel { inner_v6: v6, ..PLAIN };
+        let mut east = Gateway::at(Site::East, &tunnel);
+        east.change(|view| {
+            view.host = Some(HOST);
+            view.local.insert(ip(own));
+            for direction in [Direction::In, Direction::Forward] {
+                let family = if v6 { Family::V6 } else { Family::V4 };
+                let policy = tunnel.policy(direction, Site::East);
+                let selector = Selector::any(family);
+                let index = 500 + direction as u32;
+                view.spd.insert(Arc::new(Policy::new(PolicyConfig { index, selector, ..policy })));
+            }
+        });
+        let next_header = if v6 { protocol::IPV6 } else { protocol::IPV4 };
+        let mut sequence = 0;
+        let mut come = |src: &str, dst: &str| {
+            sequence += 1;
+            let packet = Packet::udp(ip(src), ip(dst), 179, 179, 30);
+            let seal = Seal { next_header, ..Seal::sequence(sequence) };
+            east.pass(BLACK, &seal.frame(&tunnel.sa(Site::East), &packet.bytes()))
+        };
+        assert_eq!(come(far, own).0, Verdict::HostOpened, "{own}");
+        let beyond = if v6 { "2001:db8:2::1" } else { "10.2.0.1" };
+        assert_eq!(come(far, beyond).0, Verdict::MartianSource, "{own}");
+        let loopback = if v6 { "::1" } else { "127.0.0.1" };
+        assert_eq!(come(loopback, own).0, Verdict::MartianSource, "{own}");
     }
 }
 

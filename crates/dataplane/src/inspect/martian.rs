@@ -53,19 +53,30 @@ static MARTIAN_BEGINNINGS: [bool; 256] = {
     beginnings
 };
 
+/// Whether a martian may go to this host all the same, to an address of its own: what it is talked to by a link-local
+/// address is not forwarded. BGP of clouds' VPNs has such addresses, in 169.254/16.
+#[cold]
+pub(super) fn may_reach_host(flow: &Flow) -> bool {
+    !is_nobodys(flow.src) && !is_nobodys(flow.dst)
+}
+
 fn is_martian(address: IpAddr) -> bool {
+    let is_link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    is_link_local || is_nobodys(address)
+}
+
+/// Whether an address is no other host's, on a link or anywhere.
+fn is_nobodys(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
             let first = v4.octets()[0];
             // 0/8 "this network", 127/8 loopback, 224/4 multicast, 240/4 reserved and broadcast.
-            first == 0 || first == 127 || first >= 224 || v4.is_link_local()
+            first == 0 || first == 127 || first >= 224
         }
-        IpAddr::V6(v6) => {
-            v6.is_multicast()
-                || v6.is_unspecified()
-                || v6.is_loopback()
-                || v6.is_unicast_link_local()
-        }
+        IpAddr::V6(v6) => v6.is_multicast() || v6.is_unspecified() || v6.is_loopback(),
     }
 }
 
