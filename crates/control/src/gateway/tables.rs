@@ -319,7 +319,7 @@ impl Tables {
             {
                 Some(self.take_slot(SlotKey::of(&template, record.if_id), view)?)
             }
-            Wanted::Impossible(_) => {
+            Wanted::Impossible => {
                 warn!(
                     index = record.index,
                     "a policy asks for what is not carried (templates, mode or interface); it blocks"

@@ -159,8 +159,8 @@ pub enum Wanted {
     Nothing,
     /// One SA that the data plane can carry.
     Sa(Template),
-    /// Something that it cannot carry; such a policy never finds an SA.
-    Impossible(Template),
+    /// Something that it cannot carry; such a policy never finds an SA, and no packet came through the one that it asks for.
+    Impossible,
 }
 
 /// What a policy's templates ask for.
@@ -176,11 +176,10 @@ pub fn wanted(record: &PolicyRecord) -> Wanted {
             let possible = carried && !on_one_interface;
             match template(only) {
                 Some(template) if possible => Wanted::Sa(template),
-                Some(template) => Wanted::Impossible(Template { optional: false, ..template }),
-                None => Wanted::Impossible(never()),
+                _ => Wanted::Impossible,
             }
         }
-        _ => Wanted::Impossible(never()),
+        _ => Wanted::Impossible,
     }
 }
 
@@ -237,7 +236,7 @@ pub fn policy(record: &PolicyRecord, wanted: Wanted, bundle: Option<u32>) -> Opt
         Wanted::Nothing if record.action == action::BLOCK => Action::Discard,
         Wanted::Nothing => Action::Bypass,
         Wanted::Sa(template) => Action::Protect { template, bundle },
-        Wanted::Impossible(template) => Action::Protect { template, bundle: None },
+        Wanted::Impossible => Action::Protect { template: never(), bundle: None },
     };
     Some(PolicyConfig {
         index: record.index,
@@ -376,15 +375,19 @@ mod tests {
             templates: vec![UserTmpl::default(); 2],
         };
         let wanted = wanted(&record);
-        assert!(matches!(wanted, Wanted::Impossible(_)));
+        assert_eq!(wanted, Wanted::Impossible);
         let config = policy(&record, wanted, Some(3)).unwrap();
         assert!(matches!(config.action, Action::Protect { bundle: None, .. }), "fails closed");
         let mut one = PolicyRecord { templates: vec![sound], ..record.clone() };
         assert!(matches!(super::wanted(&one), Wanted::Sa(_)));
         one.selector.ifindex = 2;
-        let wanted = super::wanted(&one);
-        let config = policy(&one, wanted, Some(3)).unwrap();
-        assert!(matches!(config.action, Action::Protect { bundle: None, .. }), "not by every port");
+        // In transport mode packets find SAs by their own ends, and inbound the template alone is asked.
+        for mode in [mode::TUNNEL, mode::TRANSPORT] {
+            one.templates[0].mode = mode;
+            let config = policy(&one, super::wanted(&one), Some(3)).unwrap();
+            let nothing = Action::Protect { template: never(), bundle: None };
+            assert_eq!(config.action, nothing, "not by every port");
+        }
         let marked = PolicyRecord { mark: wire::xfrm::address::Mark { v: 1, m: 1 }, ..record };
         assert!(policy(&marked, Wanted::Nothing, None).is_none(), "no packet carries a mark");
     }

@@ -306,10 +306,14 @@ impl Server {
         let (record, info) = (Arc::clone(&found.record), found.info(counters));
         let Some(template) = record.templates.first() else { return Vec::new() };
         let mut parameters = acquired(&record, flow);
-        let is_carried = matches!(template.mode, mode::TUNNEL | mode::TRANSPORT);
-        let pending = self.sad.acquires_pending();
-        let is_flood = pending >= ACQUIRES_PENDING_MAX || !self.is_heard(group::ACQUIRE);
-        if !is_carried || is_flood || self.waits_for(&parameters) {
+        // In transport mode there are as many questions as far ends: half of the room is for the others.
+        let most = match template.mode {
+            mode::TUNNEL => ACQUIRES_PENDING_MAX,
+            mode::TRANSPORT => ACQUIRES_PENDING_MAX / 2,
+            _ => 0,
+        };
+        let is_flood = self.sad.acquires_pending() >= most || !self.is_heard(group::ACQUIRE);
+        if is_flood || self.is_there(&parameters) || self.waits_for(&parameters) {
             return Vec::new();
         }
         parameters.info.seq = self.next_acquire();
@@ -328,6 +332,13 @@ impl Server {
         let mut out = Vec::new();
         self.emit(&mut out, group::ACQUIRE, || notice::acquire(&body, &record, flow.cpu));
         out
+    }
+
+    /// Whether there is an SA with the SPI that a policy insists on, be it larval: as in Linux nobody is asked for it then, and
+    /// nothing is put before it.
+    fn is_there(&self, parameters: &SaParameters) -> bool {
+        let key = super::sad::SpiKey::of(&parameters.info);
+        parameters.spi() != 0 && self.sad.find(&key, parameters.mark.key()).is_some()
     }
 
     fn waits_for(&self, parameters: &SaParameters) -> bool {

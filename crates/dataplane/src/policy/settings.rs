@@ -43,15 +43,16 @@ pub struct Template {
 }
 
 impl Template {
-    /// Whether a packet that came through `sa` is what the template asks for.
+    /// Whether a packet that came through `sa` is what the template asks for. Which of this host's addresses the SA ends at
+    /// is not asked, as in Linux (`xfrm_state_addr_cmp`): of two SAs from one peer a daemon's policy names the newer one's.
     pub fn accepts(&self, sa: &Sa) -> bool {
-        let same_ends = self.mode == Mode::Transport
-            || (self.source.is_unspecified() || self.source == sa.source())
-                && (self.destination.is_unspecified() || self.destination == sa.destination());
+        let same_peer = self.mode == Mode::Transport
+            || self.source.is_unspecified()
+            || self.source == sa.source();
         self.mode == sa.mode()
             && (self.reqid == 0 || self.reqid == sa.reqid())
             && (self.spi == 0 || self.spi == sa.spi())
-            && same_ends
+            && same_peer
     }
 }
 

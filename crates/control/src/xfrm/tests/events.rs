@@ -1,5 +1,6 @@
 //! Who hears of what.
 
+use wire::xfrm::address::Be32;
 use wire::xfrm::event::UserAcquire;
 use wire::xfrm::number::{attr, direction, group, mode, msg};
 use wire::xfrm::policy::UserTmpl;
@@ -71,6 +72,48 @@ fn a_packet_without_sa_is_asked_for_once() {
     bench.tick(31);
     assert_eq!(bench.server.sizes().0, 2);
     assert_eq!(ask(&mut bench, None).events.len(), 1);
+}
+
+/// strongSwan's outbound templates have the SPI of their CHILD_SA: what is larval must not be found instead of it, nor expire
+/// in its name.
+#[test]
+fn a_policy_that_insists_on_an_spi_asks_for_it_once_and_not_while_it_is_there() {
+    const SPI: u32 = 0xc0ffee;
+    let mut bench = Bench::new();
+    let mut insisting = template();
+    insisting.id.spi = Be32::new(SPI);
+    let policy = new_policy("10.2.0.1", direction::OUT).without(attr::TMPL);
+    bench.accept(&policy.with(attr::TMPL, &insisting));
+    let ask = |bench: &mut Bench| {
+        let asked = bench.server.acquire(PolicyId(0), &flow(None), bench.now, &());
+        Answer::new(asked).events.len()
+    };
+    bench.accept(&new_sa(SPI));
+    assert_eq!((ask(&mut bench), bench.server.sizes().0), (0, 1));
+    bench.accept(&delete_sa(SPI));
+    assert_eq!((ask(&mut bench), ask(&mut bench), bench.server.sizes().0), (1, 0, 1));
+    bench.tick(31);
+    assert_eq!(ask(&mut bench), 1);
+}
+
+/// Who scans the far ends of transport mode leaves room for tunnels.
+#[test]
+fn far_ends_of_transport_mode_do_not_fill_all_the_room_for_questions() {
+    let mut bench = Bench::new();
+    let transport = UserTmpl { mode: mode::TRANSPORT, ..template() };
+    let any = new_policy("10.2.0.1", direction::OUT).without(attr::TMPL);
+    bench.accept(&any.with(attr::TMPL, &transport));
+    bench.accept(&new_policy("10.2.0.2", direction::OUT));
+    let mut asked = 0;
+    for n in 0..10_000u32 {
+        let far = std::net::IpAddr::from((0x0a03_0000 + n).to_be_bytes());
+        let flow = Flow { addresses: ("10.1.2.3".parse().unwrap(), far), ..flow(None) };
+        let out = bench.server.acquire(PolicyId(0), &flow, bench.now, &());
+        asked += Answer::new(out).events.len();
+    }
+    assert_eq!(asked, 4096);
+    let tunnel = bench.server.acquire(PolicyId(1), &flow(None), bench.now, &());
+    assert_eq!(Answer::new(tunnel).events.len(), 1);
 }
 
 #[test]
