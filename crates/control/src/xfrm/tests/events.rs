@@ -1,6 +1,6 @@
 //! Who hears of what.
 
-use wire::xfrm::address::Be32;
+use wire::xfrm::address::{Address, Be32};
 use wire::xfrm::event::UserAcquire;
 use wire::xfrm::number::{attr, direction, group, mode, msg};
 use wire::xfrm::policy::UserTmpl;
@@ -100,9 +100,10 @@ fn a_policy_that_insists_on_an_spi_asks_for_it_once_and_not_while_it_is_there() 
 #[test]
 fn far_ends_of_transport_mode_do_not_fill_all_the_room_for_questions() {
     let mut bench = Bench::new();
-    let transport = UserTmpl { mode: mode::TRANSPORT, ..template() };
+    let mut open = UserTmpl { mode: mode::TRANSPORT, saddr: Address::default(), ..template() };
+    open.id.daddr = Address::default();
     let any = new_policy("10.2.0.1", direction::OUT).without(attr::TMPL);
-    bench.accept(&any.with(attr::TMPL, &transport));
+    bench.accept(&any.with(attr::TMPL, &open));
     bench.accept(&new_policy("10.2.0.2", direction::OUT));
     let mut asked = 0;
     for n in 0..10_000u32 {
