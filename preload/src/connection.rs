@@ -1,24 +1,25 @@
 //! The connection to the gateway that stands behind a program's socket.
 //!
-//! Opens it, tells the server what the socket is, waits until the server has answered, and replaces
-//! it when the server was restarted. The program's own bytes do not pass here.
+//! Opens it, tells the server what the socket is, and replaces it when the server was restarted. The
+//! program's own bytes do not pass here.
 
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
 
 use libc::{c_int, c_void};
 
+use crate::answer::{self, First};
 use crate::frame::Frame;
-use crate::table::{NetlinkOption, Progress, Slot};
+use crate::table::{NetlinkOption, Slot};
 use crate::{errno, next, table};
 
 /// Where the gateway listens if the environment does not say: one whose configuration names neither itself nor
 /// a directory.
 const DEFAULT_PATH: &CStr = c"/run/peregrine/gw0/xfrm.sock";
 
-/// Longest wait for an answer. The server answers in microseconds; a program that waits longer
-/// than this sees the answer late, as it would from a busy kernel.
-const ANSWER_MS_MAX: u64 = 2000;
+/// Longest wait for the server to take a frame, which it does in microseconds: who joins a group, or does not want
+/// to be answered, goes on after this.
+const TAKE_MS_MAX: u64 = 2000;
 
 /// Longest wait for a gateway that has gone: a restart with 50 000 tunnels takes less. A request
 /// that finds it gone is an IKE daemon's, which would have to give a tunnel up.
@@ -30,18 +31,6 @@ pub const RETURN_NONBLOCKING_MS_MAX: u64 = 250;
 
 /// Between two looks for it: a restart takes a tenth of a second.
 const RETURN_STEP_MS: c_int = 2;
-
-/// How long to look for an answer before sleeping for it. Most take 5 to 30 µs; to wake up on a core that
-/// slept takes as long again, and in a virtual machine longer.
-const LOOK_FOR: Duration = Duration::from_micros(60);
-
-/// Longest sleep for an answer that another thread may take before we see it: such a thread's answer comes so
-/// much later at worst. One that nobody takes ends the sleep itself.
-const ANSWER_STEP_MS: c_int = 1;
-
-/// Turns without sleeping while waiting for the server to take a frame: it usually does within a
-/// few tens of microseconds, a sleep costs at least as much.
-const YIELDS_MAX: u32 = 64;
 
 /// Connects. Returns a descriptor that is not in the table yet, or -1 with errno set:
 /// `ECONNREFUSED` for whatever keeps the server out of reach.
@@ -153,9 +142,9 @@ fn report(reason: c_int) {
     unsafe { next::writev(libc::STDERR_FILENO, parts.as_ptr(), parts.len() as c_int) };
 }
 
-/// Tells the server something. Waits for room, so that nothing is lost on a socket that must not
-/// block; keeps errno.
-pub fn tell(fd: c_int, frame: Frame) {
+/// Tells the server something; whether it could. Waits for room, so that nothing is lost on a socket
+/// that must not block; keeps errno.
+pub fn tell(fd: c_int, frame: Frame) -> bool {
     let saved = errno::get();
     let (bytes, len) = frame.bytes();
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
@@ -165,10 +154,10 @@ pub fn tell(fd: c_int, frame: Frame) {
         let sent = unsafe { next::send(fd, bytes.as_ptr().cast(), len, flags) };
         let again = sent < 0 && matches!(errno::get(), libc::EAGAIN | libc::EINTR);
         if !again || !wait_for(fd, libc::POLLOUT, &deadline) {
-            break;
+            errno::set(saved);
+            return sent >= 0;
         }
     }
-    errno::set(saved);
 }
 
 /// Tells a new connection everything the program's socket is.
@@ -180,7 +169,9 @@ pub fn introduce(fd: c_int, slot: &Slot) {
         tell(fd, Frame::Bind { port, groups: slot.groups() });
     } else {
         let joined = (1..=32).filter(|group| slot.groups() & (1 << (group - 1)) != 0);
-        joined.for_each(|group| tell(fd, Frame::Membership { group, on: true }));
+        for group in joined {
+            tell(fd, Frame::Membership { group, on: true });
+        }
     }
 }
 
@@ -197,64 +188,6 @@ pub fn is_readable(fd: c_int) -> bool {
     poll(fd, libc::POLLIN, 0)
 }
 
-/// Waits until the answer to a request can be read, or another thread has read it. `before` is how far the
-/// socket had come when the request was sent. `false`: the connection has ended first. Keeps errno.
-pub fn await_answer(fd: c_int, slot: &Slot, before: Progress) -> bool {
-    look(|wait_ms| slot.progress() != before || poll(fd, libc::POLLIN, wait_ms));
-    // In this order: who replaces the connection begins the generation first.
-    let ended = is_dead(fd) || slot.progress().generation != before.generation;
-    !ended || slot.progress().taken != before.taken
-}
-
-/// Waits until something has come, which `came` waits for as many milliseconds as it is told.
-///
-/// Looks for it for a moment before it sleeps; the core is the gateway's meanwhile if it wants it.
-fn look(came: impl Fn(c_int) -> bool) {
-    let began = Instant::now();
-    while began.elapsed() < LOOK_FOR {
-        if came(0) {
-            return;
-        }
-        // SAFETY: no argument.
-        unsafe { libc::sched_yield() };
-    }
-    let deadline = Deadline::start();
-    while !came(ANSWER_STEP_MS) && deadline.left_ms() > 0 {}
-}
-
-/// Waits until the server has answered whatever it was sent. Keeps errno.
-///
-/// The server takes several frames in a turn, at whose end it sends the answers. A `Sync` ends the turn, so when the
-/// second was taken, the turn of the first is over; and a Unix socket tells its sender when all was
-/// taken (`SIOCOUTQ`).
-pub fn synchronise(fd: c_int) {
-    let saved = errno::get();
-    tell(fd, Frame::Sync);
-    tell(fd, Frame::Sync);
-    let deadline = Deadline::start();
-    let mut turns = 0;
-    while untaken(fd) && deadline.left_ms() > 0 {
-        if turns < YIELDS_MAX {
-            // SAFETY: no argument.
-            unsafe { libc::sched_yield() };
-        } else {
-            // SAFETY: no descriptor is passed; this only sleeps.
-            unsafe { libc::poll(std::ptr::null_mut(), 0, 1) };
-        }
-        turns += 1;
-    }
-    errno::set(saved);
-}
-
-/// Whether the server has not yet taken all that was sent to it. A closed connection has nothing
-/// untaken.
-fn untaken(fd: c_int) -> bool {
-    let mut bytes: c_int = 0;
-    // SAFETY: the request writes one int.
-    let status = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
-    status == 0 && bytes > 0
-}
-
 /// Whether the program's descriptor must not block.
 pub fn is_nonblocking(fd: c_int) -> bool {
     // SAFETY: this command takes no pointer.
@@ -262,20 +195,8 @@ pub fn is_nonblocking(fd: c_int) -> bool {
     status > 0 && status & libc::O_NONBLOCK != 0
 }
 
-/// Whether the server has gone and left nothing to read. Keeps errno.
-pub fn is_dead(fd: c_int) -> bool {
-    let saved = errno::get();
-    let mut byte = 0u8;
-    // SAFETY: one byte.
-    let got =
-        unsafe { next::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
-    let dead = got == 0 || got < 0 && errno::get() == libc::ECONNRESET;
-    errno::set(saved);
-    dead
-}
-
 /// Whether the server has gone, whatever is left to read. Keeps errno.
-fn has_hung_up(fd: c_int) -> bool {
+pub fn has_hung_up(fd: c_int) -> bool {
     // That is told without being asked for.
     poll(fd, 0, 0)
 }
@@ -314,7 +235,7 @@ pub fn replace(fd: c_int, slot: &Slot, wait_ms: u64) -> bool {
         }
         pause();
     }
-    let generation = slot.progress().generation;
+    let generation = slot.generation();
     let is_open = table::find(fd).is_some();
     let back = is_open && (!has_hung_up(fd) || exchange(fd, slot, generation, &deadline));
     slot.release();
@@ -334,7 +255,10 @@ fn exchange(fd: c_int, slot: &Slot, generation: u32, deadline: &Deadline) -> boo
     // Before other threads send requests on it, and before anybody is told that events were missed.
     introduce(fresh, slot);
     if slot.groups() != 0 {
-        synchronise(fresh);
+        answer::synchronise(fresh);
+    }
+    if !is_read(fd, deadline) {
+        tell(fresh, Frame::Lost);
     }
     let close_on_exec = descriptor > 0 && descriptor & libc::FD_CLOEXEC != 0;
     let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
@@ -351,12 +275,26 @@ fn exchange(fd: c_int, slot: &Slot, generation: u32, deadline: &Deadline) -> boo
     replaced
 }
 
+/// Whether what came on a connection that has ended was read by then; who is about to do it, in another thread, has
+/// a while for it. The rest goes with the connection, and the program has to be told.
+fn is_read(fd: c_int, deadline: &Deadline) -> bool {
+    let patience = Deadline::after(answer::UNREAD_MS_MAX);
+    while matches!(answer::first(fd), First::Numbered(_)) {
+        if patience.left_ms() == 0 || deadline.left_ms() == 0 {
+            return false;
+        }
+        pause();
+    }
+    true
+}
+
 /// An end to waiting.
 pub struct Deadline(Instant);
 
 impl Deadline {
-    fn start() -> Self {
-        Self::after(ANSWER_MS_MAX)
+    /// That of a frame.
+    pub fn start() -> Self {
+        Self::after(TAKE_MS_MAX)
     }
 
     /// So many milliseconds from now.
@@ -384,7 +322,8 @@ fn wait_for(fd: c_int, events: i16, deadline: &Deadline) -> bool {
     }
 }
 
-fn poll(fd: c_int, events: i16, timeout_ms: c_int) -> bool {
+/// Waits for an event for so long, or until a signal comes; whether there is one. Keeps errno.
+pub fn poll(fd: c_int, events: i16, timeout_ms: c_int) -> bool {
     let saved = errno::get();
     let mut wanted = libc::pollfd { fd, events, revents: 0 };
     // SAFETY: one structure.

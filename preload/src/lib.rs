@@ -27,6 +27,7 @@
 //! succeed, and have no destructors, so that a thread may be cancelled inside them (`C-unwind`).
 
 mod address;
+mod answer;
 mod connection;
 mod errno;
 mod frame;

@@ -8,8 +8,8 @@ use libc::iovec;
 /// What comes back for a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// One message, at least: when something is readable, the program may read.
-    Certain,
+    /// One message, at least, with this sequence number.
+    Certain(u32),
     /// Perhaps none, perhaps several: only the server knows when it is done.
     Unknown,
 }
@@ -32,13 +32,14 @@ const ANSWERED: [u16; 7] = [0x12, 0x15, 0x16, 0x1f, 0x23, 0x25, 0x28];
 /// `parts` must be buffers that are readable for their length.
 pub unsafe fn answer(parts: &[iovec]) -> Answer {
     // SAFETY: the caller's promise.
-    let Some(header) = (unsafe { gather(parts) }) else { return Answer::Unknown };
+    let Some(header) = (unsafe { gather::<HEADER_LEN>(parts) }) else { return Answer::Unknown };
     let word = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
     let len = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
     let (kind, flags) = (word(4), word(6));
     let whole = len >= HEADER_LEN && len.next_multiple_of(4) >= total_len(parts);
     let asks = flags & NLM_F_ACK != 0 || flags & NLM_F_REQUEST != 0 && ANSWERED.contains(&kind);
-    if whole && len <= total_len(parts) && asks { Answer::Certain } else { Answer::Unknown }
+    let number = u32::from_ne_bytes([header[8], header[9], header[10], header[11]]);
+    if whole && len <= total_len(parts) && asks { Answer::Certain(number) } else { Answer::Unknown }
 }
 
 /// Bytes of a datagram in parts.
@@ -46,16 +47,16 @@ pub fn total_len(parts: &[iovec]) -> usize {
     parts.iter().fold(0, |sum, part| sum.saturating_add(part.iov_len))
 }
 
-/// The first 16 bytes of a datagram, wherever its parts are cut.
+/// The first bytes of a datagram, wherever its parts are cut.
 ///
 /// # Safety
 ///
 /// `parts` must be buffers that are readable for their length.
-pub unsafe fn gather(parts: &[iovec]) -> Option<[u8; HEADER_LEN]> {
-    let mut header = [0; HEADER_LEN];
+pub unsafe fn gather<const LEN: usize>(parts: &[iovec]) -> Option<[u8; LEN]> {
+    let mut header = [0; LEN];
     let mut have = 0;
     for part in parts {
-        let take = part.iov_len.min(HEADER_LEN - have);
+        let take = part.iov_len.min(LEN - have);
         if take > 0 {
             // SAFETY: `take` is at most the part's length, which the caller promises readable,
             // and at most what is left of `header`.
@@ -69,7 +70,7 @@ pub unsafe fn gather(parts: &[iovec]) -> Option<[u8; HEADER_LEN]> {
             have += take;
         }
     }
-    (have == HEADER_LEN).then_some(header)
+    (have == LEN).then_some(header)
 }
 
 #[cfg(test)]
@@ -80,7 +81,8 @@ mod tests {
         let mut bytes = len.to_ne_bytes().to_vec();
         bytes.extend(kind.to_ne_bytes());
         bytes.extend(flags.to_ne_bytes());
-        bytes.extend(vec![0; 8 + extra]);
+        bytes.extend(7_u32.to_ne_bytes());
+        bytes.extend(vec![0; 4 + extra]);
         bytes
     }
 
@@ -94,17 +96,17 @@ mod tests {
     #[test]
     fn an_acknowledged_request_is_answered() {
         for cut in [0, 1, 15, 16, 20] {
-            assert_eq!(of(&message(40, 0x11, 5, 24), cut), Answer::Certain);
+            assert_eq!(of(&message(40, 0x11, 5, 24), cut), Answer::Certain(7));
             assert_eq!(of(&message(40, 0x11, 1, 24), cut), Answer::Unknown);
         }
     }
 
     #[test]
     fn a_query_is_answered_without_asking() {
-        assert_eq!(of(&message(40, 0x12, 1, 24), 0), Answer::Certain);
+        assert_eq!(of(&message(40, 0x12, 1, 24), 0), Answer::Certain(7));
         assert_eq!(of(&message(40, 0x12, 0, 24), 0), Answer::Unknown);
-        assert_eq!(of(&message(16, 0x15, 0x301, 0), 0), Answer::Certain);
-        assert_eq!(of(&message(16, 0x12, 0x301, 0), 0), Answer::Certain);
+        assert_eq!(of(&message(16, 0x15, 0x301, 0), 0), Answer::Certain(7));
+        assert_eq!(of(&message(16, 0x12, 0x301, 0), 0), Answer::Certain(7));
     }
 
     #[test]

@@ -14,8 +14,12 @@ use libc::{c_int, epoll_event};
 
 /// Descriptors that can be XFRM sockets. Debian gives services 524 288 at most, daemons that speak
 /// XFRM use some hundreds and the kernel hands out the lowest; beyond this `socket` fails with
-/// `EMFILE`. A slot takes 40 bytes of zero pages that exist when touched.
+/// `EMFILE`. A slot takes 104 bytes of zero pages that exist when touched.
 pub const DESCRIPTORS_MAX: usize = 65_536;
+
+/// Sequence numbers that a slot remembers: more than threads that have requests under way on one socket. A program that
+/// has more sees an answer late now and then.
+const HEARD: usize = 16;
 
 const OPEN: u8 = 1;
 const DATAGRAM: u8 = 2;
@@ -33,18 +37,10 @@ pub struct Slot {
     events: AtomicU32,
     data: AtomicU64,
     generation: AtomicU32,
-    taken: AtomicU32,
+    /// Sequence numbers of the messages that the program received last, each where its low digits say.
+    heard: [AtomicU32; HEARD],
     /// The thread that replaces the connection; 0 for none.
     replacer: AtomicI32,
-}
-
-/// How far a socket has come, by which a thread learns what others did to it meanwhile. Both numbers wrap.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
-    /// How often the descriptor was opened, closed or given another connection.
-    pub generation: u32,
-    /// How many messages the program has received.
-    pub taken: u32,
 }
 
 /// An option of a netlink socket that changes what it receives.
@@ -78,22 +74,40 @@ impl Slot {
             events: AtomicU32::new(0),
             data: AtomicU64::new(0),
             generation: AtomicU32::new(0),
-            taken: AtomicU32::new(0),
+            heard: [const { AtomicU32::new(0) }; HEARD],
             replacer: AtomicI32::new(0),
         }
     }
 
-    /// How far it has come.
-    pub fn progress(&self) -> Progress {
-        Progress {
-            generation: self.generation.load(Ordering::Acquire),
-            taken: self.taken.load(Ordering::Acquire),
-        }
+    /// How often the descriptor was opened, closed or given another connection, by which a thread learns what
+    /// others did to it meanwhile. Wraps.
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
     }
 
-    /// The program has received a message.
-    pub fn take(&self) {
-        self.taken.fetch_add(1, Ordering::AcqRel);
+    /// Nothing with this sequence number was received so far. Before it is sent.
+    pub fn expect(&self, number: u32) {
+        let (place, mark) = self.place(number);
+        let _ = place.compare_exchange(mark, 0, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// The program has received a message with this sequence number.
+    pub fn hear(&self, number: u32) {
+        let (place, mark) = self.place(number);
+        place.store(mark, Ordering::Release);
+    }
+
+    /// Whether a thread has received a message with this sequence number since it was expected. `false`, too, when
+    /// so many others came since that this one is forgotten.
+    pub fn has_heard(&self, number: u32) -> bool {
+        let (place, mark) = self.place(number);
+        place.load(Ordering::Acquire) == mark
+    }
+
+    fn place(&self, number: u32) -> (&AtomicU32, u32) {
+        let count = HEARD as u32;
+        // Never 0, which stands for none.
+        (&self.heard[(number % count) as usize], number / count + 1)
     }
 
     /// Begins the generation after this one. `false`: it is over already.
@@ -369,18 +383,34 @@ mod tests {
     fn a_number_that_was_closed_or_opened_is_of_another_generation() {
         assert!(open(FD + 5, false));
         let slot = find(FD + 5).unwrap();
-        let opened = slot.progress();
-        slot.take();
-        assert_eq!(slot.progress().generation, opened.generation);
-        assert_eq!(slot.progress().taken, opened.taken.wrapping_add(1));
-        assert!(slot.advance(opened.generation));
-        let replaced = slot.progress().generation;
-        assert!(!slot.advance(opened.generation));
+        let opened = slot.generation();
+        assert!(slot.advance(opened));
+        let replaced = slot.generation();
+        assert!(!slot.advance(opened));
         forget(FD + 5);
-        let closed = slot.progress().generation;
+        let closed = slot.generation();
         assert!(open(FD + 5, false));
         assert!(replaced != closed && !slot.advance(closed) && !slot.advance(replaced));
         forget(FD + 5);
+    }
+
+    #[test]
+    fn a_number_is_heard_once_it_came_until_it_is_expected_again() {
+        assert!(open(FD + 7, false));
+        let slot = find(FD + 7).unwrap();
+        for number in [0, 1, 15, 16, u32::MAX] {
+            slot.expect(number);
+            assert!(!slot.has_heard(number));
+            slot.hear(number);
+            assert!(slot.has_heard(number));
+            // Others of its place are not taken for it, and do not take it away by being expected.
+            let other = number.wrapping_add(HEARD as u32);
+            slot.expect(other);
+            assert!(!slot.has_heard(other) && slot.has_heard(number));
+            slot.expect(number);
+            assert!(!slot.has_heard(number));
+        }
+        forget(FD + 7);
     }
 
     #[test]

@@ -34,7 +34,7 @@
         }                                                                                          \
     } while (0)
 
-enum { DELSA = 0x11, GETSA = 0x12, FLUSHSA = 0x1c, NEWSA = 0x10, HANG_UP = 0x20, LOSE = 0x21, HANG_UP_ONCE = 0x26, GO_AWAY = 0x27 };
+enum { DELSA = 0x11, GETSA = 0x12, FLUSHSA = 0x1c, NEWSA = 0x10, HANG_UP = 0x20, LOSE = 0x21, HANG_UP_ONCE = 0x26, GO_AWAY = 0x27, STALL_ONCE = 0x29, HELD = 0x2a, RELEASE_ONCE = 0x2b };
 
 static uint32_t last_seq;
 
@@ -406,6 +406,48 @@ static void away(void) {
     transact(fd);
 }
 
+// The server has the request for longer than who is not answered waits, and then goes: it is asked again.
+static void stalled(void) {
+    int fd = bound(0);
+    struct nlmsghdr h = request(STALL_ONCE, NLM_F_ACK);
+    CHECK(send(fd, &h, sizeof(h), 0) == sizeof(h));
+    CHECK(answer(fd).nlmsg_seq == h.nlmsg_seq);
+}
+
+// What the server said before it went can be read, and then that it went.
+static void unread(void) {
+    char buffer[64];
+    int fd = bound(0);
+    struct nlmsghdr first = request(DELSA, NLM_F_ACK);
+    CHECK(send(fd, &first, sizeof(first), 0) == sizeof(first));
+    struct nlmsghdr h = request(HANG_UP_ONCE, NLM_F_ACK);
+    CHECK(send(fd, &h, sizeof(h), 0) == sizeof(h));
+    CHECK(answer(fd).nlmsg_seq == first.nlmsg_seq);
+    CHECK(recv(fd, buffer, sizeof(buffer), MSG_DONTWAIT) == -1 && errno == ENOBUFS);
+    transact(fd);
+}
+
+// Who asks on instead loses it, and is told so by the new connection, also who waits for that.
+static void thrown_away(void) {
+    char buffer[64];
+    int fd = bound(0), set = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN};
+    CHECK(set >= 0 && !epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    for (int peek = 0; peek < 2; peek++) {
+        struct nlmsghdr h = request(DELSA, NLM_F_ACK);
+        CHECK(send(fd, &h, sizeof(h), 0) == sizeof(h));
+        h = request(HANG_UP, 0);
+        CHECK(send(fd, &h, sizeof(h), 0) == sizeof(h));
+        h = request(NEWSA, 0);
+        CHECK(send(fd, &h, sizeof(h), 0) == sizeof(h));
+        CHECK(epoll_wait(set, &event, 1, 10000) == 1);
+        int flags = MSG_DONTWAIT | (peek ? MSG_PEEK : 0);
+        CHECK(recv(fd, buffer, sizeof(buffer), flags) == -1 && errno == ENOBUFS);
+        CHECK(recv(fd, buffer, sizeof(buffer), flags) == -1 && errno == EAGAIN);
+        transact(fd);
+    }
+}
+
 static void lose(void) {
     char buffer[64];
     int fd = bound(1);
@@ -568,6 +610,34 @@ static void both_see_the_end(void) {
     ask_while_another_hears(HANG_UP_ONCE, 60);
 }
 
+static int shared;
+
+static void *ask_held(void *unused) {
+    (void)unused;
+    struct nlmsghdr h = {sizeof(h), HELD, NLM_F_REQUEST | NLM_F_ACK, 1, 0};
+    CHECK(send(shared, &h, sizeof(h), 0) == sizeof(h));
+    return NULL;
+}
+
+// Another thread's answer is not taken for one's own, whoever reads it: the server goes when it has given that.
+static void not_ones_own(void) {
+    pthread_t hearing, asking;
+    shared = bound(0);
+    CHECK(!pthread_create(&hearing, NULL, hear, &shared));
+    for (int i = 0; i < 10; i++) {
+        CHECK(!pthread_create(&asking, NULL, ask_held, NULL));
+        usleep(1000 * i);
+        struct nlmsghdr h = {sizeof(h), RELEASE_ONCE, NLM_F_REQUEST | NLM_F_ACK, 100 + i, 0};
+        CHECK(send(shared, &h, sizeof(h), 0) == sizeof(h));
+        double sent = now();
+        while (__atomic_load_n(&heard, __ATOMIC_ACQUIRE) != h.nlmsg_seq) {
+            CHECK(now() - sent < 3);
+            usleep(100);
+        }
+        CHECK(!pthread_join(asking, NULL));
+    }
+}
+
 // When a call that joins groups returns, the server knows: what older sockets cause next is heard.
 static void joins(void) {
     int older = bound(0);
@@ -592,6 +662,8 @@ int main(int argc, char **argv) {
                   {"watched", watched},   {"asked_again", asked_again},
                   {"away", away},         {"heard_elsewhere", heard_elsewhere},
                   {"both_see_the_end", both_see_the_end},
+                  {"stalled", stalled},   {"unread", unread},
+                  {"thrown_away", thrown_away}, {"not_ones_own", not_ones_own},
                   {"joins", joins}};
     for (int i = 1; i < argc; i++) {
         size_t at = 0;

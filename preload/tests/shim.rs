@@ -298,6 +298,27 @@ fn a_request_is_asked_again_whichever_thread_reconnects() {
 }
 
 #[test]
+fn a_server_that_goes_after_a_long_time_is_asked_again() {
+    let server = probe("stalled", "stalled");
+    assert_eq!(server.received().into_iter().filter(|frame| frame.kind == 0x29).count(), 2);
+}
+
+#[test]
+fn what_came_before_the_end_is_read_before_it() {
+    probe("unread", "unread");
+}
+
+#[test]
+fn what_goes_with_its_connection_is_told_to_be_lost() {
+    probe("thrown", "thrown_away");
+}
+
+#[test]
+fn an_answer_is_its_own_request_s_only() {
+    probe("own", "not_ones_own");
+}
+
+#[test]
 fn groups_are_joined_when_the_call_returns() {
     let server = probe("joins", "joins");
     let kinds = server.received().into_iter().filter_map(|frame| match frame.kind {

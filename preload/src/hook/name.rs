@@ -3,7 +3,7 @@
 use libc::{c_int, sockaddr, socklen_t};
 
 use crate::frame::Frame;
-use crate::{address, connection, errno, next, table};
+use crate::{address, answer, connection, errno, next, table};
 
 /// `bind(2)`. Port 0 leaves the choice to us, once; the groups replace what was joined before, and are listened to
 /// when the call returns.
@@ -33,7 +33,7 @@ pub unsafe extern "C-unwind" fn bind(fd: c_int, address: *const sockaddr, len: s
     connection::tell(fd, Frame::Bind { port, groups });
     if groups != 0 {
         // What happens from now on is heard, whoever causes it: other sockets' requests do not wait for us.
-        connection::synchronise(fd);
+        answer::synchronise(fd);
     }
     0
 }

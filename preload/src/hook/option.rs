@@ -7,7 +7,7 @@ use libc::{c_int, c_void, socklen_t};
 
 use crate::frame::Frame;
 use crate::table::{NetlinkOption, Slot};
-use crate::{connection, errno, next, table};
+use crate::{answer, connection, errno, next, table};
 
 /// Highest number of a group that a netlink address can name.
 const GROUP_MAX: c_int = 32;
@@ -67,7 +67,7 @@ fn join(fd: c_int, slot: &Slot, group: c_int, on: bool) -> c_int {
     connection::tell(fd, Frame::Membership { group: group as u32, on });
     if on {
         // As for `bind`.
-        connection::synchronise(fd);
+        answer::synchronise(fd);
     }
     0
 }

@@ -2,14 +2,16 @@
 //!
 //! Three things differ from the Unix socket underneath. The sender's address is netlink's: port 0,
 //! which programs check so that nobody else fools them; the group of an event is not known here and
-//! is 0. Lost events, which the server reports in a message, are netlink's `ENOBUFS`. And the end
-//! of the connection, which netlink does not have, is `ENOBUFS` when the gateway is back (whatever
-//! was under way is lost). When it is not within a while, who waits is told `ECONNREFUSED`, and who does not
+//! is 0. Lost events, which the server reports in a message, are netlink's `ENOBUFS`, and so is what was
+//! unread when a thread that sent had to give the socket another connection. And the end
+//! of the connection, which netlink does not have, is `ENOBUFS` when what came before it was read and the gateway
+//! is back (whatever was under way is lost). When it is not within a while, who waits is told `ECONNREFUSED`, and who does not
 //! that nothing has come: pluto reads until it hears `EAGAIN` and does nothing else meanwhile.
 
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::send::slice;
+use crate::frame::{self, LOST_LEN};
 use crate::table::Slot;
 use crate::{address, connection, errno, next, request, table};
 
@@ -26,7 +28,7 @@ pub unsafe extern "C-unwind" fn recv(
     flags: c_int,
 ) -> ssize_t {
     // SAFETY: the caller's promise.
-    let got = unsafe { next::recv(fd, data, len, flags) };
+    let got = received(fd, || unsafe { next::recv(fd, data, len, flags) });
     match table::find(fd) {
         None => got,
         // SAFETY: the buffer now holds `got` bytes, as far as they fit.
@@ -54,7 +56,7 @@ pub unsafe extern "C-unwind" fn recvfrom(
     };
     // SAFETY: the caller's promise.
     unsafe {
-        let got = next::recv(fd, data, len, flags);
+        let got = received(fd, || next::recv(fd, data, len, flags));
         let got = judge(fd, slot, got, &[part(data, len)], flags);
         if got >= 0 {
             address::write(from, from_len, 0, 0);
@@ -82,7 +84,7 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
         let mut inner = message.read();
         inner.msg_name = std::ptr::null_mut();
         inner.msg_namelen = 0;
-        let got = next::recvmsg(fd, &raw mut inner, flags);
+        let got = received(fd, || next::recvmsg(fd, &raw mut inner, flags));
         let parts = slice(inner.msg_iov, inner.msg_iovlen);
         let got = judge(fd, slot, got, parts, flags);
         if got >= 0 {
@@ -106,7 +108,7 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn read(fd: c_int, data: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: the caller's promise.
-    let got = unsafe { next::read(fd, data, len) };
+    let got = received(fd, || unsafe { next::read(fd, data, len) });
     match table::find(fd) {
         None => got,
         // SAFETY: the buffer now holds `got` bytes.
@@ -122,7 +124,7 @@ pub unsafe extern "C-unwind" fn read(fd: c_int, data: *mut c_void, len: size_t) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
-    let got = unsafe { next::readv(fd, parts, count) };
+    let got = received(fd, || unsafe { next::readv(fd, parts, count) });
     match (table::find(fd), usize::try_from(count)) {
         // SAFETY: the buffers now hold `got` bytes.
         (Some(slot), Ok(count)) => unsafe { judge(fd, slot, got, slice(parts, count), 0) },
@@ -198,19 +200,31 @@ fn part(data: *mut c_void, len: size_t) -> iovec {
     iovec { iov_base: data, iov_len: len }
 }
 
+/// Receives, once more if the server has gone and left something unread: that is told before what it sent.
+fn received(fd: c_int, mut once: impl FnMut() -> ssize_t) -> ssize_t {
+    let got = once();
+    // A connection that is another one already would have the program wait for what was lost.
+    let again = got < 0
+        && errno::get() == libc::ECONNRESET
+        && table::find(fd).is_some()
+        && connection::has_hung_up(fd);
+    if again { once() } else { got }
+}
+
 /// What the program is told of a receive that returned `got`.
 ///
 /// # Safety
 ///
 /// `parts` must hold what was received.
 unsafe fn judge(fd: c_int, slot: &Slot, got: ssize_t, parts: &[iovec], flags: c_int) -> ssize_t {
-    /// Length of a message without a body, which the report of lost events is.
-    const HEADER_LEN: ssize_t = 16;
+    /// Length of a message without a body, which the report of lost events is; and of the answer that tells of
+    /// messages that were lost with their connection.
+    const REPORTS: [ssize_t; 2] = [16, LOST_LEN as ssize_t];
     let closed = match got {
         0 => request::total_len(parts) > 0 || flags & libc::MSG_TRUNC != 0,
-        HEADER_LEN => {
+        len if REPORTS.contains(&len) => {
             // SAFETY: the caller's promise.
-            if unsafe { is_overrun(parts) } {
+            if unsafe { is_overrun(parts, len) } {
                 if flags & libc::MSG_PEEK != 0 {
                     // The report is read once, however the program looks at it.
                     // SAFETY: no buffer.
@@ -223,8 +237,10 @@ unsafe fn judge(fd: c_int, slot: &Slot, got: ssize_t, parts: &[iovec], flags: c_
         _ => got < 0 && errno::get() == libc::ECONNRESET,
     };
     if !closed {
-        if got >= 0 && flags & libc::MSG_PEEK == 0 {
-            slot.take();
+        let taken = got >= 16 && flags & libc::MSG_PEEK == 0;
+        // SAFETY: the caller's promise.
+        if let Some(header) = taken.then(|| unsafe { request::gather::<16>(parts) }).flatten() {
+            slot.hear(u32::from_ne_bytes([header[8], header[9], header[10], header[11]]));
         }
         return got;
     }
@@ -239,9 +255,14 @@ unsafe fn judge(fd: c_int, slot: &Slot, got: ssize_t, parts: &[iovec], flags: c_
 
 /// # Safety
 ///
-/// `parts` must hold at least 16 received bytes, or have less room.
-unsafe fn is_overrun(parts: &[iovec]) -> bool {
+/// `parts` must hold `len` received bytes, or have less room.
+unsafe fn is_overrun(parts: &[iovec], len: ssize_t) -> bool {
+    if len == LOST_LEN as ssize_t {
+        // SAFETY: the caller's promise.
+        return unsafe { request::gather(parts) }
+            .is_some_and(|message| frame::tells_lost(&message));
+    }
     // SAFETY: the caller's promise.
-    let header = unsafe { request::gather(parts) };
+    let header = unsafe { request::gather::<16>(parts) };
     header.is_some_and(|h| c_int::from(u16::from_ne_bytes([h[4], h[5]])) == libc::NLMSG_OVERRUN)
 }

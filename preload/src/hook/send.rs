@@ -2,13 +2,15 @@
 //!
 //! Steps: 1. a socket without a port gets one, as netlink does on the first send; 2. the datagram
 //! goes out without the netlink address; 3. if the server has gone, the connection is replaced and
-//! the datagram sent once more, which may wait: netlink's `send`, too, returns when the kernel has acted; 4. the call returns when the answer is there; 5. a server that goes
+//! the datagram sent once more, which may wait: netlink's `send`, too, returns when the kernel has acted; 4. the call
+//! returns when the answer is there, however long that takes a server that lives (`answer`); 5. a server that goes
 //! before it answers is asked again when it is back: it may have done already what it was asked,
 //! and then says so (`EEXIST`, `ESRCH`), which is better than to leave its program in doubt. If it is not
-//! back within a while, the call fails with `ECONNREFUSED`.
+//! back within a while, the call fails with `ECONNREFUSED`, and with `ETIMEDOUT` if it did nothing for much longer.
 
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
+use crate::answer::{self, Asked, First, Outcome};
 use crate::connection::Deadline;
 use crate::frame::Frame;
 use crate::request::{self, Answer};
@@ -146,37 +148,37 @@ unsafe fn transmit(fd: c_int, slot: &Slot, parts: &[iovec], flags: c_int) -> ssi
         slot.bind(port);
         connection::tell(fd, Frame::Bind { port, groups: slot.groups() });
     }
-    let patience = Deadline::after(connection::RETURN_MS_MAX);
+    // SAFETY: the caller's promise.
+    let expected = unsafe { request::answer(parts) };
+    // Of the time that the gateway is away; it may take its own until then.
+    let mut patience = None;
     let sent = loop {
+        let generation = slot.generation();
+        if let Answer::Certain(number) = expected {
+            slot.expect(number);
+        }
         // What is readable already, or may come from a group, says nothing about this datagram.
-        let unread = connection::is_readable(fd) && !connection::is_dead(fd);
-        let ambiguous = slot.groups() != 0 || unread;
-        let before = slot.progress();
+        let alone = slot.groups() == 0 && !matches!(answer::first(fd), First::Numbered(_));
         // SAFETY: the caller's promise.
         let sent = unsafe { pass_on(fd, parts, flags) };
-        if sent < 0 {
-            if !is_gone(errno::get()) {
-                return sent;
+        if sent < 0 && !is_gone(errno::get()) {
+            return sent;
+        }
+        if sent >= 0 {
+            let Answer::Certain(number) = expected else {
+                answer::synchronise(fd);
+                break sent;
+            };
+            match answer::wait(fd, slot, Asked { generation, number }, alone) {
+                Outcome::Answered => break sent,
+                Outcome::Ended => {}
+                Outcome::Mute => return errno::fail_len(libc::ETIMEDOUT),
             }
-            if patience.left_ms() == 0 || !connection::replace(fd, slot, patience.left_ms() as u64)
-            {
-                return errno::fail_len(libc::ECONNREFUSED);
-            }
-            continue;
         }
-        // SAFETY: the caller's promise.
-        if ambiguous || unsafe { request::answer(parts) } != Answer::Certain {
-            connection::synchronise(fd);
-            break sent;
-        }
-        if connection::await_answer(fd, slot, before) {
-            break sent;
-        }
-        // A process that is killed closes its connections before it ceases to listen: the new
-        // connection, too, may end without an answer.
-        connection::pause();
         // Nobody has the request: a program that was told that it is sent would wait for ever.
-        if patience.left_ms() == 0 || !connection::replace(fd, slot, patience.left_ms() as u64) {
+        let patience =
+            patience.get_or_insert_with(|| Deadline::after(connection::RETURN_MS_MAX)).left_ms();
+        if patience == 0 || !connection::replace(fd, slot, patience as u64) {
             return errno::fail_len(libc::ECONNREFUSED);
         }
     };

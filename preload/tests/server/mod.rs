@@ -16,6 +16,12 @@ use wire::xfrm::shim;
 /// How long the slow answers take: long enough that a program that does not wait sees nothing.
 const SLOW: Duration = Duration::from_millis(50);
 
+/// How long the server has a request before it hangs up: longer than who is not answered waits.
+const STALL: Duration = Duration::from_secs(3);
+
+/// How long it takes to hang up: what is sent meanwhile stays unread, which the program is told.
+const CLOSING: Duration = Duration::from_millis(20);
+
 /// How long the server is away: longer than a request waits for it.
 const AWAY: Duration = Duration::from_secs(8);
 
@@ -62,7 +68,11 @@ impl Server {
                 let connection = Arc::new(connection);
                 connections.lock().unwrap().push(connection.clone());
                 let (received, script, path) = (received.clone(), script.clone(), path.clone());
-                thread::spawn(move || serve(&connection, &received, &script, &path));
+                let all = connections.clone();
+                thread::spawn(move || {
+                    serve(&connection, &received, &script, &path);
+                    all.lock().unwrap().retain(|one| !Arc::ptr_eq(one, &connection));
+                });
             }
         });
         server
@@ -124,12 +134,15 @@ const NOTHING: u16 = 1;
 const HANG_UP: u16 = 0x20;
 const HANG_UP_ONCE: u16 = 0x26;
 const GO_AWAY: u16 = 0x27;
+const STALL_ONCE: u16 = 0x29;
+const HELD: u16 = 0x2a;
+const RELEASE_ONCE: u16 = 0x2b;
 
 /// As the gateway does, in turns: what is there is read up to a frame that asks for nothing, and then answered.
 fn serve(connection: &OwnedFd, received: &Mutex<Vec<Received>>, script: &Script, path: &Path) {
     let mut port = 0;
     let mut buffer = [0; 65536];
-    let mut answers = Vec::new();
+    let (mut answers, mut held): (Vec<Vec<u8>>, Vec<Vec<u8>>) = Default::default();
     loop {
         let flags = if answers.is_empty() { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
         let len = recv(connection, &mut buffer[..], flags).map_or(0, |(_, len)| len);
@@ -146,13 +159,20 @@ fn serve(connection: &OwnedFd, received: &Mutex<Vec<Received>>, script: &Script,
                 port = u32::from_ne_bytes(one[16..20].try_into().unwrap());
             }
             let times = received.lock().unwrap().iter().filter(|one| one.kind == kind).count();
-            if kind == GO_AWAY && times == 1 {
-                go_away(connection, path);
-                return;
-            }
-            if kind == HANG_UP || kind == HANG_UP_ONCE && times % 2 == 1 {
-                let _ = rustix::net::shutdown(connection, rustix::net::Shutdown::Both);
-                return;
+            match kind {
+                GO_AWAY if times == 1 => return go_away(connection, path),
+                STALL_ONCE if times % 2 == 1 => return thread::sleep(STALL),
+                RELEASE_ONCE if times % 2 == 1 => {
+                    held.iter().for_each(|datagram| put(connection, datagram));
+                    return thread::sleep(CLOSING);
+                }
+                HANG_UP_ONCE if times % 2 == 1 => return thread::sleep(CLOSING),
+                HANG_UP => return,
+                HELD => {
+                    reply(&mut held, one, port, script);
+                    break;
+                }
+                _ => {}
             }
             if kind < shim::BIND {
                 reply(&mut answers, one, port, script);
@@ -163,11 +183,12 @@ fn serve(connection: &OwnedFd, received: &Mutex<Vec<Received>>, script: &Script,
         if !ends_turn {
             continue;
         }
-        for datagram in answers.drain(..) {
-            let _ = send(connection, &datagram, SendFlags::NOSIGNAL);
-        }
+        answers.drain(..).for_each(|datagram| put(connection, &datagram));
     }
-    let _ = rustix::net::shutdown(connection, rustix::net::Shutdown::Both);
+}
+
+fn put(connection: &OwnedFd, datagram: &[u8]) {
+    let _ = send(connection, datagram, SendFlags::NOSIGNAL);
 }
 
 /// Nobody finds the server for a while, and it hangs up.
@@ -205,12 +226,15 @@ fn reply(queue: &mut Vec<Vec<u8>>, request: &[u8], port: u32, script: &Script) {
     }
 }
 
-/// Fills sequence number and port into every message of a datagram.
+/// Fills sequence number and port into every message of a datagram, and into errors the header that they quote.
 fn stamp(datagram: &mut [u8], request: &[u8], port: u32) {
     let mut at = 0;
     while at + 16 <= datagram.len() {
         datagram[at + 8..at + 12].copy_from_slice(&request[8..12]);
         datagram[at + 12..at + 16].copy_from_slice(&port.to_ne_bytes());
+        if datagram[at + 4..at + 6] == [2, 0] {
+            datagram[at + 20..at + 36].copy_from_slice(&request[..16]);
+        }
         at += u32::from_ne_bytes(datagram[at..at + 4].try_into().unwrap()) as usize;
     }
 }
