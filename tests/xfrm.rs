@@ -5,6 +5,7 @@ mod gateway;
 mod golden;
 
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -88,6 +89,11 @@ fn without_its_library_no_program_is_run() {
         command.args(["xfrm", "state", "count"]).output().expect("peregrine runs")
     };
     let (gone, apart) = (library("gone.so"), library("a b.so"));
+    let (text, other) = (library("text.so"), library("other.so"));
+    std::fs::write(&text, "no library\n").expect("written");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(&other);
+    assert!(compiler.status().expect("a compiler runs").success());
     for path in [&library("here.so"), &apart] {
         std::fs::copy(gateway::preload(), path).expect("the library is copied");
     }
@@ -95,6 +101,9 @@ fn without_its_library_no_program_is_run() {
         (gone.as_path(), [gone.to_str().expect("a plain path"), "make build"]),
         (folder.path(), [folder.path().to_str().expect("a plain path"), "no file"]),
         (&apart, ["a b.so", "blank"]),
+        // In the loader's words.
+        (&text, ["text.so", "cannot be preloaded"]),
+        (&other, ["other.so", "of this version"]),
     ] {
         let out = exec(path);
         let said = String::from_utf8_lossy(&out.stderr);

@@ -168,6 +168,14 @@ fn other_programs_do_not_notice() {
     assert_eq!(stdout(&shell), "twoone\n", "{}", stderr(&shell));
 }
 
+/// `peregrine exec` asks so before it trusts the loader with a program.
+#[test]
+fn the_library_says_that_it_is_there() {
+    let nowhere = Path::new("/nonexistent/xfrm.sock");
+    let probed = shimmed("true", nowhere).env("PEREGRINE_XFRM_PROBE", "1").status().unwrap();
+    assert_eq!(probed.code(), Some(86));
+}
+
 /// The C program, with the compiler's buffer checks as Debian's packages have them.
 fn probe(server_name: &str, check: &str) -> Server {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();

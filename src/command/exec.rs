@@ -4,7 +4,7 @@ use std::env;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf, absolute};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
 use super::{Instance, Unfit};
 
@@ -14,13 +14,16 @@ const LIBRARY: &str = "libperegrine_xfrm.so";
 const NAMED: &str = "PEREGRINE_PRELOAD";
 /// Where a package installs the library.
 const INSTALLED: &str = "/usr/lib/peregrine";
+/// Asks the library whether it is there, and what it ends the process with if so.
+const PROBE: &str = "PEREGRINE_XFRM_PROBE";
+const PRESENT: i32 = 86;
 
 /// Run a program whose XFRM netlink socket is the gateway's instead of the kernel's
 ///
 /// Works for every dynamically linked program that speaks the kernel's XFRM interface: `ip xfrm`,
 /// strongSwan's charon, libreswan's pluto. Everything but NETLINK_XFRM sockets is left alone.
 /// Exits with the program's own exit code; with 2, and without the program, where there is no gateway
-/// or no preload library. PEREGRINE_PRELOAD names a library that is not beside this binary.
+/// or no preload library that can be loaded. PEREGRINE_PRELOAD names a library that is not beside this binary.
 #[derive(clap::Args)]
 pub struct Exec {
     #[command(flatten)]
@@ -64,7 +67,29 @@ fn library() -> anyhow::Result<PathBuf> {
         ))
         .into());
     }
+    prove(&path)?;
     Ok(path)
+}
+
+/// Has the loader load the library into a process that does nothing else, which the library ends.
+fn prove(path: &Path) -> anyhow::Result<()> {
+    // Ourselves: what is loaded here is most likely to be loaded there.
+    let mut probe = Command::new("/proc/self/exe");
+    probe.arg("--version").env("LD_PRELOAD", path).env(PROBE, "1").stdin(Stdio::null());
+    let out = probe.output()?;
+    if out.status.code() == Some(PRESENT) {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&out.stderr);
+    let why = match said.trim() {
+        "" => format!("it is damaged, or not the {LIBRARY} of this version"),
+        words => words.strip_suffix(": ignored.").unwrap_or(words).to_owned(),
+    };
+    Err(Unfit(format!(
+        "{} cannot be used: {why}; build it with `make build`, or name one that can be loaded in {NAMED}",
+        path.display()
+    ))
+    .into())
 }
 
 fn named(path: &Path) -> Result<PathBuf, Unfit> {
