@@ -1,6 +1,6 @@
 //! The verbs of the command line, one file each.
 
-use std::path::PathBuf;
+use std::path::{PathBuf, absolute};
 
 pub mod bench;
 pub mod exec;
@@ -26,9 +26,12 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// The instance's run directory; says which instances there are when the choice is unclear.
+    /// The instance's run directory; says which instances there are when the choice is unclear. Absolute: programs
+    /// that go elsewhere are told of it.
     pub fn directory(&self) -> Result<PathBuf, Unfit> {
-        let running = control::instance::choose(&self.run_dir, self.instance.as_deref());
+        let run_dir = absolute(&self.run_dir);
+        let run_dir = run_dir.map_err(|error| Unfit(format!("cannot use --run-dir: {error}")))?;
+        let running = control::instance::choose(&run_dir, self.instance.as_deref());
         running.map(|running| running.directory).map_err(|error| Unfit(error.to_string()))
     }
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use gateway::{Cores, Gateway};
+use gateway::{Cores, Gateway, PEREGRINE};
 use lab::topology::{Namespace, Veth};
 
 /// Scripts run side by side. Most of their time is waiting for monitors and expiries.
@@ -112,6 +112,14 @@ fn without_its_library_no_program_is_run() {
     }
     // A bare name is a file here, not one that the loader looks for.
     let out = exec(Path::new("here.so"));
+    let counted = String::from_utf8_lossy(&out.stdout);
+    assert_eq!(counted, "\t SAD count 0\n", "{}", String::from_utf8_lossy(&out.stderr));
+    // And a directory that is named from here is one elsewhere, too.
+    let mut command = Command::new(PEREGRINE);
+    command.current_dir("/run").env("PEREGRINE_PRELOAD", gateway::preload());
+    command.args(["exec", "--instance", &gateway.name, "--run-dir", "peregrine", "--"]);
+    let out = command.args(["sh", "-c", "cd / && ip xfrm state count"]).output();
+    let out = out.expect("peregrine runs");
     let counted = String::from_utf8_lossy(&out.stdout);
     assert_eq!(counted, "\t SAD count 0\n", "{}", String::from_utf8_lossy(&out.stderr));
 }
