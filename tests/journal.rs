@@ -5,13 +5,15 @@
 
 mod gateway;
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use gateway::{Cores, Gateway, spread};
+use gateway::{Cores, Gateway, PEREGRINE, spread};
 use lab::topology::{Namespace, Veth};
 use serde_json::{Value, json};
 
@@ -250,6 +252,29 @@ fn configuration(gateway: &Gateway) -> PathBuf {
     words.nth(1).expect("a path").into()
 }
 
+/// What is asked while another binary takes its time to look at the machine is answered.
+fn answers_during_an_upgrade(gateway: &Gateway) {
+    let folder = tempfile::tempdir().expect("a directory");
+    let slow = folder.path().join("slow");
+    let look = "case \"$*\" in *--check*) sleep 2.7;; esac";
+    std::fs::write(&slow, format!("#!/bin/sh\n{look}\nexec {PEREGRINE} \"$@\"\n"))
+        .expect("written");
+    std::fs::set_permissions(&slow, Permissions::from_mode(0o755)).expect("it is a program");
+    let more = ["--binary", slow.to_str().expect("a plain path")];
+    thread::scope(|scope| {
+        let upgrading = scope.spawn(|| gateway.upgrade(&more));
+        thread::sleep(Duration::from_millis(300));
+        // Bounded, so that who waits for ever fails the test.
+        let mut asking = gateway.exec("timeout");
+        let out = asking.args(["20", "ip", "xfrm", "state", "count"]).output().expect("ip runs");
+        let erred = String::from_utf8_lossy(&out.stderr);
+        let counted = String::from_utf8_lossy(&out.stdout);
+        assert!(counted.starts_with("\t SAD count "), "{counted}{erred}");
+        let out = upgrading.join().expect("no panic");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    });
+}
+
 #[test]
 fn another_binary_takes_over_under_load() {
     let mut site = Site::new(20);
@@ -272,6 +297,8 @@ fn another_binary_takes_over_under_load() {
         site.judge();
         site.judge_daemon(round);
     }
+    answers_during_an_upgrade(&site.gateway);
+    site.flows();
     // What cannot take over does not.
     for refused in ["/bin/false", "/nonexistent/peregrine"] {
         let out = site.gateway.upgrade(&["--binary", refused]);

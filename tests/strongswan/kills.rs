@@ -362,7 +362,8 @@ pub fn gateway_stays_away_with_a_request(site: &mut Site) {
     let mut asking = site.west.cell().command("swanctl");
     asking.args(["--initiate", "--child", "net2", "--timeout", "30"]);
     let mut asking = asking.stdout(Stdio::null()).spawn().expect("swanctl runs");
-    thread::sleep(Duration::from_secs(1));
+    // It waits for as long as the gateway lives.
+    thread::sleep(Duration::from_secs(3));
     site.pair.west.gateway.kill();
     thread::sleep(AWAY);
     let end = &mut site.pair.west;

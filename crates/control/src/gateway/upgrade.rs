@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use dataplane::clock::Clock;
+use dataplane::clock::{Clock, unix_now};
 use tracing::{error, info};
 
-use super::{Gateway, GatewayError};
+use super::{Gateway, GatewayError, system};
 use crate::config::{Config, Control};
 use crate::journal::{self, FORMAT};
 
@@ -30,7 +30,7 @@ use crate::journal::{self, FORMAT};
 const STOPPED_NS: &str = "PEREGRINE_STOPPED_NS";
 
 /// How long the new binary may look at the configuration and the machine; it takes a tenth of a
-/// second. Requests wait meanwhile, packets do not.
+/// second. Requests wait meanwhile, and are answered before it takes over; packets do not.
 const CHECK: Duration = Duration::from_secs(5);
 
 /// Between two looks at it.
@@ -143,6 +143,11 @@ impl Gateway {
     /// Lets another binary take over. If it cannot be run this one goes on.
     pub(super) fn give_way(&mut self, binary: &Path) -> Result<(), GatewayError> {
         info!(binary = %binary.display(), "another binary takes over");
+        // What was asked while that one looked is in force and answered before: it need not be asked again.
+        self.clients.on_ready(&mut self.server, &mut self.forwarding, unix_now());
+        if let Some(error) = self.forwarding.take_failure() {
+            return Err(system("record what is protected")(error));
+        }
         let stopped_ns = self.clock.now_ns();
         self.workers.stop();
         let error = become_it(binary, stopped_ns);
