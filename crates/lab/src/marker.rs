@@ -1,8 +1,9 @@
 //! Figures of merit: the published marker, the zero-loss marker, the last clean step, labels.
 //!
 //! The published rule takes the last sample before anything exceeds a threshold, so a "maximum"
-//! may include a few percent of loss; the stricter figures stand beside it. Reads samples and
-//! steps, measures nothing.
+//! may include a few percent of loss; the stricter figures stand beside it. A rate without loss is
+//! that of a whole step: of the rest of a step a sample knows nothing. Reads samples and steps,
+//! measures nothing.
 
 use crate::result::{Ceiling, Conclusion, Curve, Label, Marker, Sample, Step, Thresholds, balance};
 
@@ -24,7 +25,8 @@ pub fn marker(samples: &[Sample], thresholds: &Thresholds) -> Option<usize> {
     })
 }
 
-/// The index of the last sample before load frames are lost.
+/// The index of the last sample before load frames are lost. The rest of its step may lose some:
+/// what goes without loss is [`zero_loss_bps`].
 pub fn zero_loss_marker(samples: &[Sample]) -> Option<usize> {
     last_before(samples, |sample| sample.rx_loss_percent > ZERO_LOSS_RATIO * 100.0)
 }
@@ -32,6 +34,16 @@ pub fn zero_loss_marker(samples: &[Sample]) -> Option<usize> {
 /// The number of the last whole step before the first one that lost a load frame.
 pub fn last_clean_step(steps: &[Step]) -> Option<u32> {
     last_before(steps, |step| step.loss_ratio > 0.0).map(|index| steps[index].step)
+}
+
+/// L2 bits per second received without loss, all receiving ports together: in the last whole step
+/// before the first one that lost a load frame. Nothing where the first one did.
+pub fn zero_loss_bps(curve: &Curve) -> Option<f64> {
+    let number = last_clean_step(&curve.steps)?;
+    let step = curve.steps.iter().find(|step| step.step == number)?;
+    let offered_bps = step.offered_per_port.l2_bps * f64::from(curve.direction.senders());
+    // As in a marker: what a generator owed and sent late is no rate that was sustained.
+    Some(step.received_rate.l2_bps.min(offered_bps))
 }
 
 /// The number of the last whole step before the first one that lost more than 0.5 %.
@@ -155,6 +167,21 @@ mod tests {
             (last_clean_step(&curve.steps), last_half_percent_step(&curve.steps)),
             (None, Some(1))
         );
+    }
+
+    /// A step whose first samples were clean, and whose books are not, has no rate without loss.
+    #[test]
+    fn what_goes_without_loss_is_a_whole_step() {
+        let (mut curve, samples) = example::curve("x", 1, 4.0, &[1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(zero_loss_marker(&samples), Some(samples.len() - 1));
+        curve.steps[2].loss_ratio = 0.3;
+        assert!((zero_loss_bps(&curve).unwrap() - 2e9).abs() < 1.0);
+        curve.steps[1].received_rate.l2_bps = 2.5e9;
+        assert!((zero_loss_bps(&curve).unwrap() - 2e9).abs() < 1.0);
+        curve.steps[0].loss_ratio = 1e-6;
+        assert_eq!(zero_loss_bps(&curve), None);
+        curve.steps.clear();
+        assert_eq!(zero_loss_bps(&curve), None);
     }
 
     /// The published figure's markers follow from its own digitised curves and the top of its

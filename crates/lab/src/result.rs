@@ -166,7 +166,8 @@ pub struct Conclusion {
     /// Last sample before any published threshold is exceeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub marker: Option<Marker>,
-    /// Last sample before load frames are lost at all (up to [`crate::marker::ZERO_LOSS_RATIO`]).
+    /// Last sample before load frames are lost at all (up to [`crate::marker::ZERO_LOSS_RATIO`]); the
+    /// rest of its step may lose some, see [`crate::marker::zero_loss_bps`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zero_loss_marker: Option<Marker>,
     /// Number of the last whole step before the first one that lost a load frame.

@@ -12,6 +12,7 @@ use super::number;
 use super::reference::{OTHER_HARDWARE, published};
 use super::svg::{EDGES, LEFT, RIGHT, WIDTH, escape};
 use super::text::{remarks, rule};
+use crate::marker::zero_loss_bps;
 use crate::plot::Plot;
 use crate::result::{Curve, Marker, Rate, Run, RunResult, Step, write_samples};
 
@@ -95,7 +96,7 @@ fn summary(result: &RunResult) -> String {
             figure(|m| number::latency(m.latency_us)),
             figure(|m| number::percent(m.rx_loss_percent)),
             figure(|m| number::percent(m.latency_loss_percent)),
-            found.zero_loss_marker.map_or("–".into(), |m| number::bps(m.rx_bps)),
+            zero_loss_bps(curve).map_or("–".into(), number::bps),
             step_and_load(curve, found.last_clean_step),
             step_and_load(curve, found.last_half_percent_step),
         ]);

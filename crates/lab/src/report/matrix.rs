@@ -8,6 +8,7 @@ use super::html::STYLE;
 use super::html::parts::{Table, list, section};
 use super::svg::escape;
 use super::{Drawn, ReportError, chart, number, png};
+use crate::marker::zero_loss_bps;
 use crate::matrix::{Cell, Limit, Matrix};
 use crate::result::{Label, Run, write_whole};
 use crate::vpp;
@@ -48,10 +49,10 @@ impl Veth {
         let Some(curve) = run.result.curves.first() else { return (Veth::Unmeasured, notes) };
         let told = |label: &Label| format!("End to end over veth: {}.", label.text());
         notes.extend(curve.conclusion.labels.iter().map(told));
-        let veth = match curve.conclusion.zero_loss_marker {
-            Some(marker) => Veth::Clean(marker.rx_bps / 1e9),
-            // Stopped before the first sample: nobody knows what would have been lost.
-            None if run.samples.is_empty() => Veth::Unmeasured,
+        let veth = match zero_loss_bps(curve) {
+            Some(bps) => Veth::Clean(bps / 1e9),
+            // Stopped before the first step was over: nobody knows what would have been lost.
+            None if curve.steps.is_empty() => Veth::Unmeasured,
             None => Veth::Lossy,
         };
         (veth, notes)
@@ -67,7 +68,7 @@ impl Veth {
         match self {
             Veth::Unmeasured => "not measured".to_owned(),
             Veth::Lossy => {
-                "no rate without loss: frames were lost from the first sample on".to_owned()
+                "no rate without loss: frames were lost from the first step on".to_owned()
             }
             Veth::Clean(rate) => format!("{} without loss", gbps(rate)),
         }
@@ -248,7 +249,7 @@ fn page(matrix: &Matrix, measured: &Measured, svg: &str) -> String {
 mod tests {
     use super::*;
     use crate::figure::Figures;
-    use crate::result::{Marker, example};
+    use crate::result::example;
 
     #[test]
     fn a_rate_over_veth_is_told_with_the_conditions_that_it_was_found_under() {
@@ -259,18 +260,13 @@ mod tests {
         run.result.curves[0].conclusion.labels = vec![Label::Interrupted];
         let notes = vec![early.clone(), "End to end over veth: interrupted.".to_owned()];
         assert_eq!(Veth::of(&run), (Veth::Lossy, notes.clone()));
-        run.result.curves[0].conclusion.zero_loss_marker = Some(Marker {
-            sample: 0,
-            step: 1,
-            rx_bps: 1e9,
-            latency_us: None,
-            rx_loss_percent: 0.0,
-            latency_loss_percent: 0.0,
-        });
-        assert_eq!(Veth::of(&run), (Veth::Clean(1.0), notes.clone()));
-        // Without a sample there is neither a rate nor a loss.
-        run.result.curves[0].conclusion.zero_loss_marker = None;
-        run.samples.clear();
+        // The first step is clean, and the second one is not, although its first samples are.
+        run.result.curves[0].steps[0].loss_ratio = 0.0;
+        let (veth, told) = Veth::of(&run);
+        assert!(veth.gbps().is_some_and(|gbps| (gbps - 0.5).abs() < 1e-9), "{veth:?}");
+        assert_eq!(told, notes);
+        // Without a whole step there is neither a rate nor a loss.
+        run.result.curves[0].steps.clear();
         assert_eq!(Veth::of(&run), (Veth::Unmeasured, notes));
         run.result.curves.clear();
         assert_eq!(Veth::of(&run), (Veth::Unmeasured, vec![early]));

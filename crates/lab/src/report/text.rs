@@ -8,6 +8,7 @@ use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use super::negotiation;
 use super::number;
 use super::reference::{OTHER_HARDWARE, published};
+use crate::marker::zero_loss_bps;
 use crate::result::{Curve, Label, Marker, RunResult, Step, balance};
 
 /// Rules above, below and under the header; one line per row.
@@ -100,7 +101,7 @@ fn summary_cells(curve: &Curve) -> Vec<String> {
         figure(|m| number::latency(m.latency_us)),
         figure(|m| number::percent(m.rx_loss_percent)),
         figure(|m| number::percent(m.latency_loss_percent)),
-        found.zero_loss_marker.map_or("–".into(), |marker| number::bps(marker.rx_bps)),
+        zero_loss_bps(curve).map_or("–".into(), number::bps),
         step(found.last_clean_step),
         step(found.last_half_percent_step),
     ]
@@ -119,12 +120,12 @@ fn negotiations(result: &RunResult) -> String {
     format!("\n{}\n{table}\n{sentences}\n", negotiation::CAPTION)
 }
 
-/// What the marker column means.
+/// What the columns of rates mean.
 pub(super) fn rule(result: &RunResult) -> String {
     let limits = &result.thresholds;
     format!(
         "Marker: last sample before latency exceeds {}, RX loss {} % or latency loss {} %; \
-         rates are L2 with FCS, all ports",
+         zero loss: received in the last clean step; rates are L2 with FCS, all ports",
         number::round_microseconds(limits.latency_us_max),
         limits.rx_loss_percent_max,
         limits.latency_loss_percent_max,
