@@ -114,7 +114,7 @@ pub struct RampShape {
 pub enum Direction {
     /// Only the first port sends.
     Unidirectional,
-    /// Both ports send at the same load per port.
+    /// Both ports send at the same load per port, in bits per second or in frames per second.
     Bidirectional,
 }
 
@@ -145,7 +145,7 @@ pub struct Curve {
     pub tunnels: u32,
     /// Which ports send.
     pub direction: Direction,
-    /// L2 bits per second (with FCS) offered per sending port at the last step.
+    /// L2 bits per second (with FCS) offered per sending port at the last step, their mean.
     pub max_l2_bps_per_port: f64,
     /// How the tunnels were negotiated; absent where their keys are static.
     #[serde(default, skip_serializing_if = "Option::is_none")]

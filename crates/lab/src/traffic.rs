@@ -16,6 +16,7 @@ pub use frame::{
     parse_frame, write_frame,
 };
 pub use load::{
-    GENERATOR_LIMITED_RATIO, PROBE_FRAME_BYTES, PROBES_PER_SECOND, expected_frames, offered, rate,
+    GENERATOR_LIMITED_RATIO, PROBE_FRAME_BYTES, PROBES_PER_SECOND, expected_frames, rate,
+    rate_of_bits,
 };
 pub use mix::{Mix, MixError, Stream, imix};

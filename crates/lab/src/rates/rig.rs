@@ -162,7 +162,7 @@ impl Rig {
         }
         let bps = self.half_bps.unwrap_or_default();
         // A generator that shares its core is late at times, and would then offer more than what was found to be carried without loss.
-        let load = of_bps(bps, bytes, DIRECTION).0.map(|load| match load {
+        let load = of_bps(bps, bytes, DIRECTION).loads.map(|load| match load {
             Load::Paced(pps) => Load::Even(pps),
             other => other,
         });
@@ -227,7 +227,7 @@ impl Rig {
         }
         let mut climb = Climb::new(CEILING_BPS);
         while let Some(bps) = climb.next() {
-            let (load, _) = of_bps(bps, bytes, DIRECTION);
+            let load = of_bps(bps, bytes, DIRECTION).loads;
             let order = Order { load, duration: CLIMB_TIME, settle: CLIMB_TIME / 5, drain: DRAIN };
             climb.book(total_rate(&station.step(order, |_| {})?).l2_bps);
             if self.interrupt.load(Ordering::Relaxed) {

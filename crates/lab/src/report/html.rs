@@ -123,7 +123,11 @@ fn step_and_load(curve: &Curve, step: Option<u32>) -> String {
     let load = curve.steps.iter().find(|entry| entry.step == step);
     load.map_or_else(
         || step.to_string(),
-        |entry| format!("{step} ({}/port)", number::bps(entry.offered_per_port.l2_bps)),
+        |entry| {
+            let offered =
+                number::by_port(&entry.offered_by_port(), |rate| number::bps(rate.l2_bps));
+            format!("{step} ({offered}/port)")
+        },
     )
 }
 
@@ -253,16 +257,21 @@ fn steps(result: &RunResult) -> String {
 
 /// One row for all directions together, and one for each if there are several.
 fn step_rows(table: &mut Table, step: &Step) {
-    let offered = &step.offered_per_port;
-    let mut row = |name: &str, rate: &Rate, frames, loss_ratio, latency, probe_loss: f64| {
+    let mut row = |name: &str,
+                   asked: &[Rate],
+                   rate: &Rate,
+                   frames,
+                   loss_ratio,
+                   latency,
+                   probe_loss: f64| {
         let frames: &crate::result::Counts = frames;
         let latency: Option<crate::result::Latency> = latency;
         let mut cells = vec![
             step.step.to_string(),
             name.to_owned(),
-            number::bps(offered.l2_bps),
-            number::pps(offered.pps),
-            number::bps(offered.l1_bps),
+            number::by_port(asked, |rate| number::bps(rate.l2_bps)),
+            number::by_port(asked, |rate| number::pps(rate.pps)),
+            number::by_port(asked, |rate| number::bps(rate.l1_bps)),
             number::count(frames.sent),
             number::count(frames.received),
             number::bps(rate.l2_bps),
@@ -283,6 +292,7 @@ fn step_rows(table: &mut Table, step: &Step) {
     let all = if step.generator_limited { "all (generator-limited)" } else { "all" };
     row(
         all,
+        &step.offered_by_port(),
         &step.received_rate,
         &step.frames,
         step.loss_ratio * 100.0,
@@ -293,6 +303,7 @@ fn step_rows(table: &mut Table, step: &Step) {
         for direction in &step.directions {
             row(
                 &direction.name,
+                direction.offered.as_slice(),
                 &direction.received_rate,
                 &direction.frames,
                 direction.frames.loss_ratio() * 100.0,

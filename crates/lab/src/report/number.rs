@@ -1,5 +1,7 @@
 //! Numbers as people read them: SI prefixes for rates, the fitting unit for times.
 
+use crate::result::Rate;
+
 /// A rate in bits per second: `115.27 Gbps`, `812.4 Mbps`.
 pub fn bps(value: f64) -> String {
     scaled(value, "bps")
@@ -8,6 +10,13 @@ pub fn bps(value: f64) -> String {
 /// A rate in packets per second: `1.25 Mpps`.
 pub fn pps(value: f64) -> String {
     scaled(value, "pps")
+}
+
+/// What each port is asked for, once where it is the same: `68.40 kpps / 178.40 kpps`; a dash where nobody knows.
+pub fn by_port(rates: &[Rate], words: impl Fn(&Rate) -> String) -> String {
+    let mut all: Vec<String> = rates.iter().map(words).collect();
+    all.dedup();
+    if all.is_empty() { "–".into() } else { all.join(" / ") }
 }
 
 fn scaled(value: f64, unit: &str) -> String {

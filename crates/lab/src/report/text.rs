@@ -41,10 +41,11 @@ fn step_cells(step: &Step) -> Vec<String> {
     let latency = |value: fn(&crate::result::Latency) -> f64| {
         number::latency(step.latency.as_ref().map(value))
     };
+    let offered = step.offered_by_port();
     vec![
         step.step.to_string(),
-        number::bps(step.offered_per_port.l2_bps),
-        number::pps(step.offered_per_port.pps),
+        number::by_port(&offered, |rate| number::bps(rate.l2_bps)),
+        number::by_port(&offered, |rate| number::pps(rate.pps)),
         number::bps(step.received_rate.l2_bps),
         number::percent(step.loss_ratio * 100.0),
         number::count(step.frames.reordered),
@@ -209,6 +210,22 @@ mod tests {
         let text = summary(&result);
         assert!(text.contains("500 tunnels: generator-limited from step 3\n"), "{text}");
         assert!(text.contains("500 tunnels: at path, "), "{text}");
+    }
+
+    /// Ports with other sizes are asked for as many bits and not for as many frames.
+    #[test]
+    fn what_ports_are_asked_for_is_told_of_each() {
+        let mut result = concluded();
+        let step = &mut result.curves[0].steps[0];
+        let mut other = step.directions[0].clone();
+        other.offered = Some(crate::traffic::rate_of_bits(2e8, 121.0));
+        step.directions.push(other);
+        let rows = steps(&result.curves[0]);
+        assert!(rows.contains(" 200.00 Mbps "), "{rows}");
+        assert!(rows.contains("23.54 kpps / 200.00 kpps"), "{rows}");
+        // A file that has them not apart.
+        result.curves[0].steps[0].directions.iter_mut().for_each(|one| one.offered = None);
+        assert!(!steps(&result.curves[0]).contains(" / "));
     }
 
     #[test]

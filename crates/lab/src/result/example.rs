@@ -90,6 +90,7 @@ fn example_step(step: u32, offered_gbps: f64, rx_gbps: f64, loss: f64, latency_u
         generator_limited: false,
         directions: vec![DirectionStep {
             name: "P0→P1".into(),
+            offered: Some(rate(offered_gbps)),
             received_rate,
             frames,
             probes,

@@ -22,7 +22,7 @@ pub struct Step {
     pub step: u32,
     /// Seconds during which frames were sent.
     pub duration_s: f64,
-    /// The load asked for, per sending port.
+    /// The load asked for, per sending port: their mean, where each is asked for another.
     pub offered_per_port: Rate,
     /// Load frames received per second of sending, all receiving ports together.
     pub received_rate: Rate,
@@ -44,11 +44,22 @@ pub struct Step {
     pub directions: Vec<DirectionStep>,
 }
 
+impl Step {
+    /// The load asked for of each sending port; their mean, where the file has no other.
+    pub fn offered_by_port(&self) -> Vec<Rate> {
+        let apart: Option<Vec<Rate>> = self.directions.iter().map(|one| one.offered).collect();
+        apart.filter(|rates| !rates.is_empty()).unwrap_or_else(|| vec![self.offered_per_port])
+    }
+}
+
 /// One direction of a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DirectionStep {
     /// `P0→P1` or `P1→P0`.
     pub name: String,
+    /// The load asked for; absent in files of programs that did not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offered: Option<Rate>,
     /// Load frames received per second of sending.
     pub received_rate: Rate,
     /// Load frames.

@@ -96,12 +96,13 @@ impl<'a> Rig<'a> {
         self.prime(tunnels, direction, &dut)?;
         self.list_sas(&keys, &dut)?;
         self.warm_up(direction, average_bytes)?;
-        let max_bps = self.maximum(direction, average_bytes)?;
+        let top = self.maximum(direction, average_bytes)?;
+        let shape = load::Shape::new(self.recipe.max, average_bytes, direction);
         if is_stopped(self.options) {
             return Ok(nothing);
         }
         let before = self.ledger(&dut)?;
-        let ramp = self.ramp(&name, direction, max_bps, average_bytes)?;
+        let ramp = self.ramp(&name, direction, &shape, top)?;
         let after = self.ledger(&dut)?;
         self.list_sas(&keys, &dut)?;
         let negotiation = keys.map(|(_daemons, negotiation)| negotiation);
@@ -112,7 +113,7 @@ impl<'a> Rig<'a> {
                 name,
                 tunnels,
                 direction,
-                max_l2_bps_per_port: max_bps,
+                max_l2_bps_per_port: shape.load(top).per_port.l2_bps,
                 negotiation,
                 steps: ramp.steps,
                 conclusion: Conclusion::default(),
@@ -215,16 +216,16 @@ impl<'a> Rig<'a> {
             return Ok(());
         }
         // Enough to warm caches, too little to overload anything: 1 kpps of long frames.
-        let (load, _) = load::of_bps(1e7, average_bytes, direction);
+        let load = load::of_bps(1e7, average_bytes, direction).loads;
         let order = Order { load, duration, settle: Duration::ZERO, drain: self.drain() };
         self.station.step(order, |_| {})?;
         Ok(())
     }
 
-    /// L2 bits per second and port at the last step.
+    /// Load per port at the last step: frames per second where the recipe says so, L2 bits otherwise.
     fn maximum(&mut self, direction: Direction, average_bytes: [f64; 2]) -> Result<f64, RunError> {
         let max_bps = match self.recipe.max {
-            Speed::L2Bps(bps) => return Ok(bps),
+            Speed::L2Bps(top) | Speed::Pps(top) => return Ok(top),
             Speed::Auto => self.found_bps.iter().find(|(of, _)| *of == direction),
         };
         if let Some((_, bps)) = max_bps {
@@ -234,7 +235,7 @@ impl<'a> Rig<'a> {
         let ceiling_bps = ceiling.map_or(CEILING_BPS, |ceiling| ceiling.l2_bps);
         let mut climb = load::Climb::new(ceiling_bps / f64::from(direction.senders()));
         while let Some(bps) = climb.next().filter(|_| !is_stopped(self.options)) {
-            let (load, _) = load::of_bps(bps, average_bytes, direction);
+            let load = load::of_bps(bps, average_bytes, direction).loads;
             let order =
                 Order { load, duration: CLIMB_TIME, settle: CLIMB_TIME / 5, drain: self.drain() };
             let books = self.station.step(order, |_| {})?;
@@ -250,25 +251,25 @@ impl<'a> Rig<'a> {
         &mut self,
         name: &str,
         direction: Direction,
-        max_bps: f64,
-        average_bytes: [f64; 2],
+        shape: &load::Shape,
+        top: f64,
     ) -> Result<Ramp, RunError> {
-        let shape = &self.recipe.ramp;
-        let (step_time, steps) = (Duration::from_secs_f64(shape.step_time_s), shape.steps);
+        let planned = &self.recipe.ramp;
+        let (step_time, steps) = (Duration::from_secs_f64(planned.step_time_s), planned.steps);
         let ports = [self.recipe.near.port.as_str(), self.recipe.far.port.as_str()];
         let samples_per_step = step_time.as_nanos().div_ceil(SAMPLE_TIME.as_nanos()) as u64;
         self.display.begin(name, u64::from(steps) * samples_per_step);
         let begin = Instant::now();
         let mut ramp = Ramp::default();
         for number in 1..=steps {
-            let (load, offered) = load::of_step(shape, number, max_bps, average_bytes, direction);
+            let offered = shape.step(planned, number, top);
             let order = Order {
-                load,
+                load: offered.loads,
                 duration: step_time,
-                settle: Duration::from_secs_f64(shape.settle_s),
+                settle: Duration::from_secs_f64(planned.settle_s),
                 drain: self.drain(),
             };
-            let offered_bps = offered.l2_bps * f64::from(direction.senders());
+            let offered_bps = offered.per_port.l2_bps * f64::from(direction.senders());
             let begin_s = begin.elapsed().as_secs_f64();
             let mut sampler = step::Sampler::new(name, number, begin_s, offered_bps);
             let (display, samples) = (self.display, &mut ramp.samples);
@@ -282,7 +283,7 @@ impl<'a> Rig<'a> {
             if books.interrupted {
                 break;
             }
-            let step = step::step(number, offered, direction, ports, &books);
+            let step = step::step(number, &offered, direction, ports, &books);
             self.display.step(&step, direction.senders(), steps);
             ramp.steps.push(step);
         }

@@ -5,8 +5,9 @@
 use std::time::Duration;
 
 use crate::generator::Load;
+use crate::recipe::Speed;
 use crate::result::{Direction, RampShape, Rate};
-use crate::traffic::{offered, rate};
+use crate::traffic::{rate, rate_of_bits};
 use crate::wiring::senders;
 
 /// A ramp ends this far beyond the highest rate that the search saw forwarded, so that the knee
@@ -31,42 +32,63 @@ pub fn settle_s(ramp: &RampShape) -> f64 {
     ramp.settle_s.min(ramp.step_time_s / 5.0)
 }
 
-/// The load of one step: what each port is asked for, and the mean of the sending ports.
-pub fn of_step(
-    ramp: &RampShape,
-    step: u32,
-    max_l2_bps: f64,
+/// What is asked of the ports in a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Offered {
+    /// As the generator is told.
+    pub loads: [Load; 2],
+    /// The same by port; nothing of one that does not send.
+    pub by_port: [Rate; 2],
+    /// The mean of the sending ports.
+    pub per_port: Rate,
+}
+
+/// In which proportion a ramp loads the ports, each in frames of its own sizes: in all its steps, and in what they are held against.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Shape {
+    /// As many frames per second on each port, and not as many L2 bits.
+    is_by_frames: bool,
     average_bytes: [f64; 2],
     direction: Direction,
-) -> ([Load; 2], Rate) {
-    let rates = average_bytes.map(|bytes| offered(ramp, step, max_l2_bps, bytes));
-    of_rates(rates, direction)
+}
+
+impl Shape {
+    /// Of a ramp to `max`: its units are frames per second where it is given in them, L2 bits per second otherwise.
+    pub fn new(max: Speed, average_bytes: [f64; 2], direction: Direction) -> Shape {
+        Shape { is_by_frames: matches!(max, Speed::Pps(_)), average_bytes, direction }
+    }
+
+    /// So many units on each sending port.
+    pub fn load(&self, units: f64) -> Offered {
+        let sends = senders(self.direction);
+        let by_port = [0, 1].map(|port: usize| match self.average_bytes[port] {
+            _ if !sends[port] => Rate::default(),
+            bytes if self.is_by_frames => rate(units, bytes),
+            bytes => rate_of_bits(units, bytes),
+        });
+        let load = |port: usize| {
+            if sends[port] { Load::Paced(by_port[port].pps) } else { Load::Silent }
+        };
+        let mean = |of: fn(&Rate) -> f64| {
+            by_port.iter().map(of).sum::<f64>() / f64::from(self.direction.senders())
+        };
+        let per_port = Rate {
+            pps: mean(|rate| rate.pps),
+            l2_bps: mean(|rate| rate.l2_bps),
+            l1_bps: mean(|rate| rate.l1_bps),
+        };
+        Offered { loads: [load(0), load(1)], by_port, per_port }
+    }
+
+    /// The load of a step (from 1) of a ramp whose last one has `top` units.
+    pub fn step(&self, ramp: &RampShape, step: u32, top: f64) -> Offered {
+        self.load(top * f64::from(step) / f64::from(ramp.steps.max(1)))
+    }
 }
 
 /// The load of `l2_bps` per sending port.
-pub fn of_bps(l2_bps: f64, average_bytes: [f64; 2], direction: Direction) -> ([Load; 2], Rate) {
-    // 4 bytes of FCS belong to the rate and not to the frame.
-    let rates = average_bytes.map(|bytes| rate(l2_bps / 8.0 / (bytes + 4.0), bytes));
-    of_rates(rates, direction)
-}
-
-fn of_rates(rates: [Rate; 2], direction: Direction) -> ([Load; 2], Rate) {
-    let sends = senders(direction);
-    let loads = [0, 1].map(
-        |port: usize| {
-            if sends[port] { Load::Paced(rates[port].pps) } else { Load::Silent }
-        },
-    );
-    let mean = |of: fn(&Rate) -> f64| match direction {
-        Direction::Unidirectional => of(&rates[0]),
-        Direction::Bidirectional => (of(&rates[0]) + of(&rates[1])) / 2.0,
-    };
-    let mean = Rate {
-        pps: mean(|rate| rate.pps),
-        l2_bps: mean(|rate| rate.l2_bps),
-        l1_bps: mean(|rate| rate.l1_bps),
-    };
-    (loads, mean)
+pub fn of_bps(l2_bps: f64, average_bytes: [f64; 2], direction: Direction) -> Offered {
+    Shape::new(Speed::L2Bps(l2_bps), average_bytes, direction).load(l2_bps)
 }
 
 /// The load that offers one frame per tunnel to each sending port, and for how long.
@@ -152,12 +174,33 @@ mod tests {
 
     #[test]
     fn only_senders_are_given_a_load() {
-        let (uni, rate) = of_bps(8e6, [996.0, 121.0], Direction::Unidirectional);
-        assert_eq!(uni, [Load::Paced(1000.0), Load::Silent]);
-        assert_eq!((rate.pps, rate.l2_bps), (1000.0, 8e6));
-        let (both, rate) = of_bps(8e6, [996.0, 121.0], Direction::Bidirectional);
-        assert_eq!(both, [Load::Paced(1000.0), Load::Paced(8000.0)]);
-        assert_eq!((rate.pps, rate.l2_bps), (4500.0, 8e6));
+        let uni = of_bps(8e6, [996.0, 121.0], Direction::Unidirectional);
+        assert_eq!(uni.loads, [Load::Paced(1000.0), Load::Silent]);
+        assert_eq!((uni.per_port.pps, uni.per_port.l2_bps), (1000.0, 8e6));
+        assert_eq!(uni.by_port, [uni.per_port, Rate::default()]);
+        let both = of_bps(8e6, [996.0, 121.0], Direction::Bidirectional);
+        assert_eq!(both.loads, [Load::Paced(1000.0), Load::Paced(8000.0)]);
+        assert_eq!((both.per_port.pps, both.per_port.l2_bps), (4500.0, 8e6));
+        assert_eq!(both.by_port.map(|rate| rate.pps), [1000.0, 8000.0]);
+    }
+
+    #[test]
+    fn frames_per_second_are_those_of_each_port() {
+        let shape = Shape::new(Speed::Pps(2e4), [996.0, 121.0], Direction::Bidirectional);
+        let both = shape.load(2e4);
+        assert_eq!(both.loads, [Load::Paced(2e4), Load::Paced(2e4)]);
+        assert_eq!(both.by_port.map(|rate| rate.l2_bps), [160e6, 20e6]);
+        assert_eq!((both.per_port.pps, both.per_port.l2_bps), (2e4, 90e6));
+    }
+
+    #[test]
+    fn steps_are_linear_and_end_at_the_maximum() {
+        let ramp = RampShape { steps: 20, step_time_s: 10.0, drain_ms: 200, settle_s: 2.0 };
+        let shape = Shape::new(Speed::Auto, [990.6, 60.0], Direction::Unidirectional);
+        for step in 1..=20 {
+            let load = shape.step(&ramp, step, 4e9).per_port;
+            assert!((load.l2_bps - 2e8 * f64::from(step)).abs() < 1.0);
+        }
     }
 
     #[test]

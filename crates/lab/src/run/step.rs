@@ -2,9 +2,10 @@
 //!
 //! Arithmetic only.
 
+use super::load::Offered;
 use crate::calibration::{steady_rate, total_rate};
 use crate::histogram::LatencyHistogram;
-use crate::result::{Counts, Direction, DirectionStep, Rate, Sample, Step};
+use crate::result::{Counts, Direction, DirectionStep, Sample, Step};
 use crate::sink::running_loss_percent;
 use crate::station::{DirectionBooks, Progress, Snapshot, StepBooks};
 use crate::traffic::{GENERATOR_LIMITED_RATIO, rate};
@@ -13,7 +14,7 @@ use crate::wiring::senders;
 /// A closed step as `result.json` has it.
 pub fn step(
     number: u32,
-    offered_per_port: Rate,
+    offered: &Offered,
     direction: Direction,
     ports: [&str; 2],
     books: &StepBooks,
@@ -33,7 +34,7 @@ pub fn step(
     Step {
         step: number,
         duration_s: books.duration.as_secs_f64(),
-        offered_per_port,
+        offered_per_port: offered.per_port,
         received_rate: total_rate(books),
         frames,
         loss_ratio: worst.max(frames.loss_ratio()),
@@ -45,6 +46,7 @@ pub fn step(
             .into_iter()
             .map(|(port, one)| DirectionStep {
                 name: format!("{}→{}", ports[port], ports[1 - port]),
+                offered: Some(offered.by_port[port]),
                 received_rate: steady_rate(&one.steady),
                 frames: one.load,
                 probes: one.probes,
@@ -190,6 +192,10 @@ mod tests {
         }
     }
 
+    fn offered(direction: Direction) -> Offered {
+        crate::run::load::of_bps(8e6, [996.0, 121.0], direction)
+    }
+
     #[test]
     fn the_loss_of_a_step_is_the_worse_of_sum_and_direction() {
         let both = StepBooks {
@@ -197,13 +203,16 @@ mod tests {
             interrupted: false,
             directions: [books(1000, 1000, 1000), books(1000, 1000, 900)],
         };
-        let step_of = |direction| step(4, Rate::default(), direction, ["P0", "P1"], &both);
+        let step_of = |direction| step(4, &offered(direction), direction, ["P0", "P1"], &both);
         let step = step_of(Direction::Bidirectional);
         assert_eq!((step.loss_ratio, step.frames.lost), (0.1, 100));
         assert_eq!(step.latency_loss_ratio, 0.1);
         assert!((step.received_rate.l2_bps - 1900.0 * 800.0).abs() < 1e-6);
         let names: Vec<_> = step.directions.iter().map(|one| one.name.as_str()).collect();
         assert_eq!(names, ["P0→P1", "P1→P0"]);
+        let asked = |port: usize| step.directions[port].offered.map(|rate| rate.pps);
+        assert_eq!((asked(0), asked(1)), (Some(1000.0), Some(8000.0)));
+        assert_eq!(step.offered_per_port.pps, 4500.0);
         let one_way = step_of(Direction::Unidirectional);
         assert_eq!((one_way.loss_ratio, one_way.directions.len()), (0.0, 1));
     }
@@ -216,8 +225,8 @@ mod tests {
             directions: [books(10_000, sent, 9_000), books(0, 0, 0)],
         };
         let limited = |sent| {
-            step(1, Rate::default(), Direction::Unidirectional, ["P0", "P1"], &with(sent))
-                .generator_limited
+            let one_way = Direction::Unidirectional;
+            step(1, &offered(one_way), one_way, ["P0", "P1"], &with(sent)).generator_limited
         };
         assert!(limited(9_989));
         assert!(!limited(9_990));

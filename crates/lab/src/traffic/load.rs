@@ -1,9 +1,9 @@
-//! Rates: bits against frames, steps of a ramp, frames expected in a trial.
+//! Rates: bits against frames, frames expected in a trial.
 //!
 //! All rates are decimal; L2 counts the 4-byte FCS that veth never carries, because the published
 //! figures count it.
 
-use crate::result::{RampShape, Rate};
+use crate::result::Rate;
 
 /// Ethernet FCS, counted in L2 rates.
 const FCS_BYTES: f64 = 4.0;
@@ -29,11 +29,9 @@ pub fn rate(pps: f64, average_bytes: f64) -> Rate {
     }
 }
 
-/// The load of step `step` (from 1) of a ramp to `max_l2_bps` per port, in frames that average
-/// `average_bytes` (L2 without FCS).
-pub fn offered(ramp: &RampShape, step: u32, max_l2_bps: f64, average_bytes: f64) -> Rate {
-    let l2_bps = max_l2_bps * f64::from(step) / f64::from(ramp.steps.max(1));
-    rate(l2_bps / 8.0 / (average_bytes + FCS_BYTES), average_bytes)
+/// The same of `l2_bps` bits per second.
+pub fn rate_of_bits(l2_bps: f64, average_bytes: f64) -> Rate {
+    Rate { l2_bps, ..rate(l2_bps / 8.0 / (average_bytes + FCS_BYTES), average_bytes) }
 }
 
 /// The frames a trial owes: `ceil((duration − 10 µs) × rate)`. Frames that the generator failed to
@@ -58,13 +56,10 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_linear_and_end_at_the_maximum() {
-        let ramp = RampShape { steps: 20, step_time_s: 10.0, drain_ms: 200, settle_s: 2.0 };
-        for step in 1..=20 {
-            let load = offered(&ramp, step, 4e9, 990.6);
-            assert!((load.l2_bps - 2e8 * f64::from(step)).abs() < 1.0);
-            assert!((load.pps * 8.0 * 994.6 - load.l2_bps).abs() < 1.0);
-        }
+    fn bits_and_frames_are_one_rate() {
+        let load = rate_of_bits(2e8, 990.6);
+        assert!((load.l2_bps - 2e8).abs() < 1.0);
+        assert!((load.pps * 8.0 * 994.6 - load.l2_bps).abs() < 1.0);
     }
 
     #[test]

@@ -50,6 +50,31 @@ fn every_part_is_there() {
     assert_eq!(page.matches("<th scope=\"row\">20</th>").count(), 1);
 }
 
+/// Each direction has what its own port was asked for; a file that has it not has a dash there.
+#[test]
+fn directions_have_loads_of_their_own() {
+    let mut run = example::run();
+    let step = &mut run.result.curves[0].steps[0];
+    let mut other = step.directions[0].clone();
+    other.name = "P1→P0".into();
+    other.offered = Some(crate::traffic::rate_of_bits(2e8, 121.0));
+    step.directions.push(other);
+    let row = |page: &str, name: &str| {
+        let cell = format!("<td>{name}</td>");
+        let at = page.find(&cell).unwrap_or_else(|| panic!("{name}: {page}")) + cell.len();
+        page[at..].split("</tr>").next().unwrap().to_owned()
+    };
+    let page = page_of(&run);
+    let (one, two) = (row(&page, "P0→P1"), row(&page, "P1→P0"));
+    assert!(one.contains("23.54 kpps") && two.contains("200.00 kpps"), "{one}\n{two}");
+    assert!(row(&page, "all").contains("23.54 kpps / 200.00 kpps"));
+    for direction in &mut run.result.curves[0].steps[0].directions {
+        direction.offered = None;
+    }
+    let page = page_of(&run);
+    assert!(row(&page, "all").contains("23.54 kpps") && !row(&page, "P1→P0").contains("kpps"));
+}
+
 #[test]
 fn text_from_files_cannot_become_markup() {
     let mut run = example::run();
