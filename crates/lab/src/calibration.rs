@@ -1,8 +1,9 @@
 //! The loop test: generator straight into sink over one link, with the test's own frames.
 //!
 //! It comes before every run, and what it finds is the ceiling of everything measured after it:
-//! no gateway can show more than the generator offers and the sink takes. Its latency is the bias
-//! in every other latency; nothing is subtracted, both are published.
+//! no gateway can show more than the generator offers and the sink takes. It loads the ports in the
+//! proportion in which the ramp does. Its latency is the bias in every other latency; nothing is
+//! subtracted, both are published.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,6 +13,7 @@ use crate::clock;
 use crate::generator::Load;
 use crate::recipe::Recipe;
 use crate::result::{Calibration, CalibrationPoint, Ceiling, Direction, Rate};
+use crate::run::load::{Offered, Shape};
 use crate::station::{Order, Station, StationError, Steady, StepBooks};
 use crate::topology::{Namespace, Veth};
 use crate::traffic::rate;
@@ -78,46 +80,40 @@ pub fn calibrate(
     if sent > 0 && quiet.directions[0].load.received == 0 && !quiet.interrupted {
         return Err(CalibrationError::Dead { sent });
     }
+    let average_bytes = wiring_average(recipe, wiring)?;
+    let shape = |direction| Shape::new(recipe.max, average_bytes, direction);
     let mut ceilings = Vec::new();
-    let mut flat_out_pps = 0.0;
-    let mut maximum = Rate::default();
     for &direction in &recipe.directions {
         let load = senders(direction).map(|sends| if sends { Load::FlatOut } else { Load::Silent });
         let mut total = Rate::default();
         for _ in 0..FLAT_OUT_TRIALS {
             total = faster(total, total_rate(&trial(load, FLAT_OUT_TIME, FLAT_OUT_TIME / 10)?));
         }
-        ceilings.push(Ceiling {
-            name: format!("{CEILING}, {}", direction.as_str()),
-            l2_bps: total.l2_bps,
-            pps: Some(total.pps),
-            direction: Some(direction),
-        });
-        if direction == recipe.directions[0] {
-            maximum = per_port(total, direction);
-            flat_out_pps = maximum.pps;
-        }
+        ceilings.push(ceiling(&shape(direction), total.pps, direction));
     }
     let direction = recipe.directions[0];
+    let shape = shape(direction);
+    let top = shape.units(ceilings[0].pps.unwrap_or_default());
     let mut points = Vec::new();
     let mut clean = true;
     for tenth in 1..=POINTS {
-        let pps = flat_out_pps * f64::from(tenth) / f64::from(POINTS);
-        let load =
-            senders(direction).map(|sends| if sends { Load::Paced(pps) } else { Load::Silent });
-        let books = trial(load, POINT_TIME, Duration::ZERO)?;
+        let offered = shape.load(top * f64::from(tenth) / f64::from(POINTS));
+        let books = trial(offered.loads, POINT_TIME, Duration::ZERO)?;
         if books.interrupted {
             return Ok(None);
         }
         clean &= is_clean(&books);
-        points.push(point(&books, pps, direction, wiring_average(recipe, wiring)?));
+        points.push(point(&books, &offered, direction));
     }
     let lossless = points.iter().rfind(|point| point.loss_ratio == 0.0);
     Ok(Some((
         Calibration {
             measured_at: clock::utc_now(),
             zero_loss: lossless.map(|point| point.received).unwrap_or_default(),
-            maximum: points.iter().map(|point| point.received).fold(maximum, faster),
+            maximum: points
+                .iter()
+                .map(|point| point.received)
+                .fold(shape.load(top).per_port, faster),
             latency: quiet.directions[0].latency.latency(),
             clean: clean && lossless.is_some(),
             points,
@@ -152,19 +148,26 @@ fn wiring_average(recipe: &Recipe, wiring: &Wiring) -> Result<[f64; 2], Calibrat
     Ok(ports.map(|port| port.source.mix.average_bytes()))
 }
 
-fn point(
-    books: &StepBooks,
-    pps: f64,
-    direction: Direction,
-    average_bytes: [f64; 2],
-) -> CalibrationPoint {
+/// What a ramp of this shape could reach at most where the loop takes so many frames per second: flat out, each port sends as
+/// many as the other, and those of one are longer.
+fn ceiling(shape: &Shape, pps: f64, direction: Direction) -> Ceiling {
+    let per_port = shape.load(shape.units(pps)).per_port;
+    Ceiling {
+        name: format!("{CEILING}, {}", direction.as_str()),
+        l2_bps: per_port.l2_bps * f64::from(direction.senders()),
+        pps: Some(pps),
+        direction: Some(direction),
+    }
+}
+
+fn point(books: &StepBooks, offered: &Offered, direction: Direction) -> CalibrationPoint {
     let (mut expected, mut lost) = (0, 0);
     for direction in &books.directions {
         expected += direction.load.expected + direction.probes.expected;
         lost += direction.load.lost + direction.probes.lost;
     }
     CalibrationPoint {
-        offered: rate(pps, average_bytes[0]),
+        offered: offered.per_port,
         received: per_port(total_rate(books), direction),
         loss_ratio: lost as f64 / expected.max(1) as f64,
     }
@@ -204,4 +207,26 @@ fn faster(a: Rate, b: Rate) -> Rate {
 fn per_port(total: Rate, direction: Direction) -> Rate {
     let ports = f64::from(direction.senders());
     Rate { pps: total.pps / ports, l2_bps: total.l2_bps / ports, l1_bps: total.l1_bps / ports }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::Speed;
+
+    /// 9000 frames a second flat out, 4500 from either port: a ramp has 1000 long ones among them and 8000 short ones.
+    #[test]
+    fn the_ceiling_is_of_the_traffic_that_a_ramp_has() {
+        let both = Direction::Bidirectional;
+        let of = |max, direction| {
+            let shape = Shape::new(max, [996.0, 121.0], direction);
+            let found = ceiling(&shape, 9000.0, direction);
+            assert_eq!((found.pps, found.direction), (Some(9000.0), Some(direction)));
+            found.l2_bps
+        };
+        assert!((of(Speed::Auto, both) - 16e6).abs() < 1.0);
+        assert!((of(Speed::L2Bps(1e9), both) - 16e6).abs() < 1.0);
+        assert!((of(Speed::Pps(1e5), both) - 40.5e6).abs() < 1.0);
+        assert!((of(Speed::Auto, Direction::Unidirectional) - 72e6).abs() < 1.0);
+    }
 }

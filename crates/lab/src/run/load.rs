@@ -80,6 +80,11 @@ impl Shape {
         Offered { loads: [load(0), load(1)], by_port, per_port }
     }
 
+    /// The units at which all ports together send `pps` frames per second.
+    pub fn units(&self, pps: f64) -> f64 {
+        pps / self.load(1.0).by_port.iter().map(|rate| rate.pps).sum::<f64>()
+    }
+
     /// The load of a step (from 1) of a ramp whose last one has `top` units.
     pub fn step(&self, ramp: &RampShape, step: u32, top: f64) -> Offered {
         self.load(top * f64::from(step) / f64::from(ramp.steps.max(1)))
