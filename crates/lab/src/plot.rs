@@ -3,7 +3,7 @@
 //! Chooses labels, ceilings and the stretches where the generator was the limit. Drawing is
 //! [`crate::report::svg`]'s.
 
-use crate::result::{Ceiling, Curve, RampShape, Run, Thresholds};
+use crate::result::{Ceiling, Curve, Marker, RampShape, Run, Thresholds};
 
 /// A figure: curves over a common ramp.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,8 +29,8 @@ pub struct Series {
     pub label: String,
     /// The samples.
     pub points: Vec<Point>,
-    /// Index of the published marker.
-    pub marker: Option<usize>,
+    /// The published marker, as concluded: its rate is at most what its step offered, which its sample's may exceed.
+    pub marker: Option<Marker>,
     /// Stretches of samples, first to last, in which the generator fell short.
     pub limited: Vec<(usize, usize)>,
 }
@@ -135,7 +135,7 @@ fn one_series(run: &Run, curve: &Curve, label: String) -> Series {
         }
     }
     // A file from elsewhere may name a sample that does not exist.
-    let marker = curve.conclusion.marker.map(|m| m.sample).filter(|&index| index < points.len());
+    let marker = curve.conclusion.marker.filter(|marker| marker.sample < points.len());
     Series { label, points, marker, limited }
 }
 

@@ -84,13 +84,12 @@ fn description(plot: &Plot) -> String {
         "Receive rate, latency, receive loss and latency loss over a ramp of offered load.",
     );
     for series in &plot.series {
-        let point = series.marker.and_then(|index| series.points.get(index));
-        text.push_str(&match point {
-            Some(point) => format!(
+        text.push_str(&match series.marker {
+            Some(marker) => format!(
                 " {}: {} at {} before the thresholds.",
                 series.label,
-                number::bps(point.rx_bps),
-                number::latency(point.latency_us),
+                number::bps(marker.rx_bps),
+                number::latency(marker.latency_us),
             ),
             None => format!(" {}: above a threshold from the start.", series.label),
         });
@@ -211,9 +210,8 @@ impl<'a> Figure<'a> {
 
     /// Where the marker of a series is, if it has one.
     fn marker(&self, series: &Series) -> Option<(f64, f64)> {
-        let index = series.marker?;
-        let point = series.points.get(index)?;
-        Some((self.x.at(index), Panel::Rate.y(&self.scales[0], point.rx_bps)))
+        let marker = series.marker?;
+        Some((self.x.at(marker.sample), Panel::Rate.y(&self.scales[0], marker.rx_bps)))
     }
 }
 

@@ -5,8 +5,8 @@
 
 use super::canvas::{Anchor, Canvas, text_width};
 use super::{EDGES, Figure, LEFT, colour};
-use crate::plot::Point;
 use crate::report::number;
+use crate::result::Marker;
 
 /// Text size of the boxes.
 const SIZE_PX: f64 = 12.0;
@@ -37,20 +37,19 @@ struct Callout {
 
 /// Draws connectors, boxes and marks, all below `top`.
 pub(super) fn draw(canvas: &mut Canvas, figure: &Figure<'_>, top: f64) {
-    let marked: Vec<(usize, (f64, f64), &Point)> = figure
+    let marked: Vec<(usize, (f64, f64), &Marker)> = figure
         .plot
         .series
         .iter()
         .enumerate()
         .filter_map(|(index, series)| {
-            let point = series.points.get(series.marker?)?;
-            Some((index, figure.marker(series)?, point))
+            Some((index, figure.marker(series)?, series.marker.as_ref()?))
         })
         .collect();
     let in_full = marked.len() <= FULL_MAX;
     let mut callouts: Vec<Callout> = marked
         .iter()
-        .map(|&(series, mark, point)| Callout { series, mark, lines: lines(point, in_full) })
+        .map(|&(series, mark, marker)| Callout { series, mark, lines: lines(marker, in_full) })
         .collect();
     callouts.sort_by(|a, b| a.mark.0.total_cmp(&b.mark.0).then(b.mark.1.total_cmp(&a.mark.1)));
     let left_over = callouts.split_off(callouts.len().min(BOXES_MAX));
@@ -84,11 +83,11 @@ pub(super) fn draw(canvas: &mut Canvas, figure: &Figure<'_>, top: f64) {
 }
 
 /// The figures of a marker: four lines as published, or two where room is short.
-fn lines(point: &Point, in_full: bool) -> Vec<String> {
-    let rate = number::bps(point.rx_bps);
-    let latency = number::latency(point.latency_us);
-    let rx = number::percent(point.rx_loss_percent);
-    let probe = number::percent(point.latency_loss_percent);
+fn lines(marker: &Marker, in_full: bool) -> Vec<String> {
+    let rate = number::bps(marker.rx_bps);
+    let latency = number::latency(marker.latency_us);
+    let rx = number::percent(marker.rx_loss_percent);
+    let probe = number::percent(marker.latency_loss_percent);
     if in_full {
         vec![
             rate,

@@ -1,9 +1,9 @@
 //! The plot: the published shapes, drawn and compared.
 
 use super::*;
-use crate::plot::{Named, assemble};
+use crate::plot::{Named, Point, assemble};
 use crate::report::png;
-use crate::result::{Run, Thresholds, example};
+use crate::result::{Marker, Run, Thresholds, example};
 
 /// Four of the published ramps: plateau, knee, collapse.
 fn published() -> Run {
@@ -41,7 +41,12 @@ fn plot_of(run: &Run) -> Plot {
 fn thinned(mut plot: Plot) -> Plot {
     for series in &mut plot.series {
         series.points = series.points.iter().skip(39).step_by(40).copied().collect();
-        series.marker = series.marker.map(|index| index / 40);
+        series.marker = series.marker.map(|marker| {
+            let sample = marker.sample / 40;
+            let Point { rx_bps, latency_us, rx_loss_percent, latency_loss_percent, .. } =
+                series.points[sample];
+            Marker { sample, rx_bps, latency_us, rx_loss_percent, latency_loss_percent, ..marker }
+        });
     }
     plot
 }
@@ -121,14 +126,25 @@ fn curves_have_the_shape_of_their_data() {
 
 #[test]
 fn call_outs_show_the_markers_figures() {
-    let run = published();
+    let mut run = published();
+    // A generator that was late sent more than was asked for: the marker has what was.
+    let marker = run.result.curves[0].conclusion.marker.unwrap();
+    let name = run.result.curves[0].name.clone();
+    let mut own = run.samples.iter_mut().filter(|sample| sample.curve == name);
+    let sample = own.nth(marker.sample).unwrap();
+    sample.rx_bps = sample.offered_bps * 1.2;
+    let unsaid = number::bps(sample.rx_bps);
+    conclude(&mut run);
     let plot = plot_of(&run);
     let svg = draw(&plot);
-    for series in &plot.series {
-        let point = series.points[series.marker.unwrap()];
-        assert!(svg.contains(&number::bps(point.rx_bps)));
-        assert!(svg.contains(&format!("latency {}", number::latency(point.latency_us))));
+    for (series, curve) in plot.series.iter().zip(&run.result.curves) {
+        let marker = curve.conclusion.marker.unwrap();
+        assert!(svg.contains(&format!(">{}<", number::bps(marker.rx_bps))));
+        let described = format!("{}: {} at ", series.label, number::bps(marker.rx_bps));
+        assert!(svg.contains(&described), "{described}");
+        assert!(svg.contains(&format!("latency {}", number::latency(marker.latency_us))));
     }
+    assert!(!svg.contains(&unsaid), "{unsaid}");
 }
 
 #[test]
