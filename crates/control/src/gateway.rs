@@ -23,6 +23,7 @@ mod host;
 mod kernel_policy;
 mod lasting;
 mod launch;
+mod lifetimes;
 mod network;
 mod patience;
 mod ports;
@@ -267,7 +268,9 @@ impl Gateway {
         let (feed, api) = (self.feed.as_fd(), self.api.as_fd());
         Attention::gather(&self.clients, feed, api, signals.as_fd()).map_err(system(waiting))?;
         loop {
-            let ready = self.attention.wait(&mut self.clients).map_err(system(waiting))?;
+            let has_more = self.expires_more();
+            let ready =
+                self.attention.wait(&mut self.clients, has_more).map_err(system(waiting))?;
             if ready.signals && signals.take() != 0 {
                 return Ok(());
             }
@@ -317,19 +320,6 @@ impl Gateway {
         host.map_err(system("give the host's traffic back to the kernel"))
             .and(groups.map_err(system("remove the devices of groups of tunnels")))
             .and(rest.map_err(system("remove the guard's file and the journal")))
-    }
-
-    /// Lifetimes, once a second, which is what they are counted in. It looks at every SA that has a
-    /// limit in bytes or packets: done with each request, installing would take time by the square.
-    fn expire(&mut self, now: u64) {
-        if self.expired_at != now {
-            self.expired_at = now;
-            if let Some(seconds) = acquire_expires_s() {
-                self.server.set_acquire_expires(seconds);
-            }
-            let expired = self.server.tick(now, &self.forwarding);
-            self.announce(expired);
-        }
     }
 
     /// Brings into force what a timer or the data plane changed, and tells who listens.
@@ -438,11 +428,4 @@ impl Gateway {
         };
         self.api.serve(&mut facts, Instant::now()).map_err(system("serve the control socket"))
     }
-}
-
-/// How long an ACQUIRE may stay unanswered, as the IKE daemon or the operator set it in this network
-/// namespace; charon writes 165. `None` on a kernel that has no XFRM.
-fn acquire_expires_s() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/sys/net/core/xfrm_acq_expires").ok()?;
-    text.trim().parse().ok()
 }

@@ -59,9 +59,10 @@ impl Attention {
         clients.watch(signals, SIGNALS)
     }
 
-    /// Waits until one of them or a client has something, for a tick at most. After an answer it may look
-    /// for the next request for a moment before it sleeps.
-    pub fn wait(&mut self, clients: &mut Clients) -> io::Result<Ready> {
+    /// Waits until one of them or a client has something, for a tick at most, or not at all where there is
+    /// more to do. After an answer it may look for the next request for a moment before it sleeps.
+    pub fn wait(&mut self, clients: &mut Clients, has_more: bool) -> io::Result<Ready> {
+        let tick = if has_more { Duration::ZERO } else { TICK };
         let began = Instant::now();
         let look_until = self.answered.then(|| began + self.patience.look_for());
         let mut looked = began;
@@ -70,9 +71,9 @@ impl Attention {
             // Somebody else had the core since the last look, and did not ask: who sleeps is preferred to
             // them when there is a request, who looks takes turns with them.
             let is_alone = now - looked < ALONE_MAX;
-            let looks = look_until.is_some_and(|until| now < until && is_alone);
+            let looks = !has_more && look_until.is_some_and(|until| now < until && is_alone);
             looked = now;
-            let (ours, others) = clients.wait(if looks { Duration::ZERO } else { TICK })?;
+            let (ours, others) = clients.wait(if looks { Duration::ZERO } else { tick })?;
             if ours || others != 0 || !looks {
                 break (ours, others);
             }
@@ -108,7 +109,7 @@ mod tests {
         let fd = |at: usize| pairs[at].0.as_fd();
         Attention::gather(&clients, fd(0), fd(1), fd(2)).unwrap();
         let mut attention = Attention::new();
-        let mut wait = || attention.wait(&mut clients).unwrap();
+        let mut wait = || attention.wait(&mut clients, false).unwrap();
         let all = Ready { feed: true, api: true, signals: true };
         // Nothing is readable: it waits for the tick, and then all are asked.
         assert_eq!(wait(), all);

@@ -40,6 +40,9 @@ const REPLIES_MAX: usize = 64 * 1024;
 /// (`net.core.rmem_default`).
 const EVENTS_MAX: usize = 212_992;
 
+/// Bytes in the queue from which a program that listens is given time to read before what can wait is said.
+const EVENTS_BEHIND: usize = EVENTS_MAX / 2;
+
 /// Requests that one program gets before the others have their turn, half a millisecond; a datagram of
 /// several that has begun is ended. They come into force together, which copies what they change of the
 /// tables once, and takes one write of the journal.
@@ -268,6 +271,13 @@ impl Connection {
             return;
         }
         self.push(Queued::Event(Arc::clone(&event.bytes)));
+    }
+
+    /// Whether it would lose events soon that come in numbers. Who has lost some already is told so, and waited for
+    /// no longer: it may never read.
+    pub(super) fn is_behind(&self, number: u32) -> bool {
+        let listens = self.groups & group::bit(number) != 0;
+        listens && !self.overrun && self.queued_bytes > EVENTS_BEHIND
     }
 
     fn push(&mut self, queued: Queued) {

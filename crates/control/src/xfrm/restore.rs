@@ -165,7 +165,7 @@ impl Server {
         let mut restored = Restored::default();
         // With nothing to go on with, nobody can be waiting either.
         if !entries.sas.is_empty() || !entries.policies.is_empty() {
-            self.settles_at = Some(0);
+            self.expiring.settles_at = Some(0);
         }
         let mut lost = Vec::new();
         for (id, (head, message)) in &entries.sas {

@@ -19,6 +19,7 @@ use super::allocation::Random;
 use super::client::Client;
 use super::counters::Counters;
 use super::delivery::{Delivery, Event, Handled};
+use super::expiry::Expiring;
 use super::failure::Failure;
 use super::flush::Flush;
 use super::info::Thresholds;
@@ -112,9 +113,8 @@ pub struct Server {
     pub(super) acquires: u32,
     /// Something changed that is neither an SA nor a policy, and the journal does not know.
     pub(super) marks_touched: bool,
-    /// After a restoration: until when nothing expires, in seconds since the epoch, 0 if no clock was
-    /// seen yet.
-    pub(super) settles_at: Option<u64>,
+    /// What is still to be looked at for having expired.
+    pub(super) expiring: Expiring,
     /// What an earlier run protected is still held back, as not all of that run is known.
     pub(super) in_doubt: bool,
     /// What the request that was carried out last left of a flush.
@@ -135,7 +135,7 @@ impl Server {
             random: Random::new(settings.seed),
             acquires: 0,
             marks_touched: false,
-            settles_at: None,
+            expiring: Expiring::default(),
             in_doubt: false,
             flushing: None,
             listeners: u32::MAX,

@@ -223,6 +223,11 @@ impl Clients {
         self.broadcast(events.map(|event| (LISTENER, event)).collect(), server, counters);
     }
 
+    /// Whether anybody who listens to a group has yet to read much of what was handed out.
+    pub fn are_behind(&self, group: u32) -> bool {
+        self.connections.values().any(|connection| connection.is_behind(group))
+    }
+
     /// The groups that anybody is bound to.
     fn groups(&self) -> u32 {
         self.connections.values().fold(0, |mask, connection| mask | connection.groups)

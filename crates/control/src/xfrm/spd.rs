@@ -246,6 +246,13 @@ impl Spd {
         }
     }
 
+    /// The policies that are to be looked at by now, those that wait longest first.
+    pub(super) fn due(&self, now: u64) -> impl Iterator<Item = PolicyId> {
+        let due = self.deadlines.iter().take_while(move |(deadline, _)| *deadline <= now);
+        due.map(|&(_, id)| PolicyId(id))
+    }
+
+    #[cfg(test)]
     pub(super) fn next_deadline(&self) -> Option<(u64, PolicyId)> {
         self.deadlines.first().map(|&(deadline, id)| (deadline, PolicyId(id)))
     }

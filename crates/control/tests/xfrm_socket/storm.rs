@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use wire::xfrm::netlink::{Datagram, NLM_F_ACK, NLMSG_DONE, NLMSG_ERROR};
-use wire::xfrm::number::msg;
+use wire::xfrm::netlink::{Datagram, NLM_F_ACK, NLMSG_DONE, NLMSG_ERROR, NLMSG_OVERRUN};
+use wire::xfrm::number::{group, msg};
 use zerocopy::FromBytes;
 
 use crate::world::*;
@@ -262,4 +262,44 @@ fn answers_to_requests_without_an_acknowledgement_are_refusals_only() {
     assert_eq!(program.errno(), -Errno::EXIST.raw_os_error());
     assert_eq!(header(&program.receive().unwrap()).kind, msg::NEWSADINFO);
     assert_eq!(program.errno(), 0);
+}
+
+#[test]
+fn of_thousands_that_expire_together_each_is_heard_of_by_who_reads() {
+    const SAS: usize = 5000;
+    let mut world = World::new();
+    for spi in 1..=SAS as u32 {
+        let request = new_sa_that_lasts(spi, 10);
+        world.server.handle(&Default::default(), &request, NOW, &());
+    }
+    let (reader, deaf) = (world.connect(), world.connect());
+    reader.bind(1, group::bit(group::EXPIRE));
+    deaf.bind(2, group::bit(group::EXPIRE));
+    world.settle();
+    let (mut heard, mut now, started) = (0, NOW + 10, Instant::now());
+    while heard < SAS {
+        // As the gateway's own loop does, of which a second are a few turns here.
+        for is_new in [true, false, false, false] {
+            world.turn();
+            if is_new || world.server.has_more_due() && !world.clients.are_behind(group::EXPIRE) {
+                let deliveries = world.server.tick(now, &());
+                world.clients.deliver(deliveries, &world.server, &());
+            }
+            while let Some(event) = reader.receive() {
+                assert_eq!(header(&event).kind, msg::EXPIRE, "after {heard}");
+                heard += 1;
+            }
+        }
+        now += 1;
+        assert!(started.elapsed() < PATIENCE, "{heard} were heard of");
+    }
+    assert_eq!(world.server.sizes().0, 0);
+    let seconds = now - NOW - 10;
+    assert!(seconds < 20, "who never reads holds nobody up for long: {seconds} s");
+    let kinds: Vec<_> = std::iter::from_fn(|| {
+        world.settle();
+        deaf.receive().map(|event| header(&event).kind)
+    })
+    .collect();
+    assert_eq!(kinds.last(), Some(&NLMSG_OVERRUN), "and is told that it lost some");
 }

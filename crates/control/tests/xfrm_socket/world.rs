@@ -138,12 +138,18 @@ pub fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
 }
 
 pub fn new_sa(spi: u32) -> Vec<u8> {
+    new_sa_that_lasts(spi, 0)
+}
+
+/// One that expires after so many seconds, 0 for never.
+pub fn new_sa_that_lasts(spi: u32, seconds: u64) -> Vec<u8> {
     let mut info = UsersaInfo {
         lft: LifetimeConfig::UNLIMITED,
         family: AF_INET,
         mode: mode::TUNNEL,
         ..UsersaInfo::default()
     };
+    info.lft.hard_add_expires_seconds = seconds;
     info.id.spi = Be32::new(spi);
     info.id.proto = IPPROTO_ESP;
     let head = AlgorithmAead { name: Name::new("rfc4106(gcm(aes))"), key_len: 160, icv_len: 128 };

@@ -90,7 +90,11 @@ impl Bench {
 
     pub fn tick(&mut self, seconds: u64) -> Answer {
         self.now += seconds;
-        Answer::new(self.server.tick(self.now, &self.figures))
+        let mut deliveries = self.server.tick(self.now, &self.figures);
+        while self.server.has_more_due() {
+            deliveries.extend(self.server.tick(self.now, &self.figures));
+        }
+        Answer::new(deliveries)
     }
 
     pub fn changes(&mut self) -> Vec<Change> {

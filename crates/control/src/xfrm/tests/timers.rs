@@ -246,3 +246,26 @@ fn a_policy_is_reminded_of_until_it_goes() {
     assert_eq!(seen, [(10, 0), (40, 0), (70, 0), (100, 0), (130, 0), (149, 1)]);
     assert!(matches!(bench.changes()[..], [Change::PolicyRemoved(PolicyId(0))]));
 }
+
+#[test]
+fn what_expires_together_is_said_in_parts() {
+    let mut bench = Bench::new();
+    let time = LifetimeConfig { hard_add_expires_seconds: 10, ..LifetimeConfig::UNLIMITED };
+    let traffic = LifetimeConfig { hard_packet_limit: 5, ..LifetimeConfig::UNLIMITED };
+    for spi in 1..=300 {
+        let limits = if spi % 2 == 0 { time } else { traffic };
+        bench.accept(&new_sa(spi).change(|info: &mut UsersaInfo| info.lft = limits));
+        bench.figures.sas.insert(SaId(u64::from(spi) - 1), counted(0, 5));
+    }
+    let policy = new_policy("10.2.0.1", direction::OUT);
+    bench.accept(&policy.change(|info: &mut UserpolicyInfo| info.lft = time));
+    let mut parts = Vec::new();
+    bench.now += 10;
+    while parts.is_empty() || bench.server.has_more_due() {
+        let part = bench.server.tick(bench.now, &bench.figures);
+        parts.push(Answer::new(part).events.len());
+    }
+    assert_eq!((parts.iter().sum::<usize>(), bench.server.sizes()), (301, (0, 0)));
+    assert!(parts.iter().all(|part| *part <= 128), "{parts:?}");
+    assert_eq!(parts.len(), 3, "{parts:?}");
+}
