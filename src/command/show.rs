@@ -14,8 +14,8 @@ use super::Instance;
 /// sa          security associations: counters, sequence numbers, errors (never keys)
 /// policy      policies in the order in which they are asked
 /// ports       interfaces: traffic, how packets were steered, and every named loss
-/// workers     cores and how busy they are
-/// drops       how packets ended, by name, with the name Linux has for it
+/// workers     cores and how busy they are: busy turns are those of the last second
+/// drops       how packets ended, by name, with the name Linux has for it; rates are those of the last second
 /// routes      the kernel's routes that packets take
 /// neighbours  who answers on the links
 /// status      the gateway itself, and whether its packet accounts close

@@ -27,6 +27,7 @@ mod lifetimes;
 mod network;
 mod patience;
 mod ports;
+mod rates;
 mod rtnetlink;
 pub mod ruler;
 mod short;
@@ -56,7 +57,6 @@ use xsk::XskError;
 
 use self::attention::Attention;
 use self::backstop::Backstop;
-use self::facts::Rates;
 use self::forwarding::Forwarding;
 use self::group_devices::GroupDevices;
 use self::guard::Guard;
@@ -65,6 +65,7 @@ use self::lasting::{Lasting, Recalled, claim_epochs};
 use self::launch::{Launch, fit_machine, listen, time_start};
 use self::network::Network;
 use self::ports::Ports;
+use self::rates::Rates;
 use self::tables::Tables;
 pub use self::upgrade::Place;
 use self::workers::{Workers, WorkersError};
@@ -228,7 +229,7 @@ impl Gateway {
             restored,
             successor: None,
             upgrade_refused: None,
-            rates: Rates::default(),
+            rates: Rates::new(now),
             config,
             engine,
             epoch,
@@ -290,6 +291,8 @@ impl Gateway {
             self.expire(now);
             self.forwarding.end_departures();
             self.hear_workers(now);
+            let counters = self.workers.counters().map(|(_, counters)| counters);
+            self.rates.follow(Instant::now(), counters);
             if ready.api {
                 self.answer_questions()?;
             }
@@ -420,7 +423,7 @@ impl Gateway {
             network: &self.network,
             ports: &self.forwarding.ports,
             workers: &self.workers,
-            rates: &mut self.rates,
+            rates: &self.rates,
             restored: &self.restored,
             successor: &mut self.successor,
             upgrade_refused: &mut self.upgrade_refused,

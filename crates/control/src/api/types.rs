@@ -354,7 +354,7 @@ pub struct Worker {
     pub worker: u32,
     /// Its core.
     pub core: u32,
-    /// Share of the turns that found packets, since the last such request, from 0 to 1.
+    /// Share of the turns that found packets, in the last second, from 0 to 1.
     pub busy_share: f64,
     /// Packets handled.
     pub packets: u64,
@@ -383,7 +383,7 @@ pub struct DropCount {
     pub name: String,
     /// Packets.
     pub count: u64,
-    /// Packets per second since the last such request.
+    /// Packets per second, in the last second; 0 in the first after the start.
     pub per_s: f64,
     /// It is a loss; false for the ends that a packet should meet.
     pub loss: bool,

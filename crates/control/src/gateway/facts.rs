@@ -14,6 +14,7 @@ use xsk::CounterKind;
 use super::host::{Host, HostSummary};
 use super::network::Network;
 use super::ports::{PortProgram, Ports};
+use super::rates::{self, Rates};
 use super::tables::{InstalledPolicy, InstalledSa, Tables};
 use super::upgrade::{self, Place};
 use super::workers::Workers;
@@ -26,13 +27,6 @@ use crate::config::Config;
 use crate::journal::Health;
 use crate::route_feed::{FeedCounters, Kernel, Route as KernelRoute, Table};
 use crate::xfrm::{PolicyId, SaId, Server};
-
-/// What was counted at the last question, for rates.
-#[derive(Default)]
-pub struct Rates {
-    drops: Option<(Instant, Vec<u64>)>,
-    turns: Vec<(u64, u64)>,
-}
 
 /// A look at the gateway, for one question.
 pub struct View<'a> {
@@ -63,8 +57,8 @@ pub struct View<'a> {
     pub ports: &'a Ports,
     /// The workers.
     pub workers: &'a Workers,
-    /// Earlier counts.
-    pub rates: &'a mut Rates,
+    /// What was counted in the last second.
+    pub rates: &'a Rates,
     /// What an earlier run left.
     pub restored: &'a api::Restored,
     /// How the journal is.
@@ -76,17 +70,6 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// Packets by verdict, over all workers.
-    fn verdicts(&self) -> Vec<u64> {
-        let mut sums = vec![0; Verdict::ALL.len()];
-        for (_, counters) in self.workers.counters() {
-            for (sum, verdict) in sums.iter_mut().zip(Verdict::ALL) {
-                *sum += counters.of(*verdict);
-            }
-        }
-        sums
-    }
-
     fn age_s(&self, since_ns: u64) -> u64 {
         self.clock.now_ns().saturating_sub(since_ns) / 1_000_000_000
     }
@@ -287,44 +270,32 @@ impl Facts for View<'_> {
     }
 
     fn workers(&mut self) -> Vec<Worker> {
-        let counters: Vec<_> = self.workers.counters().collect();
-        self.rates.turns.resize(counters.len(), (0, 0));
-        let workers = counters.iter().zip(&mut self.rates.turns).enumerate();
-        workers
-            .map(|(number, ((core, now), last))| {
-                let (turns, busy) = (now.turns - last.0, now.busy_turns - last.1);
-                *last = (now.turns, now.busy_turns);
-                Worker {
-                    worker: number as u32,
-                    core: *core as u32,
-                    busy_share: busy as f64 / turns.max(1) as f64,
-                    packets: now.received,
-                    turns: now.turns,
-                    batch_average: now.received as f64 / now.busy_turns.max(1) as f64,
-                    sleeps: now.sleeps,
-                    own_sa_packets: now.own_sa,
-                    fallback_sa_packets: now.fallback_sa,
-                    followed_packets: now.followed,
-                }
+        let counters = self.workers.counters().enumerate();
+        counters
+            .map(|(number, (core, now))| Worker {
+                worker: number as u32,
+                core: core as u32,
+                busy_share: self.rates.busy_share(number),
+                packets: now.received,
+                turns: now.turns,
+                batch_average: now.received as f64 / now.busy_turns.max(1) as f64,
+                sleeps: now.sleeps,
+                own_sa_packets: now.own_sa,
+                fallback_sa_packets: now.fallback_sa,
+                followed_packets: now.followed,
             })
             .collect()
     }
 
     fn drops(&mut self) -> Vec<DropCount> {
-        let (now, counts) = (Instant::now(), self.verdicts());
-        let last = self.rates.drops.replace((now, counts.clone()));
-        let rate = |index: usize| {
-            let Some((then, before)) = &last else { return 0.0 };
-            let seconds = now.duration_since(*then).as_secs_f64();
-            (counts[index] - before[index]) as f64 / seconds.max(1e-3)
-        };
+        let counts = rates::verdicts(self.workers.counters().map(|(_, counters)| counters));
         Verdict::ALL
             .iter()
             .enumerate()
             .map(|(index, verdict)| DropCount {
                 name: verdict.name().to_owned(),
                 count: counts[index],
-                per_s: rate(index),
+                per_s: self.rates.per_s(index),
                 loss: verdict.outcome() == Outcome::Dropped,
                 description: verdict.description().to_owned(),
                 linux_name: verdict.linux().map(str::to_owned),
