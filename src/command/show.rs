@@ -1,12 +1,14 @@
 //! `peregrine show`: what a gateway is doing, as a table or as JSON.
 
+mod table;
+
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
+use comfy_table::{Cell, Table};
 use control::api::{self, Reply, Show as What};
 
+use self::table::{ago, grouped, hide_unused, print, table};
 use super::Instance;
 
 /// Show what a running gateway is doing
@@ -17,7 +19,7 @@ use super::Instance;
 /// workers     cores and how busy they are: busy turns are those of the last second
 /// drops       how packets ended, by name, with the name Linux has for it; rates are those of the last second
 /// routes      the kernel's routes that packets take
-/// neighbours  who answers on the links
+/// neighbours  who answers on the links, and whether packets are sent to them
 /// status      the gateway itself, and whether its packet accounts close
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
@@ -83,52 +85,16 @@ fn json(reply: &Reply) -> anyhow::Result<String> {
     })
 }
 
-/// A table whose columns marked with `>` are numbers.
-fn table(columns: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(columns.iter().map(|column| column.trim_start_matches('>')));
-    for (index, column) in columns.iter().enumerate() {
-        if column.starts_with('>')
-            && let Some(column) = table.column_mut(index)
-        {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
-}
-
-fn print(table: Table, none: &str) {
-    if table.is_empty() {
-        println!("{none}");
-    } else {
-        println!("{table}");
-    }
-}
-
-/// A count with thin groups of three: 1 234 567.
-fn grouped(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index != 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(' ');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-fn ago(age_s: Option<u64>) -> String {
-    age_s.map_or_else(|| "never".to_owned(), |age| format!("{age} s ago"))
-}
-
 fn sa_table(sas: &[api::Sa]) -> Table {
     let mut table = table(&[
         "SPI",
         "dir",
         "outer",
+        "mode",
+        "UDP",
         ">reqid",
+        "if_id",
+        "mark",
         "CPU",
         "algorithm",
         ">window",
@@ -145,7 +111,11 @@ fn sa_table(sas: &[api::Sa]) -> Table {
             format!("{:#010x}", sa.spi),
             sa.direction.clone(),
             format!("{} → {}", sa.src, sa.dst),
+            if sa.mode == "tunnel" { String::new() } else { sa.mode.clone() },
+            sa.encapsulation_ports.map_or_else(String::new, |(from, to)| format!("{from}→{to}")),
             sa.reqid.to_string(),
+            if_id_text(sa.if_id),
+            mark_text(sa.mark),
             cpu_text(sa),
             format!("{} {}/{}{esn}", sa.algorithm, sa.key_bits, sa.icv_bits),
             sa.replay_window_packets.to_string(),
@@ -156,7 +126,18 @@ fn sa_table(sas: &[api::Sa]) -> Table {
             grouped(errors),
         ]);
     }
+    hide_unused(&mut table, &["mode", "UDP", "if_id", "mark"]);
     table
+}
+
+/// As `ip xfrm` writes it; nothing where there is none.
+fn if_id_text(if_id: u32) -> String {
+    if if_id == 0 { String::new() } else { format!("{if_id:#x}") }
+}
+
+/// The same of a mark.
+fn mark_text(mark: Option<(u32, u32)>) -> String {
+    mark.map_or_else(String::new, |(value, mask)| format!("{value:#x}/{mask:#x}"))
 }
 
 /// The CPU that an SA is bound to, and the worker that seals with it.
@@ -175,6 +156,8 @@ fn policy_table(policies: &[api::Policy]) -> Table {
         "source",
         "destination",
         "traffic",
+        "if_id",
+        "mark",
         "action",
         "through",
         ">packets",
@@ -189,6 +172,8 @@ fn policy_table(policies: &[api::Policy]) -> Table {
             policy.src.clone(),
             policy.dst.clone(),
             traffic_text(policy),
+            if_id_text(policy.if_id),
+            mark_text(policy.mark),
             policy.action.clone(),
             through.join(" + "),
             grouped(policy.packets),
@@ -196,6 +181,7 @@ fn policy_table(policies: &[api::Policy]) -> Table {
             ago(policy.last_use_age_s),
         ]);
     }
+    hide_unused(&mut table, &["if_id", "mark"]);
     table
 }
 
@@ -277,13 +263,14 @@ fn route_table(routes: &[api::Route]) -> Table {
 }
 
 fn neighbour_table(neighbours: &[api::Neighbour]) -> Table {
-    let mut table = table(&["address", "interface", "Ethernet address", "state"]);
+    let mut table = table(&["address", "interface", "Ethernet address", "state", "usable"]);
     for neighbour in neighbours {
         table.add_row([
             neighbour.address.to_string(),
             neighbour.interface.clone(),
             neighbour.mac.clone().unwrap_or_else(|| "unknown".to_owned()),
             neighbour.state.clone(),
+            if neighbour.usable { "yes" } else { "no" }.to_owned(),
         ]);
     }
     table
@@ -379,6 +366,11 @@ fn print_status(status: &api::Status) {
     println!("ports      {}", status.ports);
     println!("SAs        {}", grouped(status.sas));
     println!("policies   {}", grouped(status.policies));
+    let defaults = &status.default_actions;
+    println!(
+        "without    {} in, {} forwarded, {} out: packets that no policy is for",
+        defaults.input, defaults.forward, defaults.output
+    );
     println!("routes     {}, neighbours {}", grouped(status.routes), grouped(status.neighbours));
     let feed = &status.route_feed;
     println!(
@@ -409,4 +401,39 @@ fn print_status(status: &api::Status) {
     println!("if killed  {}", status.guard);
     println!("journal    {}", status.journal);
     print_restored(&status.restored);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sa(more: serde_json::Value) -> api::Sa {
+        let mut sa = serde_json::json!({
+            "spi": 256, "src": "192.0.2.1", "dst": "192.0.2.2", "direction": "out", "reqid": 7,
+            "mode": "tunnel", "algorithm": "rfc4106(gcm(aes))", "key_bits": 256, "icv_bits": 128,
+            "esn": true, "replay_window_packets": 64, "sequence": 1, "packets": 1, "bytes": 1,
+            "age_s": 1, "errors": { "replay_window": 0, "replay": 0, "integrity": 0 },
+        });
+        let fields = more.as_object().unwrap().clone();
+        sa.as_object_mut().unwrap().extend(fields);
+        serde_json::from_value(sa).unwrap()
+    }
+
+    #[test]
+    fn what_few_sas_have_is_shown_where_one_has_it() {
+        let usual = sa(serde_json::json!({}));
+        let text = |sas: &[api::Sa]| sa_table(sas).to_string();
+        for column in ["mode", "UDP", "if_id", "mark"] {
+            assert!(!text(std::slice::from_ref(&usual)).contains(column), "{column}");
+        }
+        for (fields, column, cell) in [
+            (serde_json::json!({ "if_id": 42 }), "if_id", "0x2a"),
+            (serde_json::json!({ "mark": [1, 255] }), "mark", "0x1/0xff"),
+            (serde_json::json!({ "mode": "transport" }), "mode", "transport"),
+            (serde_json::json!({ "encapsulation_ports": [4500, 1024] }), "UDP", "4500→1024"),
+        ] {
+            let text = text(&[usual.clone(), sa(fields)]);
+            assert!(text.contains(column) && text.contains(cell), "{text}");
+        }
+    }
 }

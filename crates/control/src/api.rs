@@ -19,7 +19,7 @@ mod types;
 pub use client::{Answer, AskError, ask, upgrade};
 pub use host::HostDevice;
 pub use server::{CLIENTS_MAX, Server};
-pub use status::{Restored, Status, Upgrade};
+pub use status::{DefaultActions, Restored, Status, Upgrade};
 pub use types::{
     DropCount, Envelope, Facts, Loss, Neighbour, Policy, Port, Reply, Request, Route, SCHEMA, Sa,
     SaErrors, Show, Template, Worker,

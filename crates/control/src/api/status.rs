@@ -39,6 +39,9 @@ pub struct Status {
     pub sas: u64,
     /// Policies installed.
     pub policies: u64,
+    /// What happens to packets that no policy is for.
+    #[serde(default)]
+    pub default_actions: DefaultActions,
     /// Routes followed.
     pub routes: u64,
     /// Neighbours known.
@@ -64,6 +67,17 @@ pub struct Status {
     /// Why the last upgrade did not happen after all.
     #[serde(default)]
     pub upgrade_refused: Option<String>,
+}
+
+/// What happens to packets that no policy is for (`ip xfrm policy setdefault`): "accept" or "block".
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DefaultActions {
+    /// To those for this host.
+    pub input: String,
+    /// To those in transit.
+    pub forward: String,
+    /// To those that leave.
+    pub output: String,
 }
 
 /// What an earlier run left.

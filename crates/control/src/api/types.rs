@@ -201,6 +201,12 @@ pub struct Sa {
     pub direction: String,
     /// Links it to policies' templates.
     pub reqid: u32,
+    /// The interface id (`if_id`) of its tunnel; 0 is none.
+    #[serde(default)]
+    pub if_id: u32,
+    /// The mark that look-ups need for it, value and mask; absent when it has none.
+    #[serde(default)]
+    pub mark: Option<(u32, u32)>,
     /// "tunnel" or "transport".
     pub mode: String,
     /// As in RFC 4106 and `ip xfrm`: "rfc4106(gcm(aes))" with key and ICV length, never the key.
@@ -266,6 +272,12 @@ pub struct Policy {
     pub src_port: (u16, u16),
     /// Destination port and mask; 0/0 is any.
     pub dst_port: (u16, u16),
+    /// The interface id (`if_id`) of the tunnel that it is for; 0 is none.
+    #[serde(default)]
+    pub if_id: u32,
+    /// Its mark, value and mask; absent when it has none.
+    #[serde(default)]
+    pub mark: Option<(u32, u32)>,
     /// The transformations, in order.
     pub templates: Vec<Template>,
     /// Packets that it decided, but in route mode only those that it was asked for: docs/routes.md.

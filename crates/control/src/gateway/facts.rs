@@ -9,6 +9,8 @@ use dataplane::policy::Direction;
 use dataplane::sa::Mode;
 use dataplane::verdict::{Outcome, Verdict};
 use dataplane::view;
+use wire::xfrm::address::Mark;
+use wire::xfrm::number::default_action;
 use xsk::CounterKind;
 
 use super::host::{Host, HostSummary};
@@ -26,7 +28,7 @@ use crate::api::{
 use crate::config::Config;
 use crate::journal::Health;
 use crate::route_feed::{FeedCounters, Kernel, Route as KernelRoute, Table};
-use crate::xfrm::{PolicyId, SaId, Server};
+use crate::xfrm::{Defaults, PolicyId, SaId, Server};
 
 /// A look at the gateway, for one question.
 pub struct View<'a> {
@@ -88,6 +90,8 @@ impl View<'_> {
             dst: config.destination,
             direction: if inbound { "in" } else { "out" }.to_owned(),
             reqid: config.reqid,
+            if_id: record.as_ref().map_or(0, |record| record.parameters.if_id),
+            mark: record.as_ref().and_then(|record| mark_words(record.parameters.mark)),
             mode: match config.mode {
                 Mode::Tunnel => "tunnel",
                 Mode::Transport => "transport",
@@ -148,6 +152,8 @@ impl View<'_> {
             protocol: selector.protocol,
             src_port: port(selector.source_port),
             dst_port: port(selector.destination_port),
+            if_id: record.as_ref().map_or(0, |record| record.if_id),
+            mark: record.as_ref().and_then(|record| mark_words(record.mark)),
             templates: templates.collect(),
             packets: usage.packets,
             bytes: usage.bytes,
@@ -346,6 +352,7 @@ impl Facts for View<'_> {
             ports: self.ports.iter().count() as u32,
             sas: self.tables.sizes().0 as u64,
             policies: self.tables.sizes().1 as u64,
+            default_actions: self.default_actions(),
             routes: self.kernel.route_count() as u64,
             neighbours: self.kernel.neighbours().count() as u64,
             route_feed: self.feed,
@@ -378,6 +385,15 @@ impl Facts for View<'_> {
 }
 
 impl View<'_> {
+    fn default_actions(&self) -> api::DefaultActions {
+        let name = |action| match action {
+            default_action::BLOCK => "block".to_owned(),
+            _ => "accept".to_owned(),
+        };
+        let Defaults { input, forward, output } = self.server.defaults();
+        api::DefaultActions { input: name(input), forward: name(forward), output: name(output) }
+    }
+
     /// What becomes of SAs and policies when the gateway dies.
     fn journal_words(&self) -> String {
         match (&self.journal, &self.restored.off) {
@@ -391,6 +407,11 @@ impl View<'_> {
             (None, None) => "off".to_owned(),
         }
     }
+}
+
+/// Value and mask of a mark that says anything.
+fn mark_words(mark: Mark) -> Option<(u32, u32)> {
+    (mark != Mark::default()).then_some((mark.v, mark.m))
 }
 
 fn protocol_name(protocol: u8) -> String {

@@ -120,6 +120,11 @@ impl Server {
         Ok(())
     }
 
+    /// What happens to packets without a policy.
+    pub fn defaults(&self) -> Defaults {
+        self.defaults
+    }
+
     /// SETDEFAULT. Values that mean nothing leave the old ones.
     pub(super) fn set_defaults(
         &mut self,
