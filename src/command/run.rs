@@ -1,5 +1,6 @@
 //! `peregrine run`: one gateway in the foreground.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -90,7 +91,11 @@ impl Run {
             println!("{}: fit for this machine", path.display());
             return Ok(ExitCode::SUCCESS);
         }
-        tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
+        tracing_subscriber::fmt()
+            .with_writer(std::io::stderr)
+            .with_ansi(has_colours(std::io::stderr().is_terminal()))
+            .with_target(false)
+            .init();
         // Packet memory and keys stay out of core dumps.
         rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
         let mut signals = StopSignals::subscribe()?;
@@ -122,4 +127,9 @@ impl Run {
 
 fn unfit(error: impl Into<GatewayError>) -> Unfit {
     Unfit(error.into().to_string())
+}
+
+/// Whether the log has colours: none in a file, and none for whoever wants none (no-color.org).
+fn has_colours(is_terminal: bool) -> bool {
+    is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
