@@ -35,6 +35,11 @@ const ALGORITHM: &str = "aes-256-gcm-icv16-aad8 ";
 /// Huge pages, of which VPP makes more for its buffers and leaves them.
 const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
 
+/// Shared memory for programs that talk to it, which it makes without being asked and leaves: the folder, and what follows its prefix
+/// in each name.
+const SHARED_MEMORY: &str = "/dev/shm";
+const SHARED: [&str; 2] = ["global_vm", "vpe-api"];
+
 /// Why VPP was not measured.
 #[derive(Debug, thiserror::Error)]
 pub enum VppError {
@@ -73,7 +78,7 @@ pub enum VppError {
     Io(#[from] io::Error),
 }
 
-/// A running VPP. It ends, and its folder goes, when this does.
+/// A running VPP. It ends, and its folder and shared memory go, when this does.
 pub struct Instance {
     vppctl: PathBuf,
     folder: PathBuf,
@@ -280,11 +285,20 @@ fn engine_in_use(handlers: &str) -> Option<&str> {
     )
 }
 
+/// Where its shared memory is.
+fn shared_memory() -> [PathBuf; 2] {
+    let prefix = script::shared_memory_prefix();
+    SHARED.map(|name| Path::new(SHARED_MEMORY).join(format!("{prefix}-{name}")))
+}
+
 impl Drop for Instance {
     fn drop(&mut self) {
         // It may be paused, and has nothing to save.
         self.process.kill();
         let _ = fs::remove_dir_all(&self.folder);
+        for path in shared_memory() {
+            let _ = fs::remove_file(path);
+        }
         if let Some(before) = &self.huge_pages
             && fs::read_to_string(HUGE_PAGES).is_ok_and(|now| now != *before)
         {
@@ -341,8 +355,11 @@ mod tests {
         // It knows no option that VPP is started with.
         symlink("/bin/cat", &program).unwrap();
         symlink("/bin/true", program.with_file_name("vppctl")).unwrap();
+        // As VPP itself would have left.
+        shared_memory().iter().for_each(|path| fs::write(path, "shared").unwrap());
         let error = Instance::start(&program, &folder.path().join("run"), "").err().unwrap();
         let text = error.to_string();
+        assert!(shared_memory().iter().all(|path| !path.exists()));
         assert!(text.contains("exit status: 1; it said last: Try '"), "{text}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     }

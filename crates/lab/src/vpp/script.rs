@@ -135,6 +135,12 @@ pub struct Setup {
     pub direction: Direction,
 }
 
+/// What the names of its shared memory begin with, so that no other VPP's are meant.
+#[must_use]
+pub fn shared_memory_prefix() -> String {
+    format!("peregrine-{}", std::process::id())
+}
+
 /// The start-up file of a VPP that lives in `folder`, with a worker on the second core.
 #[must_use]
 pub fn startup(folder: &Path) -> String {
@@ -145,8 +151,8 @@ pub fn startup(folder: &Path) -> String {
          memory {{ main-heap-size 2G }}\n\
          buffers {{ buffers-per-numa 32768 }}\n\
          statseg {{ size 512M }}\n\
-         api-segment {{ prefix peregrine-{} }}\n",
-        std::process::id()
+         api-segment {{ prefix {} }}\n",
+        shared_memory_prefix()
     );
     text.push_str(
         "ipsec { ipv4-outbound-spd-fast-path on ipv4-inbound-spd-fast-path on spd-fast-path-num-buckets 32768 }\n",
