@@ -61,7 +61,7 @@ use self::forwarding::Forwarding;
 use self::group_devices::GroupDevices;
 use self::guard::Guard;
 use self::host::Host;
-use self::lasting::{Lasting, Recalled, claim_epochs};
+use self::lasting::{Found, Recalled, claim_epochs};
 use self::launch::{Launch, fit_machine, listen, time_start};
 use self::network::Network;
 use self::ports::Ports;
@@ -186,9 +186,8 @@ impl Gateway {
         });
         let (guard, left) =
             Guard::open(instance.directory(), backstop).map_err(system("open the guard's file"))?;
-        let (nonces, epoch) = claim_epochs(&config)?;
-        // At once: an epoch that the journal does not know of makes it another run's.
-        let lasting = Lasting::open(&config, &instance, epoch);
+        let found = Found::read(&config, &instance);
+        let (nonces, epoch, lasting) = claim_epochs(&config, found)?;
         // 3. What the kernel knows.
         let feed = RouteFeed::open()?;
         let clock = Clock;

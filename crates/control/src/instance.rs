@@ -6,6 +6,7 @@
 //!     xfrm.sock  control.sock     0600   made by those who serve them
 //! /var/lib/peregrine/<name>/      0700   outlives a reboot
 //!     epoch                       0600   the last epoch given out
+//!     epoch.new                   0600   the next one, while it is taken
 //! ```
 //!
 //! The lock, not the file's existence, says that an instance lives: the kernel drops it with the
@@ -23,7 +24,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use thiserror::Error;
 
-pub use epoch::Epoch;
+pub use epoch::{Claim, Epoch};
 
 /// The directory above all run directories.
 pub const RUN_DIR: &str = "/run/peregrine";

@@ -94,41 +94,61 @@ pub struct Health {
 }
 
 impl Journal {
-    /// Takes up the journal in a directory of this instance's own, with what an earlier process left.
-    /// `epoch` is the one that this process has claimed.
+    /// Opens the journal in a directory of this instance's own, and reads what an earlier process left. All of
+    /// that stays as it is until [`Journal::take_up`].
     ///
     /// # Errors
     /// The directory or a file in it cannot be used, or another process does: then nothing in it is touched.
-    pub fn open(directory: &Path, boot: BootId, epoch: u16) -> io::Result<(Journal, Left)> {
+    pub fn open(directory: &Path, boot: BootId) -> io::Result<(Journal, Left)> {
         let ledger = store::lock(directory)?
             .ok_or_else(|| io::Error::other("another process holds the ledger in it"))?;
-        let left = Left::read(directory, boot, epoch)?;
-        let log = match left.good_len() {
-            0 => None,
-            bytes => {
+        let left = Left::read(directory, boot)?;
+        let log = match left.is_there() {
+            false => None,
+            true => {
                 let file = File::options().append(true).open(directory.join(store::JOURNAL))?;
-                Some(Log { file, entries: 0, bytes: bytes as u64 })
+                Some(Log { file, entries: 0, bytes: 0 })
             }
         };
-        let mut journal = Journal {
+        let journal = Journal {
             directory: directory.to_owned(),
             ledger,
             boot,
-            epoch,
+            epoch: 0,
             log,
             broken: None,
             anew: None,
-            // Which of an earlier process's SAs are gone is not known: not what `sas_gone` says of any number of them.
-            gone_before: if left.good_len() != 0 { u64::MAX } else { 0 },
+            gone_before: 0,
             begun: Instant::now(),
             keys_stay: KEYS_STAY,
             written: false,
             buffer: Bytes::reusable(BUFFER_BYTES),
         };
-        if journal.log.is_some() {
-            journal.write_epoch();
-        }
         Ok((journal, left))
+    }
+
+    /// Goes on with what an earlier process left, under the epoch that this one claims, as it says at once: an
+    /// epoch that the journal does not know of makes it another run's. `follows` says of an epoch whether nobody
+    /// has run between that one and this.
+    ///
+    /// # Errors
+    /// What is no good cannot be set aside.
+    pub fn take_up(
+        &mut self,
+        left: &mut Left,
+        epoch: u16,
+        follows: impl Fn(u32) -> bool,
+    ) -> io::Result<()> {
+        left.sort_out(&self.directory, follows)?;
+        self.epoch = epoch;
+        self.log.take_if(|_| left.good_len() == 0);
+        if let Some(log) = &mut self.log {
+            log.bytes = left.good_len() as u64;
+            // Which of an earlier process's SAs are gone is not known: not what `sas_gone` says of any number of them.
+            self.gone_before = u64::MAX;
+            self.write_epoch();
+        }
+        Ok(())
     }
 
     /// The file of the ledger beside it; emptied where there is no journal to say whose its entries are.

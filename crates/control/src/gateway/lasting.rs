@@ -1,17 +1,19 @@
 //! What outlives the process: the epoch of its IVs, and the journal and the ledger of one gateway, taken
 //! up at its start.
 //!
-//! 1. [`Lasting::open`] finds a place for them and reads what an earlier process left;
-//! 2. [`Lasting::recall`] brings it into the XFRM server, the tables and the first view, before any
+//! 1. [`Found::read`] finds a place for them and reads what an earlier process left, changing nothing;
+//! 2. [`claim_epochs`] takes the epoch, and the journal up in the same step: who is killed before it leaves
+//!    all of that to the next process, and who is killed after it does;
+//! 3. [`Lasting::recall`] brings it into the XFRM server, the tables and the first view, before any
 //!    packet comes;
-//! 3. from then on `forwarding` writes down each change before it is answered.
+//! 4. from then on `forwarding` writes down each change before it is answered.
 //!
 //! Whatever fails here costs what it could have brought back and nothing else: the gateway starts,
 //! says so, and the guard holds what was protected.
 
 use std::collections::HashMap;
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -25,12 +27,18 @@ use super::tables::Tables;
 use super::{GatewayError, system};
 use crate::api::Restored as Report;
 use crate::config::Config;
-use crate::instance::{Epoch, Instance};
+use crate::instance::{Claim, Epoch, Instance};
 use crate::journal::{self, Journal, Left};
 use crate::xfrm::{Change, SaId, Server};
 
 /// Bits of a tag that an epoch leaves: what one process can give.
 const EPOCH_SHIFT: u32 = 48;
+
+/// What an earlier process left, as it left it.
+pub struct Found {
+    directory: PathBuf,
+    on: Result<(Journal, Left), String>,
+}
 
 /// Journal and ledger, if this gateway has any.
 pub struct Lasting {
@@ -49,18 +57,37 @@ pub struct Recalled {
     pub restored: Report,
 }
 
-impl Lasting {
-    /// Opens them. `epoch` is this process's alone; the ledger's tags begin with it.
-    pub fn open(config: &Config, instance: &Instance, epoch: u16) -> Lasting {
-        let on = journal::choose_directory(config, instance).and_then(|directory| {
-            open(&directory, epoch).map_err(|error| format!("{}: {error}", directory.display()))
+impl Found {
+    /// Reads it.
+    pub fn read(config: &Config, instance: &Instance) -> Found {
+        let (directory, on) = match journal::choose_directory(config, instance) {
+            Ok(directory) => {
+                let on = journal::boot_id().and_then(|boot| Journal::open(&directory, boot));
+                (directory, on.map_err(|error| error.to_string()))
+            }
+            Err(reason) => (PathBuf::new(), Err(reason)),
+        };
+        Found { directory, on }
+    }
+
+    /// Takes it up. The epoch is this process's alone; the ledger's tags begin with it.
+    fn take_up(self, claim: &Claim) -> Lasting {
+        let on = self.on.and_then(|(mut journal, mut left)| {
+            let taken = take_up(&mut journal, &mut left, claim);
+            taken.map(|ledger| (journal, left, ledger)).map_err(|error| error.to_string())
+        });
+        let on = on.map_err(|reason| match self.directory.as_os_str().is_empty() {
+            true => reason,
+            false => format!("{}: {reason}", self.directory.display()),
         });
         if let Err(reason) = &on {
             warn!(%reason, "no journal: SAs and policies end with this process");
         }
         Lasting { on }
     }
+}
 
+impl Lasting {
     /// Brings back what an earlier process left, into a server and tables that have nothing yet.
     ///
     /// # Errors
@@ -136,24 +163,28 @@ impl Lasting {
     }
 }
 
-/// The IVs of this run, each epoch stored before it is used, and the first epoch.
-pub fn claim_epochs(config: &Config) -> Result<(Arc<NonceSpace>, u16), GatewayError> {
+/// The IVs of this run, each epoch stored before it is used, and the first epoch, under which what was found
+/// is taken up.
+pub fn claim_epochs(
+    config: &Config,
+    found: Found,
+) -> Result<(Arc<NonceSpace>, u16, Lasting), GatewayError> {
     let (directory, name) = (config.control.state_dir.clone(), config.name.clone());
-    let first = Epoch::claim(&directory, &name)?;
+    let claim = Claim::begin(&directory, &name)?;
+    let (first, lasting) = claim.finish(|claim| found.take_up(claim))?;
     let mut next = Some(first);
     let claim = move || match next.take() {
         Some(epoch) => Ok(epoch.get()),
         None => Epoch::claim(&directory, &name).map(Epoch::get).map_err(io::Error::other),
     };
     let nonces = NonceSpace::new(claim).map_err(system("claim an epoch"))?;
-    Ok((nonces, first.get()))
+    Ok((nonces, first.get(), lasting))
 }
 
-fn open(directory: &Path, epoch: u16) -> io::Result<(Journal, Left, Ledger)> {
-    let (journal, left) = Journal::open(directory, journal::boot_id()?, epoch)?;
-    let first_tag = u64::from(epoch) << EPOCH_SHIFT | 1;
-    let ledger = Ledger::open(Region::open(journal.ledger(&left)?)?, first_tag);
-    Ok((journal, left, ledger))
+fn take_up(journal: &mut Journal, left: &mut Left, claim: &Claim) -> io::Result<Ledger> {
+    journal.take_up(left, claim.epoch(), |epoch| claim.follows(epoch))?;
+    let first_tag = u64::from(claim.epoch()) << EPOCH_SHIFT | 1;
+    Ok(Ledger::open(Region::open(journal.ledger(left)?)?, first_tag))
 }
 
 /// The replay window of each SA, which says how large its entry in the ledger is.

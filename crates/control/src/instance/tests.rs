@@ -140,6 +140,34 @@ fn epochs_count_up_and_are_on_disk() {
 }
 
 #[test]
+fn an_epoch_that_was_begun_and_not_taken_stands_between_no_two_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let begin = || Claim::begin(dir.path(), "gw0").unwrap();
+    let first = begin().finish(|_| ()).unwrap().0.get();
+    let [before, one, two] = [0, 1, 2].map(|n| u32::from(first) + n);
+    // One that ends before it has written anything takes nothing.
+    drop(begin());
+    assert_eq!(u32::from(begin().epoch()), one);
+    assert!(begin().follows(before) && !begin().follows(one) && !begin().follows(before - 1));
+    // A kill while it is recorded: what the record says may be the one or the other.
+    let new = dir.path().join("gw0/epoch.new");
+    begin().finish(|_| fs::copy(&new, dir.path().join("kept")).unwrap()).unwrap();
+    fs::write(dir.path().join("gw0/epoch"), format!("epoch {before}\n")).unwrap();
+    fs::rename(dir.path().join("kept"), &new).unwrap();
+    let claim = begin();
+    assert_eq!(u32::from(claim.epoch()), two, "never the same again");
+    assert!([before, one].into_iter().all(|epoch| claim.follows(epoch)) && !claim.follows(two));
+    drop(claim);
+    // Who takes the next one after all is a run of its own.
+    begin().finish(|_| ()).unwrap();
+    assert!(!begin().follows(before) && !begin().follows(one) && begin().follows(two));
+    // It was recorded before it was taken.
+    let file = dir.path().join("gw0/epoch");
+    let seen = begin().finish(|_| fs::read_to_string(&file).unwrap()).unwrap().1;
+    assert_eq!(seen, format!("epoch {two}\n"));
+}
+
+#[test]
 fn a_gateway_that_lost_its_file_does_not_begin_where_it_began_before() {
     let dir = tempfile::tempdir().unwrap();
     let names = (0..64).map(|n| format!("gw{n}"));

@@ -104,6 +104,8 @@ pub fn boot_id() -> io::Result<BootId> {
 pub struct Left {
     bytes: Zeroizing<Vec<u8>>,
     good: usize,
+    /// The last epoch in it.
+    epoch: Option<u32>,
     /// What is wrong with the rest.
     pub problem: Option<Problem>,
     /// Where the rest is now.
@@ -111,10 +113,8 @@ pub struct Left {
 }
 
 impl Left {
-    /// Reads it, and sets aside what is no good.
-    ///
-    /// `epoch` is that of the process which reads it: the next after the last that is in it.
-    pub(super) fn read(directory: &Path, boot: BootId, epoch: u16) -> io::Result<Left> {
+    /// Reads it. It stays as it is.
+    pub(super) fn read(directory: &Path, boot: BootId) -> io::Result<Left> {
         remove_if_there(&directory.join(JOURNAL_NEW))?;
         let path = directory.join(JOURNAL);
         let bytes = match fs::read(&path) {
@@ -122,7 +122,7 @@ impl Left {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Zeroizing::new(Vec::new()),
             Err(error) => return Err(error),
         };
-        let mut left = Left { bytes, good: 0, problem: None, set_aside: None };
+        let mut left = Left { bytes, good: 0, epoch: None, problem: None, set_aside: None };
         if left.bytes.is_empty() {
             // A process that was killed before it wrote anything leaves an empty file.
             remove_if_there(&path)?;
@@ -132,29 +132,45 @@ impl Left {
         (left.good, left.problem) =
             frame::read(&left.bytes, boot, |payload| entries.add(payload).is_ok());
         let says_something = entries.have_marks();
-        let last = entries.epoch().or(frame::origin(&left.bytes).map(|(_, epoch)| epoch));
+        left.epoch = entries.epoch().or(frame::origin(&left.bytes).map(|(_, epoch)| epoch));
         drop(entries);
-        if left.good != 0 && last != u32::from(epoch).checked_sub(1) {
-            (left.good, left.problem) = (0, Some(Problem::OtherRun));
-        }
         if !says_something {
             // A kill between the header and the first frame leaves this, and so did earlier versions that wrote
             // a journal anew while nothing was installed: default actions were not in it.
             (left.good, left.problem) = (0, left.problem.or(Some(Problem::Empty)));
         }
-        if left.problem.is_some() {
-            let aside = bad_path(directory);
-            if left.good == 0 {
-                fs::rename(&path, &aside)?;
-            } else {
-                let mut file = private().create_new(true).write(true).open(&aside)?;
-                file.write_all(&left.bytes[left.good..])?;
-                File::options().write(true).open(&path)?.set_len(left.good as u64)?;
-            }
-            left.set_aside = Some(aside);
-            forget_old(directory);
-        }
         Ok(left)
+    }
+
+    /// Sets aside what is no good. `follows` says of the last epoch in it whether no other process ran after
+    /// that one.
+    pub(super) fn sort_out(
+        &mut self,
+        directory: &Path,
+        follows: impl Fn(u32) -> bool,
+    ) -> io::Result<()> {
+        if self.good != 0 && !self.epoch.is_some_and(follows) {
+            (self.good, self.problem) = (0, Some(Problem::OtherRun));
+        }
+        if self.problem.is_none() {
+            return Ok(());
+        }
+        let (path, aside) = (directory.join(JOURNAL), bad_path(directory));
+        if self.good == 0 {
+            fs::rename(&path, &aside)?;
+        } else {
+            let mut file = private().create_new(true).write(true).open(&aside)?;
+            file.write_all(&self.bytes[self.good..])?;
+            File::options().write(true).open(&path)?.set_len(self.good as u64)?;
+        }
+        self.set_aside = Some(aside);
+        forget_old(directory);
+        Ok(())
+    }
+
+    /// Whether there is anything, good or not.
+    pub(super) fn is_there(&self) -> bool {
+        !self.bytes.is_empty()
     }
 
     /// Bytes that are good.

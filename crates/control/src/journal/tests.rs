@@ -35,7 +35,8 @@ struct Fixture {
 impl Fixture {
     fn new() -> Fixture {
         let directory = tempfile::tempdir().unwrap();
-        let (journal, left) = Journal::open(directory.path(), BOOT, 1).unwrap();
+        let (mut journal, mut left) = Journal::open(directory.path(), BOOT).unwrap();
+        journal.take_up(&mut left, 1, |_| false).unwrap();
         assert!(!left.is_whole() && left.problem.is_none());
         let server = Server::new(Settings { seed: 1, ..Settings::default() });
         Fixture { epoch: 1, directory, server, journal }
@@ -97,7 +98,9 @@ impl Fixture {
     fn killed(&mut self) -> Left {
         self.epoch += 1;
         flock(&self.journal.ledger, FlockOperation::Unlock).unwrap();
-        let (journal, left) = Journal::open(self.directory.path(), BOOT, self.epoch).unwrap();
+        let (mut journal, mut left) = Journal::open(self.directory.path(), BOOT).unwrap();
+        let before = u32::from(self.epoch) - 1;
+        journal.take_up(&mut left, self.epoch, |last| last == before).unwrap();
         // Dropped, it would remove what it has never used.
         std::mem::forget(std::mem::replace(&mut self.journal, journal));
         self.server = Server::new(Settings { seed: 1, ..Settings::default() });
@@ -107,14 +110,21 @@ impl Fixture {
     }
 
     fn spis(&mut self) -> Vec<u32> {
-        let entries = Left::read(self.directory.path(), BOOT, self.epoch + 1).unwrap();
         let mut server = Server::new(Settings::default());
-        let restored = server.restore(&entries.entries());
+        let restored = server.restore(&self.read().entries());
         let spi = |change: &crate::xfrm::Change| match change {
             crate::xfrm::Change::SaInstalled(record) => Some(record.parameters.spi()),
             _ => None,
         };
         restored.changes.iter().filter_map(spi).collect()
+    }
+
+    /// What the next process would find.
+    fn read(&self) -> Left {
+        let mut left = Left::read(self.directory.path(), BOOT).unwrap();
+        let last = u32::from(self.epoch);
+        left.sort_out(self.directory.path(), |epoch| epoch == last).unwrap();
+        left
     }
 
     fn bad(&self) -> Vec<(u64, PathBuf)> {
@@ -210,7 +220,7 @@ fn another_version_and_another_boot_are_set_aside_whole() {
 }
 
 fn left_is_usable(fixture: &Fixture) -> bool {
-    Left::read(fixture.directory.path(), BOOT, fixture.epoch + 1).unwrap().is_whole()
+    fixture.read().is_whole()
 }
 
 #[test]
@@ -225,6 +235,29 @@ fn a_journal_that_a_run_knew_nothing_of_is_not_taken_up() {
     fixture.epoch += 1;
     assert_eq!(fixture.killed().problem, Some(Problem::OtherRun));
     assert!(!fixture.path().exists());
+}
+
+#[test]
+fn a_start_that_is_killed_before_it_takes_up_the_journal_changes_nothing() {
+    let mut fixture = Fixture::new();
+    std::fs::write(fixture.directory.path().join("pid"), "1").unwrap();
+    fixture.add(1);
+    fixture.journal.ledger.write_all(b"numbers").unwrap();
+    let mut file = File::options().append(true).open(fixture.path()).unwrap();
+    for cut in [&[][..], &[0, 0, 1][..]] {
+        file.write_all(cut).unwrap();
+        let files = |fixture: &Fixture| {
+            let read = |name| std::fs::read(fixture.directory.path().join(name)).unwrap();
+            (read("journal"), read("ledger"))
+        };
+        let before = files(&fixture);
+        flock(&fixture.journal.ledger, FlockOperation::Unlock).unwrap();
+        drop(Journal::open(fixture.directory.path(), BOOT).unwrap());
+        assert_eq!(files(&fixture), before);
+        assert!(fixture.bad().is_empty());
+    }
+    let left = fixture.killed();
+    assert_eq!((left.problem, left.good_len() != 0), (Some(Problem::Cut), true));
 }
 
 #[test]
@@ -343,12 +376,9 @@ fn who_comes_to_a_journal_that_is_in_use_touches_nothing() {
         files
     };
     let before = files(&fixture);
-    // Whether what is in it would be good for that gateway or not.
-    for epoch in [2, 7] {
-        let refused = Journal::open(fixture.directory.path(), BOOT, epoch).err().unwrap();
-        assert!(refused.to_string().contains("another process"), "{refused}");
-        assert_eq!(files(&fixture), before);
-    }
+    let refused = Journal::open(fixture.directory.path(), BOOT).err().unwrap();
+    assert!(refused.to_string().contains("another process"), "{refused}");
+    assert_eq!(files(&fixture), before);
     fixture.add(2);
     assert_eq!(fixture.spis(), [1, 2]);
 }
