@@ -143,12 +143,13 @@ impl IvSource {
         IvSource { current: AtomicU64::new(UNARMED), space: OnceLock::new() }
     }
 
-    /// Gives the source its first block, for the numbers after `sent`. Does nothing if it has one.
+    /// Gives the source its first block, for the numbers after `sent`. Does nothing if it has one. If none can be
+    /// had now, workers take one with the first number for which there is one again.
     pub(crate) fn arm(&self, space: &Arc<NonceSpace>, sent: u64) -> io::Result<()> {
         if self.space.get().is_some() {
             return Ok(());
         }
-        let block = space.claim_block()?;
+        let block = space.claim_block().inspect_err(|_| drop(self.space.set(space.clone())))?;
         let upper = sent.saturating_add(1) >> 32;
         if self.space.set(space.clone()).is_ok() && upper != UNARMED >> 32 {
             let word = upper << 32 | block.first_iv() >> COUNTER_BITS;
@@ -309,12 +310,20 @@ mod tests {
         let mut claims = 0;
         let space = NonceSpace::new(move || {
             claims += 1;
-            if claims == 1 { Ok(1) } else { Err(io::Error::other("disk full")) }
+            if claims % 5 == 1 { Ok(claims) } else { Err(io::Error::other("disk full")) }
         })
         .unwrap();
         while space.take_block().is_some() {}
         assert!(space.claim_block().is_err());
-        assert!(IvSource::unarmed().arm(&space, 0).is_err());
+        let source = IvSource::unarmed();
+        assert!(source.arm(&space, 0).is_err());
+        assert_eq!(iv(&source, 1), None);
+        // It is armed from then on, and has IVs once there are some.
+        assert!(source.arm(&space, 1).is_ok() && space.replenish(1).is_err());
+        assert_eq!(iv(&source, 2), None);
+        assert!(space.replenish(1).is_err() && space.replenish(1).is_ok());
+        assert_eq!(iv(&source, 3), Some(6 << 48 | 3));
+        assert_eq!(space.claim_block().unwrap(), Block { epoch: 6, number: 1 });
     }
 
     #[test]

@@ -257,7 +257,7 @@ impl Sa {
     ///
     /// # Errors
     ///
-    /// That of [`NonceSpace::claim_block`]: the SA may not seal yet, and can be armed later.
+    /// That of [`NonceSpace::claim_block`]: the SA may not seal yet, and does once its workers can have a block.
     pub fn arm(&self, space: &Arc<NonceSpace>) -> io::Result<()> {
         self.runtime.ivs.arm(space, self.words().sent().load(Relaxed))
     }

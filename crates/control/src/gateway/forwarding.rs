@@ -122,20 +122,17 @@ impl Forwarding {
         changes: &[NetworkChange],
     ) -> Stale {
         let (different, stale) = network.apply(kernel, &mut self.view, changes);
-        let filled = match stale.routes {
-            true => self.tables.fill_tunnels(&mut self.view),
-            false => Ok(false),
-        };
+        if stale.routes {
+            self.tables.fill_tunnels(&mut self.view);
+        }
         let readdressed = |change: &NetworkChange| matches!(change, NetworkChange::AddressAgain(_));
         if let Some(host) = &mut self.host
             && changes.iter().any(readdressed)
         {
             host.retry();
         }
-        match filled {
-            Ok(_) if different => self.publish(),
-            Ok(_) => {}
-            Err(error) => self.failure = Some(error),
+        if different {
+            self.publish();
         }
         stale
     }
@@ -167,10 +164,8 @@ impl Forwarding {
 
     /// Takes SAs out of force that were kept while they moved.
     pub fn end_departures(&mut self) {
-        match self.tables.end_departures(&mut self.view) {
-            Ok(true) => self.publish(),
-            Ok(false) => {}
-            Err(error) => self.failure = Some(error),
+        if self.tables.end_departures(&mut self.view) {
+            self.publish();
         }
     }
 
@@ -197,14 +192,13 @@ impl Forwarding {
     }
 
     /// Sees that nobody has the SAs any more whose numbers others are about to go on from.
-    fn part(&mut self, changes: &[Change]) -> io::Result<()> {
-        if self.tables.part(changes, &mut self.view)? {
+    fn part(&mut self, changes: &[Change]) {
+        if self.tables.part(changes, &mut self.view) {
             self.publish();
             if !is_settled_within(&self.publisher, PARTING_MAX) {
                 warn!("an SA is replaced while a worker that stands still may have it");
             }
         }
-        Ok(())
     }
 
     fn publish(&mut self) {
@@ -238,7 +232,8 @@ impl Backend for Forwarding {
             return false;
         }
         let changes = server.take_changes();
-        match self.part(&changes).and_then(|()| self.tables.apply(&changes, &mut self.view)) {
+        self.part(&changes);
+        match self.tables.apply(&changes, &mut self.view) {
             Ok(()) => {
                 // Before it is in force: no packet may leave by what the next process would not know.
                 match &mut self.journal {

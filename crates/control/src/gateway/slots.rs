@@ -9,7 +9,6 @@
 //! `tables.rs` when to look again.
 
 use std::collections::HashSet;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -239,41 +238,26 @@ impl Slots {
     }
 
     /// Fills the slots that an SA fits, if they exist. `armed` gives the SA of a name, with IVs.
-    ///
-    /// # Errors
-    /// Those of `armed`.
-    pub fn refill(
-        &self,
-        sa: &Sa,
-        view: &mut View,
-        armed: impl Fn(SaId) -> io::Result<Option<Arc<Sa>>>,
-    ) -> io::Result<()> {
+    pub fn refill(&self, sa: &Sa, view: &mut View, armed: impl Fn(SaId) -> Option<Arc<Sa>>) {
         // A template may insist on an SPI, a route never does.
         let with_spi = |key| [0, sa.spi()].map(|spi| SlotKey { spi, ..key });
         let of_templates = self.open_end(sa).into_iter().flat_map(with_spi);
-        let mut keys =
-            SlotKey::fitted_by(sa).into_iter().chain(self.far_end(sa)).chain(of_templates);
-        keys.try_for_each(|key| self.fill(key, view, &armed))
+        let keys = SlotKey::fitted_by(sa).into_iter().chain(self.far_end(sa)).chain(of_templates);
+        keys.for_each(|key| self.fill(key, view, &armed));
     }
 
-    fn fill(
-        &self,
-        key: SlotKey,
-        view: &mut View,
-        armed: &impl Fn(SaId) -> io::Result<Option<Arc<Sa>>>,
-    ) -> io::Result<()> {
+    fn fill(&self, key: SlotKey, view: &mut View, armed: &impl Fn(SaId) -> Option<Arc<Sa>>) {
         let named = (key.ends_key(), key.spi);
-        let Some(slot) = self.slots.get(&named) else { return Ok(()) };
+        let Some(slot) = self.slots.get(&named) else { return };
         let (mut shared, mut own) = (None, Vec::new());
         if let Some(candidates) = self.candidates.get(&named.0) {
-            shared = candidates.shared(key.spi).map(armed).transpose()?.flatten();
+            shared = candidates.shared(key.spi).and_then(armed);
             for (worker, id) in candidates.own(key.spi) {
                 own.resize(own.len().max(worker + 1), None);
-                own[worker] = armed(id)?;
+                own[worker] = armed(id);
             }
         }
         view.bundles.set_bundle(slot.number, Bundle::new(shared, own));
-        Ok(())
     }
 
     /// The SAs that fit a slot.
@@ -288,23 +272,20 @@ impl Slots {
     }
 
     /// The number of a slot for one more policy; it is filled if it is new.
-    ///
-    /// # Errors
-    /// Those of `armed`.
     pub fn take(
         &mut self,
         key: SlotKey,
         view: &mut View,
-        armed: impl Fn(SaId) -> io::Result<Option<Arc<Sa>>>,
-    ) -> io::Result<u32> {
+        armed: impl Fn(SaId) -> Option<Arc<Sa>>,
+    ) -> u32 {
         let (number, is_new) = self.join(key);
         if is_new {
             if key.known == Known::FarByTemplate {
                 self.open(key);
             }
-            self.fill(key, view, &armed)?;
+            self.fill(key, view, &armed);
         }
-        Ok(number)
+        number
     }
 
     /// A slot is new whose template has no source: looks for the SAs that are there already.

@@ -169,7 +169,7 @@ impl Tables {
     /// Brings a batch of changes into a view.
     ///
     /// # Errors
-    /// The guard or the epoch file cannot be written. The view must not be published then.
+    /// The guard cannot be written. The view must not be published then.
     pub fn apply(&mut self, changes: &[Change], view: &mut View) -> io::Result<()> {
         // A replaced policy is removed and installed in one batch: protecting first leaves no gap.
         for change in changes {
@@ -181,15 +181,15 @@ impl Tables {
         }
         for change in changes {
             match change {
-                Change::SaInstalled(record) => self.install_sa(record, view)?,
-                Change::SaUpdated(record) => self.update_sa(record, view)?,
-                Change::SaMoved(record) => self.move_sa(record, view)?,
-                Change::SaReplaySet(record) => self.renumber_sa(record, view)?,
-                Change::SaDying(id) => self.demote_sa(*id, view)?,
-                Change::SaRemoved(id) => self.remove_sa(*id, view)?,
-                Change::SaDeleted(id) => self.close_sa(*id, view)?,
+                Change::SaInstalled(record) => self.install_sa(record, view),
+                Change::SaUpdated(record) => self.update_sa(record, view),
+                Change::SaMoved(record) => self.move_sa(record, view),
+                Change::SaReplaySet(record) => self.renumber_sa(record, view),
+                Change::SaDying(id) => self.demote_sa(*id, view),
+                Change::SaRemoved(id) => self.remove_sa(*id, view),
+                Change::SaDeleted(id) => self.close_sa(*id, view),
                 Change::SaDeparted(record) => self.depart(record),
-                Change::PolicyInstalled(record) => self.install_policy(record, view)?,
+                Change::PolicyInstalled(record) => self.install_policy(record, view),
                 Change::PolicyRemoved(id) => self.remove_policy(*id, view)?,
                 Change::DefaultsChanged(defaults) => self.set_defaults(defaults, view)?,
             }
@@ -199,19 +199,18 @@ impl Tables {
 
     /// Other sequence numbers and another window for an SA, whose counters go on: its limits in bytes
     /// and packets do not begin anew.
-    fn renumber_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
+    fn renumber_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) {
         let known = self.sa_of(record.id).map(|known| (known.sa.clone(), known.dying));
         let Some((known, dying)) = known else { return self.install_sa(record, view) };
         match self.build(record) {
             Ok(sa) => self.put_sa(sa.counting_on(&known), record, dying, view),
             Err(reason) => {
                 error!(spi = record.parameters.spi(), %reason, "an SA was not renumbered");
-                Ok(())
             }
         }
     }
 
-    fn update_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
+    fn update_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) {
         let Some(known) = self.sa_of(record.id) else { return self.install_sa(record, view) };
         let limits = translate::limits(record);
         let encapsulation = translate::encapsulation(record);
@@ -223,13 +222,12 @@ impl Tables {
             Ok(sa) => self.put_sa(sa, record, false, view),
             Err(reason) => {
                 error!(spi = record.parameters.spi(), %reason, "an SA was not updated");
-                Ok(())
             }
         }
     }
 
     /// Other ends for an SA, whose numbers, window and counters go on.
-    fn move_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
+    fn move_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) {
         let Some(known) = self.sa_of(record.id) else { return self.install_sa(record, view) };
         let (old, dying) = (known.sa.clone(), known.dying);
         let moved = old.with_changes(|config| {
@@ -240,11 +238,10 @@ impl Tables {
         match moved {
             Ok(sa) => {
                 self.unlist(&old, view);
-                self.put_sa(sa, record, dying, view)
+                self.put_sa(sa, record, dying, view);
             }
             Err(reason) => {
                 error!(spi = record.parameters.spi(), %reason, "an SA was not moved");
-                Ok(())
             }
         }
     }
@@ -258,13 +255,7 @@ impl Tables {
     }
 
     /// Puts an SA in place of the one with its name, if there is one.
-    fn put_sa(
-        &mut self,
-        sa: Sa,
-        record: &Arc<SaRecord>,
-        dying: bool,
-        view: &mut View,
-    ) -> io::Result<()> {
+    fn put_sa(&mut self, sa: Sa, record: &Arc<SaRecord>, dying: bool, view: &mut View) {
         let sa = Arc::new(sa.with_alarm(translate::alarm(record)));
         let parameters = &record.parameters;
         let usable = translate::applies_to_packets(parameters.mark);
@@ -286,30 +277,30 @@ impl Tables {
         }
         if let Some(old) = old {
             // It may have been somewhere else.
-            self.refill(&old.sa, view)?;
+            self.refill(&old.sa, view);
         }
-        self.refill(&sa, view)
+        self.refill(&sa, view);
     }
 
     /// An SA that reached a soft limit is used where there is no other.
-    fn demote_sa(&mut self, id: SaId, view: &mut View) -> io::Result<()> {
-        let Some(installed) = self.sas.get_mut(id.0) else { return Ok(()) };
+    fn demote_sa(&mut self, id: SaId, view: &mut View) {
+        let Some(installed) = self.sas.get_mut(id.0) else { return };
         self.slots.withdraw(installed.offer(id), view);
         installed.dying = true;
         if installed.usable {
             self.slots.offer(installed.offer(id), view);
         }
         let sa = installed.sa.clone();
-        self.refill(&sa, view)
+        self.refill(&sa, view);
     }
 
     /// Puts the best SAs into the slots that an SA fits.
-    fn refill(&self, sa: &Sa, view: &mut View) -> io::Result<()> {
+    fn refill(&self, sa: &Sa, view: &mut View) {
         let armed = |id| armed(&self.sas, &self.nonces, id);
-        self.slots.refill(sa, view, armed)
+        self.slots.refill(sa, view, armed);
     }
 
-    fn install_policy(&mut self, record: &Arc<PolicyRecord>, view: &mut View) -> io::Result<()> {
+    fn install_policy(&mut self, record: &Arc<PolicyRecord>, view: &mut View) {
         let wanted = translate::wanted(record);
         let number = match wanted {
             Wanted::Sa(template)
@@ -317,7 +308,7 @@ impl Tables {
                     && template.mode == Mode::Tunnel
                     && translate::is_for_packets(record) =>
             {
-                Some(self.take_slot(SlotKey::of(&template, record.if_id), view)?)
+                Some(self.take_slot(SlotKey::of(&template, record.if_id), view))
             }
             Wanted::Impossible => {
                 warn!(
@@ -335,10 +326,9 @@ impl Tables {
         }
         let added_ns = self.clock.now_ns();
         self.policies.insert(record.id.0, InstalledPolicy { policy, added_ns });
-        Ok(())
     }
 
-    fn take_slot(&mut self, key: SlotKey, view: &mut View) -> io::Result<u32> {
+    fn take_slot(&mut self, key: SlotKey, view: &mut View) -> u32 {
         let (sas, nonces) = (&self.sas, &self.nonces);
         self.slots.take(key, view, |id| armed(sas, nonces, id))
     }
@@ -388,15 +378,12 @@ impl Tables {
     }
 }
 
-/// An SA by name, ready to seal.
-fn armed(
-    sas: &Roster<InstalledSa>,
-    nonces: &Arc<NonceSpace>,
-    id: SaId,
-) -> io::Result<Option<Arc<Sa>>> {
-    let Some(installed) = sas.get(id.0) else { return Ok(None) };
-    installed.sa.arm(nonces)?;
-    Ok(Some(installed.sa.clone()))
+/// An SA by name, ready to seal. Without an IV to be had it is in force all the same: it opens, and its packets die
+/// by name (`nonce_exhausted`) until an epoch can be claimed again, which the gateway tries and tells of.
+fn armed(sas: &Roster<InstalledSa>, nonces: &Arc<NonceSpace>, id: SaId) -> Option<Arc<Sa>> {
+    let installed = sas.get(id.0)?;
+    let _ = installed.sa.arm(nonces);
+    Some(installed.sa.clone())
 }
 
 /// What the guard holds of a policy that comes.

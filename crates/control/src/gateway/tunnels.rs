@@ -5,7 +5,6 @@
 //! not, the data plane asks the policies. Routes make rows (`network`), this module only fills them.
 
 use std::collections::BTreeMap;
-use std::io;
 
 use dataplane::policy::{Action, Direction, PolicyConfig};
 use dataplane::prefix::Family;
@@ -53,26 +52,23 @@ impl TunnelRows {
 
     /// Fills rows that routes made since the last call; whether there were any. `take` gives the number
     /// of a slot, one more user of which this is.
-    ///
-    /// # Errors
-    /// Those of `take`.
     pub fn fill_new(
         &mut self,
         view: &mut View,
-        mut take: impl FnMut(SlotKey, &mut View) -> io::Result<u32>,
-    ) -> io::Result<bool> {
+        mut take: impl FnMut(SlotKey, &mut View) -> u32,
+    ) -> bool {
         let first = self.filled;
         while let Some(Tunnel { name: TunnelName { if_id, remote }, .. }) =
             view.tunnels.row(self.filled)
         {
             let slots = match remote {
-                Some(remote) => [Some(take(SlotKey::to_far_end(if_id, remote), view)?); 2],
+                Some(remote) => [Some(take(SlotKey::to_far_end(if_id, remote), view)); 2],
                 None => self.slots(if_id),
             };
             view.tunnels.set_slots(self.filled, slots);
             self.filled += 1;
         }
-        Ok(self.filled != first)
+        self.filled != first
     }
 
     /// Whether packets of a tunnel by `if_id` leave by this policy's slot without asking for it.

@@ -2,7 +2,6 @@
 //!
 //! Which SA is on its way out is `departed`'s subject.
 
-use std::io;
 use std::sync::Arc;
 
 use dataplane::sa::Sa;
@@ -19,18 +18,17 @@ fn is_remade(old: &Sa, new: &SaRecord) -> bool {
 
 impl Tables {
     /// Takes an SA out of force.
-    pub(super) fn remove_sa(&mut self, id: SaId, view: &mut View) -> io::Result<()> {
-        let gone = self.withdraw_sa(id, view)?;
+    pub(super) fn remove_sa(&mut self, id: SaId, view: &mut View) {
+        let gone = self.withdraw_sa(id, view);
         gone.into_iter().for_each(|sa| self.shut(&sa, view));
-        Ok(())
     }
 
     /// Seals nothing with an SA any more, which has no name from now on, but opens with it.
-    fn withdraw_sa(&mut self, id: SaId, view: &mut View) -> io::Result<Option<Arc<Sa>>> {
-        let Some(gone) = self.sas.remove(id.0) else { return Ok(None) };
+    fn withdraw_sa(&mut self, id: SaId, view: &mut View) -> Option<Arc<Sa>> {
+        let gone = self.sas.remove(id.0)?;
         self.slots.withdraw(gone.offer(id), view);
-        self.refill(&gone.sa, view)?;
-        Ok(Some(gone.sa))
+        self.refill(&gone.sa, view);
+        Some(gone.sa)
     }
 
     /// Opens nothing with an SA any more.
@@ -41,14 +39,13 @@ impl Tables {
 
     /// Takes an SA out of force that somebody deleted: for sealing at once, and for opening, if it is
     /// here that it opens, a moment later.
-    pub(super) fn close_sa(&mut self, id: SaId, view: &mut View) -> io::Result<()> {
-        let Some(sa) = self.withdraw_sa(id, view)? else { return Ok(()) };
+    pub(super) fn close_sa(&mut self, id: SaId, view: &mut View) {
+        let Some(sa) = self.withdraw_sa(id, view) else { return };
         if view.local.contains(&sa.destination()) {
             self.departed.close(sa, self.clock.now_ns());
         } else {
             self.shut(&sa, view);
         }
-        Ok(())
     }
 
     /// An SA was deleted that is on the move. One that [parted](Tables::part) already is remembered.
@@ -62,10 +59,7 @@ impl Tables {
     /// sequence mode; whether there are any. What the old one sent and received is to be known for good when
     /// the new one begins, so nobody may have it any more: the view is to be published, and no
     /// worker to hold an earlier one, before the changes are applied.
-    ///
-    /// # Errors
-    /// As of [`Tables::apply`].
-    pub fn part(&mut self, changes: &[Change], view: &mut View) -> io::Result<bool> {
+    pub fn part(&mut self, changes: &[Change], view: &mut View) -> bool {
         let mut any = false;
         for change in changes {
             let Change::SaInstalled(new) = change else { continue };
@@ -80,19 +74,19 @@ impl Tables {
                 if is_remade(&installed.sa, new) {
                     let (sa, id) = (installed.sa.clone(), old.id);
                     self.departed.hurry(sa, old, self.clock.now_ns());
-                    self.remove_sa(id, view)?;
+                    self.remove_sa(id, view);
                     any = true;
                 }
             }
         }
-        Ok(any)
+        any
     }
 
     /// Takes SAs out of force whose time to go or to move is over; whether there was any.
-    pub fn end_departures(&mut self, view: &mut View) -> io::Result<bool> {
+    pub fn end_departures(&mut self, view: &mut View) -> bool {
         let mut any = false;
         if self.departed.is_empty() {
-            return Ok(any);
+            return any;
         }
         let now_ns = self.clock.now_ns();
         while let Some(sa) = self.departed.overdue_closed(now_ns) {
@@ -104,10 +98,10 @@ impl Tables {
             if let Some(installed) = self.sas.get(id.0) {
                 self.departed.remember(installed.sa.clone(), record, now_ns);
             }
-            self.remove_sa(id, view)?;
+            self.remove_sa(id, view);
             any = true;
         }
         self.departed.forget(now_ns);
-        Ok(any)
+        any
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! Which SA is on the move is `departed`'s subject.
 
-use std::io;
 use std::sync::Arc;
 
 use dataplane::view::View;
@@ -15,12 +14,12 @@ use crate::xfrm::SaRecord;
 impl Tables {
     /// Puts an SA into force. One that only moved goes on with its numbers, and its old ends go out of
     /// force with the same view.
-    pub(super) fn install_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) -> io::Result<()> {
+    pub(super) fn install_sa(&mut self, record: &Arc<SaRecord>, view: &mut View) {
         let old = self.departed.returning(record);
         let old = match old {
             Some(Predecessor::Leaving(id)) => {
                 let sa = self.sa_of(id).map(|installed| installed.sa.clone());
-                self.remove_sa(id, view)?;
+                self.remove_sa(id, view);
                 sa
             }
             Some(Predecessor::Gone(sa)) => Some(sa),
@@ -33,7 +32,7 @@ impl Tables {
         match sa {
             Ok(sa) => {
                 let usage = old.map(|old| old.usage());
-                self.put_sa(sa, record, false, view)?;
+                self.put_sa(sa, record, false, view);
                 if let (Some(installed), Some(usage)) = (self.sas.get_mut(record.id.0), usage) {
                     installed.before = Some(Box::new((usage.packets, usage.bytes)));
                 }
@@ -43,7 +42,6 @@ impl Tables {
                 error!(spi = record.parameters.spi(), %reason, "an SA was not installed");
             }
         }
-        Ok(())
     }
 
     /// The addresses of this host have changed: so may have the ports on which ESP arrives.

@@ -1,7 +1,5 @@
 //! Tunnels in route mode: which share an `if_id`, and rows that routes made.
 
-use std::io;
-
 use dataplane::policy::{Action, Direction, Policy};
 use dataplane::view::View;
 
@@ -33,10 +31,7 @@ impl Tables {
     }
 
     /// Fills the rows of tunnels that routes lead into now; whether there are new ones.
-    ///
-    /// # Errors
-    /// The epoch file cannot be written. The view must not be published then.
-    pub fn fill_tunnels(&mut self, view: &mut View) -> io::Result<bool> {
+    pub fn fill_tunnels(&mut self, view: &mut View) -> bool {
         let Tables { tunnels, slots, sas, nonces, .. } = self;
         TunnelRows::fill_new(tunnels, view, |key, view| {
             slots.take(key, view, |id| armed(sas, nonces, id))

@@ -87,7 +87,7 @@ impl Fixture {
     /// Brings what requests changed into the view.
     fn follow(&mut self) {
         let changes = self.server.take_changes();
-        if self.tables.part(&changes, &mut self.view).unwrap() {
+        if self.tables.part(&changes, &mut self.view) {
             let (sa, act) = self.last.take().expect("nothing else parts");
             assert!(self.view.sad.get(sa.spi(), sa.destination()).is_none(), "out of force");
             act(&sa);
@@ -273,6 +273,27 @@ fn sas_of_cpus_go_to_their_workers_and_outlive_the_one_for_all() {
     gateway.delete_sa(0x105);
     assert_eq!(gateway.chosen_by_each(), [None, Some(0x202)]);
     assert_eq!(gateway.sa(0x202).worker, Some(1));
+}
+
+#[test]
+fn an_sa_for_which_no_epoch_can_be_claimed_is_in_force_and_seals_once_one_can() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut gateway = Fixture::start(directory.path());
+    let mut claims = 0;
+    let nonces = NonceSpace::new(move || {
+        claims += 1;
+        if claims == 2 { Err(io::Error::other("read-only")) } else { Ok(claims) }
+    });
+    gateway.tables.nonces = nonces.unwrap();
+    while gateway.tables.nonces.take_block().is_some() {}
+    gateway.send(msg::NEWPOLICY, &policy(action::ALLOW), &[(attr::TMPL, template(7).as_bytes())]);
+    gateway.add_sa(0x101, 7);
+    assert_eq!(gateway.chosen(), Some(0x101));
+    assert!(gateway.view.sad.get(0x101, EAST).is_some());
+    let sa = gateway.sa(0x101).sa.clone();
+    assert!(sa.take_numbers().is_err());
+    gateway.tables.nonces.replenish(1).unwrap();
+    assert_eq!(sa.take_numbers().unwrap().1 >> 48, 3, "with the next epoch");
 }
 
 #[test]
