@@ -332,8 +332,10 @@ fn lock(directory: &Path, name: &str) -> Result<File, InstanceError> {
         let here = file.metadata().map_err(&failed)?;
         let there = fs::metadata(&path);
         if there.is_ok_and(|there| (there.dev(), there.ino()) == (here.dev(), here.ino())) {
-            let write = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-            write.map_err(&failed)?;
+            // In place: on a file system that is full there may be no room for it any more once it was given up.
+            let text = format!("{}\n", std::process::id());
+            let write = file.write_all(text.as_bytes());
+            write.and_then(|()| file.set_len(text.len() as u64)).map_err(&failed)?;
             return Ok(file);
         }
     }

@@ -23,6 +23,7 @@ use dataplane::policy::Direction;
 use dataplane::prefix::Prefix;
 use dataplane::selector::{PortMatch, Selector};
 use foldhash::HashMap;
+use rustix::fs::{FallocateFlags, fallocate};
 
 use super::backstop::{Backstop, forwarded};
 use super::short::{KEY_BYTES_MAX, Parts, Short, put, put_address, take_address};
@@ -37,6 +38,11 @@ const SLACK_LINES: usize = 10_000;
 /// Bytes of lines that room is kept for; a tunnel's policies have about 200.
 const NEWS_KEPT: usize = 16 << 10;
 
+/// Bytes that the file is given room for ahead, half of which (some 500 lines) is always there: what is protected
+/// next can be written down when another program has filled the file system, and a gateway that cannot write it
+/// down must end.
+const ROOM_BYTES: u64 = 64 << 10;
+
 /// A direction and what must not pass in clear in it.
 pub type Held = (Direction, Selector);
 
@@ -48,10 +54,12 @@ const _: () = assert!(12 + 2 * 16 <= KEY_BYTES_MAX);
 pub struct Guard {
     path: PathBuf,
     /// `None` until something is held.
-    file: Option<File>,
+    log: Option<Log>,
     lines: usize,
     /// Lines that are to be written.
     news: String,
+    /// Something among them is protected from now on.
+    news_protect: bool,
     /// How many policies hold each.
     held: HashMap<HeldKey, u32>,
     /// What the kernel holds for us.
@@ -68,18 +76,22 @@ impl Guard {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(error),
         };
-        let left = replay(&text);
-        let mut lines = text.lines().count();
+        // What a crash has cut was not in force yet.
+        let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
+        let left = replay(whole);
+        let mut lines = whole.lines().count();
         // With nothing held there is nothing to keep, and an old log may go. One that is good goes on:
         // putting a new file in its place makes some file systems (ext4) wait for their disk, and
-        // packets wait for this start.
-        let file = if left.is_empty() {
+        // packets wait for this start. So does one for which there is no space to write it anew.
+        let log = if left.is_empty() {
             remove(&path).map(|()| None)?
-        } else if text.ends_with('\n') && is_short(lines, left.len()) {
-            Some(append(&path)?)
-        } else {
+        } else if is_short(lines, left.len()) {
+            Some(Log::open(&path, whole.len() as u64)?)
+        } else if let Ok(log) = write_anew(&path, left.iter().copied()) {
             lines = left.len();
-            Some(write_anew(&path, left.iter().copied())?)
+            Some(log)
+        } else {
+            Some(Log::open(&path, whole.len() as u64)?)
         };
         let mut held = HashMap::default();
         if !left.is_empty() {
@@ -95,7 +107,8 @@ impl Guard {
         }
         backstop.flush()?;
         backstop.forget_left();
-        Ok((Guard { path, file, lines, news: String::new(), held, backstop }, left))
+        let (news, news_protect) = (String::new(), false);
+        Ok((Guard { path, log, lines, news, news_protect, held, backstop }, left))
     }
 
     /// A policy that protects or blocks was installed. What it holds is held from the next
@@ -141,24 +154,44 @@ impl Guard {
         }
     }
 
-    /// Writes down what changed, and has the kernel heed it.
+    /// Writes down what changed, and has the kernel heed it. What is released may be written down later: were
+    /// there another run before that, it would hold too much and not too little.
+    ///
+    /// # Errors
+    /// What is protected cannot be written down, or the kernel refuses it.
     pub fn flush(&mut self) -> io::Result<()> {
         if !self.news.is_empty() {
-            match &mut self.file {
-                Some(file) if is_short(self.lines, self.held.len()) => {
-                    file.write_all(self.news.as_bytes())?;
+            match self.write_news() {
+                Ok(()) => {
+                    self.news.clear();
+                    self.news.shrink_to(NEWS_KEPT);
+                    self.news_protect = false;
                 }
-                // What is held now has the changes in it already.
-                _ => {
-                    let held = self.held.keys().filter_map(held_of);
-                    self.file = Some(write_anew(&self.path, held)?);
-                    self.lines = self.held.len();
-                }
+                Err(error) if self.news_protect => return Err(error),
+                Err(_) => {}
             }
-            self.news.clear();
-            self.news.shrink_to(NEWS_KEPT);
         }
         self.backstop.flush()
+    }
+
+    fn write_news(&mut self) -> io::Result<()> {
+        let mut refused = None;
+        if self.log.is_none() || !is_short(self.lines, self.held.len()) {
+            // What is held now has the changes in it already.
+            let held = self.held.keys().filter_map(held_of);
+            match write_anew(&self.path, held) {
+                Ok(log) => {
+                    self.lines = self.held.len();
+                    self.log = Some(log);
+                    return Ok(());
+                }
+                Err(error) => refused = Some(error),
+            }
+        }
+        match (&mut self.log, refused) {
+            (Some(log), _) => log.append(&self.news),
+            (None, refused) => refused.map_or(Ok(()), Err),
+        }
     }
 
     /// What an earlier run left, and no policy of this one has protected yet.
@@ -190,7 +223,52 @@ impl Guard {
 
     fn note(&mut self, mark: char, held: Held) {
         write_line(&mut self.news, mark, held);
+        self.news_protect |= mark == '+';
         self.lines += 1;
+    }
+}
+
+/// The file, with whole lines in it.
+struct Log {
+    file: File,
+    bytes: u64,
+    /// To where it has room.
+    room: u64,
+}
+
+impl Log {
+    /// One that has so many bytes of whole lines. What a crash has left behind them goes.
+    fn open(path: &Path, bytes: u64) -> io::Result<Log> {
+        let file = OpenOptions::new().append(true).open(path)?;
+        if file.metadata()?.len() != bytes {
+            file.set_len(bytes)?;
+        }
+        let mut log = Log { file, bytes, room: 0 };
+        log.make_room();
+        Ok(log)
+    }
+
+    fn append(&mut self, lines: &str) -> io::Result<()> {
+        if let Err(error) = self.file.write_all(lines.as_bytes()) {
+            // What was written of them would spoil the line that comes next.
+            let _ = self.file.set_len(self.bytes);
+            self.room = self.bytes;
+            return Err(error);
+        }
+        self.bytes += lines.len() as u64;
+        self.make_room();
+        Ok(())
+    }
+
+    /// Without it the log goes on all the same, as long as there is space.
+    fn make_room(&mut self) {
+        if self.room >= self.bytes + ROOM_BYTES / 2 {
+            return;
+        }
+        let kept = FallocateFlags::KEEP_SIZE;
+        if fallocate(&self.file, kept, self.bytes, ROOM_BYTES).is_ok() {
+            self.room = self.bytes + ROOM_BYTES;
+        }
     }
 }
 
@@ -251,23 +329,25 @@ fn remove(path: &Path) -> io::Result<()> {
 
 /// Replaces the file as a whole, so that a crash in between leaves the old one. In pieces: all lines of 100 000 policies in memory at
 /// once would be 5 MiB, in which whoever asks something meanwhile waits for new pages.
-fn write_anew(path: &Path, held: impl Iterator<Item = Held>) -> io::Result<File> {
+fn write_anew(path: &Path, held: impl Iterator<Item = Held>) -> io::Result<Log> {
     let fresh = path.with_extension("new");
     let file =
         OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&fresh)?;
     let (mut file, mut line) = (BufWriter::with_capacity(NEWS_KEPT, file), String::new());
+    let mut bytes = 0;
+    let mut written = Ok(());
     for held in held {
         line.clear();
         write_line(&mut line, '+', held);
-        file.write_all(line.as_bytes())?;
+        bytes += line.len() as u64;
+        written = written.and_then(|()| file.write_all(line.as_bytes()));
     }
-    file.flush()?;
-    fs::rename(&fresh, path)?;
-    append(path)
-}
-
-fn append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).open(path)
+    let replaced = written.and_then(|()| file.flush()).and_then(|()| fs::rename(&fresh, path));
+    if replaced.is_err() {
+        // It would take the space that the old one may need.
+        let _ = remove(&fresh);
+    }
+    replaced.and_then(|()| Log::open(path, bytes))
 }
 
 /// Whether a log of so many lines need not be written anew for what is held.
@@ -457,13 +537,76 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text.lines().count(), 2);
 
-        fs::write(&path, &text[..text.len() - 5]).unwrap();
+        // Whether what is left of the line makes sense or not.
+        for cut in [1, 5] {
+            fs::write(&path, &text[..text.len() - cut]).unwrap();
+            assert_eq!(open(directory.path()).unwrap().1, [one]);
+        }
         let (mut guard, left) = open(directory.path()).unwrap();
-        assert_eq!(left, [one], "what was cut makes no sense, and nothing is written behind it");
+        assert_eq!(left, [one], "what was cut was not in force, and nothing is written behind it");
         guard.protect(two).unwrap();
         guard.flush().unwrap();
         drop(guard);
         assert_eq!(open(directory.path()).unwrap().1, [one, two]);
+    }
+
+    #[test]
+    fn without_space_what_is_released_waits_and_what_is_protected_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE);
+        let [one, two, three] =
+            [0, 1, 2].map(|n| held(Direction::Out, "16.0.0.0/8", &format!("48.0.{n}.0/24")));
+        let (mut guard, _) = open(directory.path()).unwrap();
+        for held in [one, two] {
+            guard.protect(held).unwrap();
+            guard.flush().unwrap();
+        }
+        // A descriptor that refuses every write, as a full file system does.
+        let good =
+            std::mem::replace(&mut guard.log.as_mut().unwrap().file, File::open(&path).unwrap());
+        guard.release(one).unwrap();
+        guard.flush().unwrap();
+        assert_eq!(replay(&fs::read_to_string(&path).unwrap()), [one, two]);
+        guard.protect(three).unwrap();
+        assert!(guard.flush().is_err());
+        guard.log.as_mut().unwrap().file = good;
+        guard.flush().unwrap();
+        assert_eq!(replay(&fs::read_to_string(&path).unwrap()), [two, three]);
+    }
+
+    #[test]
+    fn the_log_has_room_ahead() {
+        use std::os::unix::fs::MetadataExt;
+        let directory = tempfile::tempdir().unwrap();
+        let (mut guard, _) = open(directory.path()).unwrap();
+        for n in 0..=255 {
+            let one = held(Direction::Out, "16.0.0.0/8", &format!("48.0.{n}.0/24"));
+            guard.protect(one).unwrap();
+            guard.flush().unwrap();
+            let file = fs::metadata(directory.path().join(FILE)).unwrap();
+            assert!(file.blocks() * 512 >= file.len() + ROOM_BYTES / 2, "{file:?}");
+            assert_eq!(file.len(), guard.log.as_ref().unwrap().bytes);
+        }
+    }
+
+    #[test]
+    fn a_long_log_that_cannot_be_written_anew_goes_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE);
+        let [one, two] = ["48.0.0.0/24", "48.0.1.0/24"]
+            .map(|destination| held(Direction::Out, "16.0.0.0/8", destination));
+        let mut text = String::new();
+        (0..SLACK_LINES * 2).for_each(|_| write_line(&mut text, '+', one));
+        fs::write(&path, format!("{text}+ out 48.")).unwrap();
+        // No file can be where a directory is.
+        fs::create_dir(path.with_extension("new")).unwrap();
+        let (mut guard, left) = open(directory.path()).unwrap();
+        assert_eq!(left, [one]);
+        guard.protect(two).unwrap();
+        guard.flush().unwrap();
+        drop(guard);
+        write_line(&mut text, '+', two);
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }
 
     #[test]
@@ -477,7 +620,7 @@ mod tests {
         let mut text = String::new();
         all.iter().for_each(|one| write_line(&mut text, '+', *one));
         assert!(text.len() > 4 * NEWS_KEPT);
-        fs::write(&path, format!("{text}+ out 48.")).unwrap();
+        fs::write(&path, format!("{}+ out 48.", text.repeat(10))).unwrap();
         assert_eq!(open(directory.path()).unwrap().1, all);
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }

@@ -39,7 +39,7 @@ fn what_a_dead_instance_left_is_cleared() {
     let left = dir.path().join("gw0");
     fs::create_dir(&left).unwrap();
     fs::set_permissions(&left, fs::Permissions::from_mode(0o755)).unwrap();
-    fs::write(left.join("pid"), "1\n").unwrap();
+    fs::write(left.join("pid"), "12345678901\n").unwrap();
     drop(UnixListener::bind(left.join(CONTROL_SOCKET)).unwrap());
     assert_eq!(running(dir.path()), []);
 
