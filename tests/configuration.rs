@@ -192,6 +192,24 @@ fn a_kernel_without_af_xdp_is_named() {
 }
 
 #[test]
+fn what_a_start_refuses_a_check_refuses_and_no_epoch_is_used_up() {
+    let machine = Machine::new();
+    let route = "route add blackhole 10.99.0.0/16 table 20551";
+    machine.namespace.ip(route).expect("a route");
+    let text = GOOD.replace("spin_us = 50", "spin_us = 50\nhost.device = \"DEVICE\"");
+    for (text, words) in [
+        (GOOD, &["table 20551", "[host]"]),
+        (&text.replace("DEVICE", "black0"), &["\"black0\"", "veth"]),
+    ] {
+        assert_refused(&machine.refuse(text, &[]), words);
+        let mut check = machine.namespace.command(PEREGRINE);
+        let check = check.args(["run", "--check", "--config"]).arg(machine.config(text));
+        assert_refused(&check.output().expect("runs"), words);
+    }
+    assert!(!std::path::Path::new("/var/lib/peregrine").join(machine.name()).exists());
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let out = Command::new(PEREGRINE)
         .args(["run", "--config", "/nonexistent/gw.toml"])

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use control::config::{Config, EngineChoice};
-use control::gateway::{Gateway, GatewayError, Place};
+use control::gateway::{Gateway, GatewayError, Place, check};
 use control::journal::FORMAT;
 use control::signal::StopSignals;
 
@@ -84,7 +84,7 @@ impl Run {
                 // Its place is to be taken, and its packet memory is free then.
                 machine = machine.without_process(gateway.as_raw_nonzero().get() as u32);
             }
-            config.check(&machine).map_err(unfit)?;
+            check(&config, &machine).map_err(unfit)?;
             if let Ok([run, journal, state]) = <[PathBuf; 3]>::try_from(self.place) {
                 Place { run, journal, state }.check(&config).map_err(Unfit)?;
             }

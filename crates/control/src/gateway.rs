@@ -62,6 +62,7 @@ use self::group_devices::GroupDevices;
 use self::guard::Guard;
 use self::host::Host;
 use self::lasting::{Found, Recalled, claim_epochs};
+pub use self::launch::check;
 use self::launch::{Launch, fit_machine, listen, time_start};
 use self::network::Network;
 use self::ports::Ports;
@@ -175,9 +176,8 @@ impl Gateway {
     pub fn start(config: Config) -> Result<Gateway, GatewayError> {
         let began = Instant::now();
         // 1. See that it can work here, changing nothing.
-        let machine = fit_machine(&config)?;
+        let (machine, engine) = fit_machine(&config)?;
         let sizes = config.sizes(&machine)?;
-        let engine = Engine::select(config.engine.name())?;
         // 2. Take the name, and with it the epoch and what an earlier run left protected.
         let instance = Instance::hold(&config.control.run_dir, &config.name)?;
         let backstop = Backstop::open().unwrap_or_else(|error| {

@@ -59,6 +59,19 @@ pub enum ConfigError {
         /// Those that are.
         present: String,
     },
+    /// What is there is not what the gateway makes.
+    #[error(
+        "{place}: {device:?} is an interface that is there already ({kind}), and not a TUN device; choose \
+         another name with `device`"
+    )]
+    DeviceTaken {
+        /// The section.
+        place: &'static str,
+        /// The device that was to be made.
+        device: String,
+        /// What it is.
+        kind: String,
+    },
     /// An error inside a file, so that the sentence names the file.
     #[error("{}: {error}", path.display())]
     InFile {

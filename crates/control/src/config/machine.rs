@@ -115,6 +115,7 @@ impl Config {
         for port in &self.ports {
             self.check_port(port, machine)?;
         }
+        self.check_devices(machine)?;
         self.check_vrfs(machine)?;
         self.check_memory(machine)
     }
@@ -130,6 +131,21 @@ impl Config {
     #[must_use]
     pub fn device_mtu_max(&self) -> u32 {
         self.frame_size.saturating_sub(FRAME_HEADROOM_BYTES + ESP_TAIL_BYTES)
+    }
+
+    /// TUN devices may be there: a gateway that was killed leaves them.
+    fn check_devices(&self, machine: &Machine) -> Result<(), ConfigError> {
+        let host = self.host.enable.then(|| ("[host]", self.host.device_of(&self.name)));
+        let groups = self.groups.iter().map(|group| ("[[group]]", group.device.clone()));
+        for (place, device) in host.into_iter().chain(groups) {
+            let found = machine.interfaces.iter().find(|interface| interface.name == device);
+            let kind = found.map(|interface| interface.kind.as_deref());
+            if let Some(kind) = kind.filter(|kind| *kind != Some("tun")) {
+                let kind = kind.unwrap_or("hardware").to_owned();
+                return Err(ConfigError::DeviceTaken { place, device, kind });
+            }
+        }
+        Ok(())
     }
 
     fn check_vrfs(&self, machine: &Machine) -> Result<(), ConfigError> {

@@ -220,6 +220,30 @@ fn assert_unfit(text: &str, change: impl FnOnce(&mut Machine), words: &[&str]) {
 }
 
 #[test]
+fn a_device_that_is_to_be_made_is_none_that_is_there() {
+    let made = |machine: &mut Machine| {
+        let kind = Some("tun".to_owned());
+        machine.interfaces.push(Interface {
+            name: "pgn-gw0".to_owned(),
+            kind,
+            ..machine.interfaces[0].clone()
+        });
+    };
+    let mut fit = machine();
+    made(&mut fit);
+    Config::parse(GOOD).unwrap().check(&fit).expect("a killed gateway's is taken over");
+    let bridge = |machine: &mut Machine| {
+        made(machine);
+        machine.interfaces[3].kind = Some("bridge".to_owned());
+    };
+    assert_unfit(GOOD, bridge, &["[host]", "\"pgn-gw0\"", "bridge", "`device`"]);
+    let port = format!("{GOOD}\n[host]\ndevice = \"red0\"");
+    assert_unfit(&port, |_| (), &["[host]", "\"red0\"", "hardware"]);
+    let group = format!("{GOOD}\n[[group]]\ndevice = \"lo\"\nif_id = 1");
+    assert_unfit(&group, |_| (), &["[[group]]", "\"lo\""]);
+}
+
+#[test]
 fn a_fit_machine_is_accepted() {
     Config::parse(GOOD).unwrap().check(&machine()).unwrap();
     let more_queues = |m: &mut Machine| m.interfaces[1].queues = 8;

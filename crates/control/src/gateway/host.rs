@@ -116,6 +116,20 @@ impl Host {
         Ok(host)
     }
 
+    /// Whether the table is this instance's to use. Nothing is changed.
+    ///
+    /// # Errors
+    /// It is not, or the kernel does not say.
+    pub fn check(config: &Config) -> io::Result<()> {
+        let Config { host: config, name, .. } = config;
+        let mut writer = Writer::open()?;
+        let index = writer.index_of(&config.device_of(name)).ok();
+        match writer.routes(config.table)?.iter().any(|route| is_of_others(route, index)) {
+            true => Err(in_use(config.table)),
+            false => Ok(()),
+        }
+    }
+
     /// What it is, for people.
     pub fn summary(&self) -> HostSummary {
         HostSummary {
@@ -202,17 +216,17 @@ impl Host {
     fn adopt(&mut self) -> io::Result<()> {
         let table = self.config.table;
         for route in self.writer.routes(table)? {
-            let to_us = matches!(route.way, Way::Device(index, _) if index == self.index);
+            if is_of_others(&route, Some(self.index)) {
+                return Err(in_use(table));
+            }
             match route.way {
-                _ if route.protocol != OUR_PROTOCOL => return Err(in_use(table)),
-                Way::Device(_, source) if to_us => {
+                Way::Device(_, source) => {
                     self.routes.insert(route.prefix, source);
                 }
-                Way::Device(..) | Way::Gateway(..) => return Err(in_use(table)),
                 Way::Blackhole => {
                     self.routes.entry(route.prefix).or_insert(None);
                 }
-                Way::Throw => {}
+                Way::Gateway(..) | Way::Throw => {}
             }
         }
         self.left = self.routes.keys().copied().collect();
@@ -384,6 +398,16 @@ fn our_route(prefix: Prefix, way: Way) -> Route {
 fn multicast() -> Route {
     let prefix = Prefix::new([224, 0, 0, 0].into(), 4);
     our_route(prefix.unwrap_or(Prefix::any(Family::V4)), Way::Throw)
+}
+
+/// Whether a route of our table is not this instance's, whose device has this index, if there is one.
+fn is_of_others(route: &Route, index: Option<u32>) -> bool {
+    let leads_elsewhere = match route.way {
+        Way::Device(to, _) => Some(to) != index,
+        Way::Gateway(..) => true,
+        Way::Blackhole | Way::Throw => false,
+    };
+    route.protocol != OUR_PROTOCOL || leads_elsewhere
 }
 
 fn in_use(table: u32) -> io::Error {

@@ -3,6 +3,7 @@
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
+use crypto::Engine;
 use dataplane::clock::Clock;
 use dataplane::event::Event;
 use dataplane::view::Publisher;
@@ -24,9 +25,26 @@ const PAGES_WAIT: Duration = Duration::from_secs(5);
 /// Between two looks at them.
 const PAGES_PAUSE: Duration = Duration::from_millis(10);
 
-/// The machine as it is when the configuration fits it.
-pub fn fit_machine(config: &Config) -> Result<Machine, ConfigError> {
-    await_pages(config, Machine::probe, PAGES_WAIT)
+/// The machine as it is when the configuration fits it, and the engine on it.
+pub fn fit_machine(config: &Config) -> Result<(Machine, Engine), GatewayError> {
+    let machine = await_pages(config, Machine::probe, PAGES_WAIT)?;
+    let engine = check(config, &machine)?;
+    Ok((machine, engine))
+}
+
+/// Whether a gateway of this configuration can start on a machine, as far as that can be seen without changing
+/// anything; the engine that it would have.
+///
+/// # Errors
+///
+/// [`GatewayError`]: what a start would refuse.
+pub fn check(config: &Config, machine: &Machine) -> Result<Engine, GatewayError> {
+    config.check(machine)?;
+    let engine = Engine::select(config.engine.name())?;
+    if config.host.enable {
+        Host::check(config).map_err(system("have the host's own traffic"))?;
+    }
+    Ok(engine)
 }
 
 fn await_pages(
