@@ -7,7 +7,7 @@ mod peer;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use gateway::{Gateway, PEREGRINE};
+use gateway::{Cores, Gateway, PEREGRINE};
 use peer::{CLEAR, Site};
 
 /// Runs a gateway of this name on an interface of the site, which must not come about.
@@ -95,6 +95,23 @@ fn what_a_killed_gateway_left_is_taken_over() {
     }
     assert_eq!(site.gateway.stop(), Some(0));
     assert!(!run_directory(&name).exists());
+}
+
+/// Nothing is published between the start and the packet: no route of the host's comes or goes.
+#[test]
+fn esp_in_udp_of_an_sa_that_came_back_is_not_the_kernels() {
+    const SA: &str = "state add src 192.0.2.2 dst 192.0.2.1 proto esp spi 0x102 reqid 1 mode tunnel \
+        encap espinudp 4500 4500 0.0.0.0 \
+        aead rfc4106(gcm(aes)) 0x0102030405060708090a0b0c0d0e0f1011121314 128";
+    let forged = "IP(src='192.0.2.2', dst='192.0.2.1')/UDP(sport=4500, dport=4500)\
+                  /(bytes.fromhex('0000010200000001') + bytes(40))";
+    let mut site = Site::with(Cores::Any(0), "auto", "host.enable = false");
+    site.xfrm(&[SA]);
+    site.expect("black0", forged, "integrity_failed");
+    site.gateway.kill();
+    let Site { gateway, inside, .. } = &mut site;
+    gateway.restart(inside);
+    site.expect("black0", forged, "integrity_failed");
 }
 
 fn running_pid(gateway: &Gateway) -> String {

@@ -216,7 +216,7 @@ impl Gateway {
             kernel: feed.kernel(),
             fresh,
         };
-        let (workers, devices) = launch.go(&mut ports)?;
+        let (workers, devices) = launch.go(&mut ports, &view)?;
         let forwarding = Forwarding::new(tables, ports, view, publisher, journal).with(devices);
         let now = time_start(&mut restored, began, &clock);
         Ok(Gateway {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crypto::Engine;
 use dataplane::clock::Clock;
 use dataplane::event::Event;
-use dataplane::view::Publisher;
+use dataplane::view::{Publisher, View};
 
 use super::group_devices::GroupDevices;
 use super::host::{self, Host};
@@ -87,11 +87,13 @@ pub struct Launch<'a> {
 
 impl Launch<'_> {
     /// Starts the workers, sets up the host's device and puts the programs on the interfaces, in this
-    /// order: packets come last.
+    /// order: packets come last. `view` is the workers' first.
     ///
     /// # Errors
     /// The machine is as it was then; what an earlier run left stays.
-    pub fn go(&self, ports: &mut Ports) -> Result<(Workers, Devices), GatewayError> {
+    pub fn go(&self, ports: &mut Ports, view: &View) -> Result<(Workers, Devices), GatewayError> {
+        // What came back is published already, and nothing else may be for a long time.
+        ports.follow_esp_ports(&view.encapsulation_ports);
         let result = self.try_go(ports);
         if result.is_err() {
             let host = &self.config.host;
