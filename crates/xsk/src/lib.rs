@@ -46,7 +46,7 @@ pub use sink::Sink;
 pub use steer::Steer;
 pub use tun::TunPort;
 pub use umem::{Pool, Umem};
-pub use xdp::{CopyMode, Lane, XdpOptions, XdpPort, receive_queues};
+pub use xdp::{CopyMode, Lane, XdpOptions, XdpPort, receive_queues, transmit_queues};
 
 // Ports are opened by one thread and used by another.
 const _: () = {

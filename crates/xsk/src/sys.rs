@@ -291,13 +291,17 @@ struct Channels {
 /// `ETHTOOL_GCHANNELS`.
 const GET_CHANNELS: u32 = 0x3c;
 
-/// The number of receive queues of an interface; 1 for drivers that have no such setting.
-pub(crate) fn interface_queues(name: &str) -> io::Result<u32> {
+/// The numbers of queues of an interface to receive from and to transmit by; 1 for drivers that have no
+/// such setting.
+pub(crate) fn interface_queues(name: &str) -> io::Result<(u32, u32)> {
     let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
     let content = libc::__c_anonymous_ifr_ifru { ifru_data: (&raw mut channels).cast() };
     match interface_request(name, libc::SIOCETHTOOL, content) {
-        Ok(_) => Ok((channels.rx + channels.combined).max(1)),
-        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
+        Ok(_) => {
+            let Channels { rx, tx, combined, .. } = channels;
+            Ok(((rx + combined).max(1), (tx + combined).max(1)))
+        }
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok((1, 1)),
         Err(error) => Err(error),
     }
 }

@@ -54,7 +54,17 @@ pub enum CopyMode {
 ///
 /// When there is no such interface in the calling thread's network namespace.
 pub fn receive_queues(interface: &str) -> std::io::Result<u32> {
-    sys::interface_queues(interface)
+    sys::interface_queues(interface).map(|(receive, _)| receive)
+}
+
+/// Transmit queues of an interface that are in use; 1 if its driver does not tell. What a socket of a queue
+/// beyond them sends stays in its ring, and the kernel says nothing.
+///
+/// # Errors
+///
+/// When there is no such interface in the calling thread's network namespace.
+pub fn transmit_queues(interface: &str) -> std::io::Result<u32> {
+    sys::interface_queues(interface).map(|(_, transmit)| transmit)
 }
 
 /// The own queues of one interface.

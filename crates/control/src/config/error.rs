@@ -309,6 +309,24 @@ pub enum ConfigError {
         /// The largest MTU that fits.
         limit: u32,
     },
+    /// Workers that could receive and not send.
+    #[error(
+        "port {port}: the workers would send by {needed} queues of interface {interface}, which has \
+         {receive} to receive from and {transmit} to transmit by; give it as many of both with \
+         `ethtool -L {interface} rx N tx N`, or list at most {transmit} cores"
+    )]
+    TransmitQueues {
+        /// The port.
+        port: String,
+        /// The interface.
+        interface: String,
+        /// Queues that workers would send by.
+        needed: u32,
+        /// Its receive queues.
+        receive: u32,
+        /// Its transmit queues.
+        transmit: u32,
+    },
     /// A right that is missing.
     #[error(
         "this process lacks {name}, which it needs to {purpose}; run it as root or grant {name} \

@@ -53,6 +53,8 @@ pub struct Interface {
     pub mtu: u32,
     /// Receive queues in use.
     pub queues: u32,
+    /// Transmit queues in use.
+    pub transmit_queues: u32,
     /// The kind of a virtual interface ("veth", "vlan"), `None` for hardware.
     pub kind: Option<String>,
 }
@@ -192,6 +194,17 @@ impl Config {
                 mtu: interface.mtu,
                 frame_size: self.frame_size,
                 limit,
+            });
+        }
+        // Workers send by the queue that they receive from.
+        let needed = interface.queues.min(self.cores.len() as u32);
+        if needed > interface.transmit_queues {
+            return Err(ConfigError::TransmitQueues {
+                port: label,
+                interface: interface.name.clone(),
+                needed,
+                receive: interface.queues,
+                transmit: interface.transmit_queues,
             });
         }
         Ok(())

@@ -53,6 +53,7 @@ fn interfaces() -> io::Result<Vec<Interface>> {
     // `IFLA_NUM_RX_QUEUES` would be what the interface was created with, not what is in use.
     let interface = |link: Link| Interface {
         queues: xsk::receive_queues(&link.name).unwrap_or(link.rx_queues),
+        transmit_queues: xsk::transmit_queues(&link.name).unwrap_or(link.rx_queues),
         name: link.name,
         ifindex: link.ifindex,
         mtu: link.mtu,

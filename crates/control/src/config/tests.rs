@@ -193,6 +193,7 @@ fn machine() -> Machine {
         ifindex,
         mtu: 1500,
         queues: 2,
+        transmit_queues: 2,
         kind: None,
     };
     Machine {
@@ -279,6 +280,25 @@ fn workers_may_share_a_queue() {
     config.check(&machine).unwrap();
     assert!(!config.unordered);
     assert!(Config::parse(&format!("unordered = true\n{GOOD}")).unwrap().unordered);
+}
+
+#[test]
+fn queues_that_workers_could_not_send_by_are_refused() {
+    let queues = |receive, transmit| {
+        move |m: &mut Machine| {
+            (m.interfaces[1].queues, m.interfaces[1].transmit_queues) = (receive, transmit);
+        }
+    };
+    let words = ["port red0", "by 2 queues", "4 to receive", "ethtool -L red0", "at most 1 cores"];
+    assert_unfit(GOOD, queues(4, 1), &words);
+    for fits in [(1, 1), (4, 2), (2, 8)] {
+        let mut machine = machine();
+        queues(fits.0, fits.1)(&mut machine);
+        Config::parse(GOOD).unwrap().check(&machine).unwrap();
+    }
+    let mut machine = machine();
+    queues(4, 1)(&mut machine);
+    Config::parse(&GOOD.replace("[0, 1]", "[0]")).unwrap().check(&machine).unwrap();
 }
 
 #[test]

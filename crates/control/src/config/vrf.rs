@@ -135,6 +135,7 @@ mod tests {
             ifindex: 1,
             mtu: 1500,
             queues: 1,
+            transmit_queues: 1,
             kind: kind.map(str::to_owned),
         };
         let mut machine = Machine {

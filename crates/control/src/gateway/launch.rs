@@ -178,6 +178,7 @@ mod tests {
             ifindex: 2,
             mtu: 1500,
             queues: 1,
+            transmit_queues: 1,
             kind: None,
         };
         Machine {
