@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use gateway::{Cores, Gateway, PEREGRINE};
-use peer::{CLEAR, Site};
+use peer::{CLEAR, PORTS, Site};
 
 /// Runs a gateway of this name on an interface of the site, which must not come about.
 fn second(site: &Site, name: &str, interface: &str) -> Output {
@@ -197,4 +197,38 @@ fn an_interface_that_is_made_anew_is_taken_up_by_an_upgrade() {
     site.becomes("red0", &to_blue, "neighbour_unresolved");
     site.becomes("red0", CLEAR, "forwarded");
     assert_eq!(site.gateway.stop(), Some(0), "{}", site.gateway.log());
+}
+
+/// Its program would drop what is to be forwarded, and nobody would know of it.
+#[test]
+fn an_interface_that_is_no_port_any_more_is_the_kernels() {
+    let mut site = Site::new();
+    site.becomes("red0", CLEAR, "forwarded");
+    let programs = |site: &Site| {
+        let shown = |port| site.inside.ip(&format!("-d link show {port}")).expect("ip link");
+        PORTS.map(|port| shown(port).contains("prog/xdp"))
+    };
+    let lose = |site: &Site, port: &str| {
+        let file = site.gateway.configuration();
+        let text = std::fs::read_to_string(file).expect("a configuration");
+        let (rest, _) = text.split_once(&format!("[[port]]\ninterface = {port:?}")).expect("it");
+        std::fs::write(file, rest).expect("it is written");
+    };
+    assert_eq!(programs(&site), [true, true, true]);
+    lose(&site, "blue0");
+    let out = site.gateway.upgrade(&[]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    site.gateway.wait("a warning", |gateway| gateway.log().contains("is no port any more"));
+    assert_eq!(programs(&site), [true, true, false]);
+    site.becomes("red0", CLEAR, "forwarded");
+
+    site.gateway.kill();
+    assert_eq!(programs(&site), [true, true, false]);
+    lose(&site, "black0");
+    let Site { gateway, inside, .. } = &mut site;
+    gateway.restart(inside);
+    assert_eq!(programs(&site), [true, false, false]);
+    assert_eq!(site.gateway.stop(), Some(0), "{}", site.gateway.log());
+    assert_eq!(programs(&site), [false, false, false]);
+    assert!(!run_directory(&site.gateway.name).exists());
 }

@@ -126,6 +126,11 @@ impl Gateway {
         Gateway { name, config, process, directory }
     }
 
+    /// The file that it is configured by.
+    pub fn configuration(&self) -> &Path {
+        &self.config
+    }
+
     /// Starts the same gateway again after it was killed or stopped.
     pub fn restart(&mut self, namespace: &Namespace) {
         self.process = launch(namespace, &self.name, &self.config, self.directory.path());

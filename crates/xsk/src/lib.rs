@@ -40,7 +40,7 @@ pub use frame::{Frame, HEADROOM};
 pub use memory::{MemoryEnd, MemoryPort};
 pub use pcap::PcapPort;
 pub use port::{CounterKind, Port, PortCounter, PortCounters};
-pub use program::{AttachMode, AttachWish, VerdictCount, remove_stale};
+pub use program::{AttachMode, AttachWish, VerdictCount, remove_left, remove_stale};
 pub use region::Region;
 pub use sink::Sink;
 pub use steer::Steer;

@@ -140,7 +140,11 @@ impl Interface {
         Ok(Some(Found { id, name, fd, mode }))
     }
 
-    fn error(&self, source: io::Error) -> XskError {
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    pub(crate) fn error(&self, source: io::Error) -> XskError {
         match source.raw_os_error() {
             Some(libc::EPERM) => XskError::Permission {
                 doing: "attach an XDP program",
@@ -165,6 +169,26 @@ pub fn remove_stale(interface: &str) -> Result<bool, XskError> {
         Some(found) if found.name.starts_with(OURS) => interface.detach(found.fd.as_fd()),
         _ => Ok(false),
     }
+}
+
+/// Takes the program of this [id](crate::Steer::id) off the interface of this index, if it is there still and one
+/// of ours: what a process left that is gone. A program that was put there since is not touched. Returns
+/// whether it was there.
+///
+/// From then on the kernel forwards again, in clear.
+///
+/// # Errors
+///
+/// When the kernel refuses; `interface` is the name for the error.
+pub fn remove_left(interface: &str, index: u32, id: u32) -> Result<bool, XskError> {
+    let interface = Interface { name: interface.to_owned(), index };
+    let program = match sys::program_fd(id) {
+        // It went with its interface, or somebody took it off.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
+        found => found.map_err(|error| interface.error(error))?,
+    };
+    let (_, name) = sys::program_info(program.as_fd()).map_err(|error| interface.error(error))?;
+    if name.starts_with(OURS) { interface.detach(program.as_fd()) } else { Ok(false) }
 }
 
 /// One counter of a program.

@@ -220,6 +220,18 @@ impl Steer {
         self.interface.detach(self.skeleton.progs.peregrine_steer.as_fd())
     }
 
+    /// The index of the interface, and the id of the program, by which the kernel tells it from all others since
+    /// it started.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel does not say.
+    pub fn id(&self) -> Result<(u32, u32), XskError> {
+        let info = sys::program_info(self.skeleton.progs.peregrine_steer.as_fd());
+        let (id, _) = info.map_err(|error| self.interface.error(error))?;
+        Ok((self.interface.index(), id))
+    }
+
     /// What became of the packets since loading; the counts add up to the packets seen.
     pub fn counters(&self) -> [VerdictCount; VERDICTS.len()] {
         program::read_counters(&self.skeleton.maps.counters, VERDICTS)

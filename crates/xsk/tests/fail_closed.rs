@@ -10,7 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use namespace::{Namespace, run, veth};
-use xsk::{AttachMode, AttachWish, Port, Steer, Umem, XdpOptions, XdpPort, XskError, remove_stale};
+use xsk::{
+    AttachMode, AttachWish, Port, Steer, Umem, XdpOptions, XdpPort, XskError, remove_left,
+    remove_stale,
+};
 
 /// Set in the child: the namespace to be the gateway of.
 const GATEWAY: &str = "XSK_TEST_GATEWAY";
@@ -194,6 +197,11 @@ fn the_newer_of_two_programs_of_ours_stays() {
         first.attach().unwrap();
         second.attach().unwrap();
         assert!(!first.detach().unwrap(), "it is not the one on the interface");
+        let ((index, id), (_, newer)) = (first.id().unwrap(), second.id().unwrap());
+        assert!(!remove_left("a0", index, id).unwrap(), "it is the newer one's now");
+        assert!(remove_left("a0", index, newer).unwrap());
+        assert!(!remove_left("a0", index, newer).unwrap());
+        second.attach().unwrap();
         assert!(second.detach().unwrap());
         assert!(!remove_stale("a0").unwrap());
         first.attach().unwrap();

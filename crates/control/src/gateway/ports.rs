@@ -1,5 +1,7 @@
 //! The ports as the kernel has them: interfaces with their steering programs.
 
+mod attached;
+
 use std::net::IpAddr;
 
 use dataplane::encapsulation::PortSet;
@@ -7,6 +9,7 @@ use tracing::{error, warn};
 use wire::ethernet::MacAddr;
 use xsk::{AttachMode, AttachWish, Steer, XdpPort, XskError};
 
+use self::attached::{Attached, Place};
 use crate::config::{Config, Mode};
 use crate::route_feed::{Kernel, Link};
 
@@ -80,6 +83,7 @@ pub struct Ports {
     mtu_max: u32,
     /// What the programs know of [`Ports::follow_esp_ports`].
     esp_ports: PortSet,
+    attached: Attached,
 }
 
 impl Ports {
@@ -104,7 +108,7 @@ impl Ports {
             })
         };
         let programs = config.ports.iter().map(load).collect::<Result<_, XskError>>()?;
-        Ok(Ports { programs, mtu_max: config.port_mtu_max(), esp_ports: PortSet::default() })
+        Ok(Ports { programs, mtu_max: config.port_mtu_max(), ..Ports::default() })
     }
 
     /// Each port's program.
@@ -133,8 +137,25 @@ impl Ports {
         Ok(())
     }
 
-    /// Puts the programs on their interfaces: packets come from now on.
+    /// Puts the programs on their interfaces: packets come from now on. Those of earlier processes on
+    /// interfaces that are no ports any more are taken off.
     pub fn attach(&mut self, config: &Config) -> Result<(), XskError> {
+        let own = self.places()?;
+        self.attached = Attached::open(&config.control.run_dir.join(&config.name), &own);
+        self.attach_own(config)?;
+        self.attached.settle(&own);
+        Ok(())
+    }
+
+    fn places(&self) -> Result<Vec<Place>, XskError> {
+        let place = |port: &PortProgram| {
+            let ((ifindex, program), interface) = (port.steer.id()?, port.interface.clone());
+            Ok(Place { ifindex, program, interface })
+        };
+        self.programs.iter().map(place).collect()
+    }
+
+    fn attach_own(&mut self, config: &Config) -> Result<(), XskError> {
         for (program, port) in self.programs.iter_mut().zip(&config.ports) {
             let wish = match port.mode {
                 Mode::Auto => AttachWish::Any,
@@ -170,6 +191,7 @@ impl Ports {
                 warn!(interface = program.interface, %error, "a program was not taken off");
             }
         }
+        self.attached.end();
     }
 
     /// Tells every program which addresses are the host's own, and whether its port has one.
