@@ -296,12 +296,17 @@ impl Watched {
 
     /// With more lines for the configuration.
     fn with(more: &str) -> Watched {
+        Watched::on("black0", more)
+    }
+
+    /// On this port, which may have a mode.
+    fn on(port: &str, more: &str) -> Watched {
         let watcher = Namespace::new("hx").expect("a namespace");
         let namespace = west(&watcher);
         watcher.ip_batch(&lines(EAST)).expect("addresses");
         // Without a journal: between the restart and the next installation nothing is known.
         let text = format!("control.journal = false\n{more}");
-        let gateway = Gateway::start_with(&namespace, &["black0"], Cores::Any(0), &text);
+        let gateway = Gateway::start_with(&namespace, &[port], Cores::Any(0), &text);
         Watched { west: End { namespace, gateway }, watcher }
     }
 
@@ -401,9 +406,14 @@ fn a_stop_gives_everything_back_although_a_device_is_gone() {
 
 #[test]
 fn who_gives_up_a_dead_gateway_has_the_kernel_as_it_was() {
+    give_up("black0");
+    give_up("black0:generic");
+}
+
+fn give_up(port: &str) {
     let group =
         "[[group]]\ndevice = \"grp0\"\n[[group.tunnel]]\nif_id = 7\nroutes = [\"10.77.0.0/16\"]";
-    let mut watched = Watched::with(group);
+    let mut watched = Watched::on(port, group);
     watched.protect();
     let device = format!("pgn-{}", watched.west.gateway.name);
     watched.west.gateway.kill();
@@ -412,6 +422,7 @@ fn who_gives_up_a_dead_gateway_has_the_kernel_as_it_was() {
     let ip = |line: &str| watched.west.namespace.ip(line).expect("the kernel obeys");
     let recipe = format!(
         "link set dev black0 xdp off
+        link set dev black0 xdpgeneric off
         link del {device}
         link del grp0
         rule flush protocol 80
@@ -424,6 +435,7 @@ fn who_gives_up_a_dead_gateway_has_the_kernel_as_it_was() {
     assert_eq!(watched.left(), "");
     assert_eq!(ip("route show table all proto 80"), "");
     assert_eq!(ip("-6 route show table all proto 80"), "");
+    assert!(!ip("-d link show dev black0").contains("prog/xdp"), "{port}");
     assert!(watched.clear().len() >= 8, "nothing holds the host's packets");
 }
 
