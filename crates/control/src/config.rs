@@ -92,7 +92,7 @@ pub struct Config {
     /// Frames (packet buffers) of one worker; computed when absent, see [`Config::sizes`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frames: Option<u32>,
-    /// Bytes of one frame: 2048, or 4096 for an MTU above 1770.
+    /// Bytes of one frame: 2048, or 4096 for MTUs of 1771 to 3496.
     #[serde(default = "default_frame_size")]
     pub frame_size: u32,
     /// Put the packet memory into huge pages of 2 MiB.

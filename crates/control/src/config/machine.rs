@@ -12,6 +12,9 @@ use super::{Config, ConfigError, PortConfig, VrfConfig};
 const FRAME_HEADROOM_BYTES: u32 = 256;
 /// Ethernet header and two VLAN tags: 14 + 2 × 4.
 const LINK_HEADER_BYTES: u32 = 22;
+/// What a page has for headroom and packet where the kernel copies it into frames: 4096 bytes less its `skb_shared_info`
+/// (320) and the `NET_IP_ALIGN` (2) that veth adds. Longer packets become several pieces, which are dropped.
+const KERNEL_PAGE_BYTES: u32 = 4096 - 320 - 2;
 /// What ESP adds behind a packet at most: padding, trailer and integrity check value.
 const ESP_TAIL_BYTES: u32 =
     (wire::esp::ALIGNMENT - 1 + wire::esp::TRAILER_LEN + wire::esp::ICV_LEN) as u32;
@@ -122,10 +125,13 @@ impl Config {
         self.check_memory(machine)
     }
 
-    /// The largest MTU of a port whose packets fit into frames.
+    /// The largest MTU of a port whose packets fit into frames, and into the kernel's pages: whether it copies
+    /// is known when sockets are open only.
     #[must_use]
     pub fn port_mtu_max(&self) -> u32 {
-        self.frame_size.saturating_sub(FRAME_HEADROOM_BYTES + LINK_HEADER_BYTES)
+        self.frame_size
+            .min(KERNEL_PAGE_BYTES)
+            .saturating_sub(FRAME_HEADROOM_BYTES + LINK_HEADER_BYTES)
     }
 
     /// The largest MTU of a TUN device whose packets, which have no link header, fit into frames and can be

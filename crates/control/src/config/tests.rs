@@ -308,8 +308,10 @@ fn an_mtu_that_does_not_fit_is_refused() {
     let mut machine = machine();
     jumbo(1770)(&mut machine);
     Config::parse(GOOD).unwrap().check(&machine).unwrap();
-    jumbo(3818)(&mut machine);
-    Config::parse(&format!("frame_size = 4096\n{GOOD}")).unwrap().check(&machine).unwrap();
+    jumbo(3496)(&mut machine);
+    let large = format!("frame_size = 4096\n{GOOD}");
+    Config::parse(&large).unwrap().check(&machine).unwrap();
+    assert_unfit(&large, jumbo(3497), &["MTU 3497", "ip link set red0 mtu 3496"]);
 }
 
 #[test]
