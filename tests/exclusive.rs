@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use gateway::{Cores, Gateway, PEREGRINE};
+use lab::topology::Namespace;
 use peer::{CLEAR, PORTS, Site};
 
 /// Runs a gateway of this name on an interface of the site, which must not come about.
@@ -197,6 +198,32 @@ fn an_interface_that_is_made_anew_is_taken_up_by_an_upgrade() {
     site.becomes("red0", &to_blue, "neighbour_unresolved");
     site.becomes("red0", CLEAR, "forwarded");
     assert_eq!(site.gateway.stop(), Some(0), "{}", site.gateway.log());
+}
+
+/// Its sockets are gone for good, although index, name and program are what they were.
+#[test]
+fn an_interface_that_was_in_another_namespace_is_no_port_until_an_upgrade() {
+    let mut site = Site::new();
+    site.ip("route add 49.0.0.0/8 via 198.51.100.2");
+    let to_blue = CLEAR.replace("48.", "49.");
+    site.becomes("red0", &to_blue, "forwarded");
+    let blue_is_up = |gateway: &Gateway| gateway.show("ports")[2]["link_up"].clone();
+    assert_eq!(blue_is_up(&site.gateway), true);
+    let away = Namespace::new("away").expect("a namespace");
+    site.ip(&format!("link set blue0 netns {}", away.name()));
+    site.gateway.wait("the port is down", |gateway| blue_is_up(gateway) == false);
+    let back = format!("link set blue0 netns {}", site.inside.name());
+    away.ip(&back).expect("it comes back");
+    site.ip("link set blue0 up");
+    site.ip("address add 198.51.100.1/24 dev blue0");
+    site.ip("route add 49.0.0.0/8 via 198.51.100.2");
+    site.becomes("red0", &to_blue, "port_down");
+    assert_eq!(blue_is_up(&site.gateway), false);
+
+    let out = site.gateway.upgrade(&[]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    site.becomes("red0", &to_blue, "forwarded");
+    assert_eq!(blue_is_up(&site.gateway), true);
 }
 
 /// Its program would drop what is to be forwarded, and nobody would know of it.

@@ -165,6 +165,8 @@ impl View<'_> {
     fn one_port(&self, program: &PortProgram, counters: &xsk::PortCounters) -> Port {
         let link = self.kernel.link(program.ifindex);
         let port = self.network.port(program.ifindex);
+        // As workers have it: a link that came back is up, and its port is not.
+        let current = port.and_then(|port| self.current.ports.get(usize::from(port)));
         let loss = |name: &str, count: u64, description: &str| Loss {
             name: name.to_owned(),
             count,
@@ -177,7 +179,7 @@ impl View<'_> {
             ifindex: program.ifindex,
             mac: link.and_then(|link| link.mac).map_or_else(String::new, |mac| mac.to_string()),
             mtu_bytes: link.map_or(0, |link| link.mtu),
-            link_up: link.is_some_and(|link| link.up && link.carrier),
+            link_up: current.is_some_and(|port| port.up),
             xdp_mode: program.mode.to_owned(),
             zero_copy: program.zero_copy,
             queues: program.queues,

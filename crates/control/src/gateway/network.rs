@@ -8,7 +8,7 @@
 //!
 //! A route stays in its VRF: one that leaves by a port or a tunnel of another is one to nowhere.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use dataplane::fib::{Fib, NextHop, Route};
@@ -29,6 +29,8 @@ use crate::route_feed::{
 /// Which interface each port is, in the order in which every worker holds the ports.
 pub struct Network {
     ifindexes: Vec<u32>,
+    /// Whose interfaces were gone at any time: one that comes back with its index has none of our sockets.
+    dead: BTreeSet<u32>,
     groups: Groups,
     leads: Leads,
     /// The links that are groups' devices, as the routes were translated with them.
@@ -51,7 +53,8 @@ pub struct Stale {
 impl Network {
     /// The ports are these interfaces, and the groups' devices come after them.
     pub fn new(ifindexes: Vec<u32>, groups: Groups, leads: Leads) -> Network {
-        Network { ifindexes, groups, leads, devices: BTreeMap::new(), own: HashMap::new() }
+        let (dead, devices, own) = (BTreeSet::new(), BTreeMap::new(), HashMap::new());
+        Network { ifindexes, dead, groups, leads, devices, own }
     }
 
     /// Those of a configuration.
@@ -159,7 +162,10 @@ impl Network {
 
     fn refresh(&mut self, kernel: &Kernel, view: &mut View, stale: Stale) {
         if stale.ports {
-            view.ports = self.ifindexes.iter().map(|ifindex| port_info(kernel, *ifindex)).collect();
+            let gone = |ifindex: &&u32| kernel.link(**ifindex).is_none();
+            self.dead.extend(self.ifindexes.iter().filter(gone));
+            let info = |ifindex: &u32| port_info(kernel, *ifindex, self.dead.contains(ifindex));
+            view.ports = self.ifindexes.iter().map(info).collect();
         }
         if stale.local {
             let mut local = Locals::new();
@@ -275,15 +281,15 @@ impl Network {
     }
 }
 
-/// A port as its link is now; a link that is gone is a port that is down.
-fn port_info(kernel: &Kernel, ifindex: u32) -> PortInfo {
+/// A port as its link is now; a link that is gone is a port that is down, also when it comes back.
+fn port_info(kernel: &Kernel, ifindex: u32, is_dead: bool) -> PortInfo {
     match kernel.link(ifindex) {
         Some(link) => PortInfo {
             ifindex,
             name: link.name.clone(),
             mac: link.mac.unwrap_or(MacAddr::ZERO),
             mtu: link.mtu,
-            up: link.up && link.carrier,
+            up: link.up && link.carrier && !is_dead,
         },
         None => PortInfo { ifindex, name: String::new(), mac: MacAddr::ZERO, mtu: 0, up: false },
     }
@@ -479,6 +485,24 @@ mod tests {
         let news = apply(&mut kernel, Event::LinkGone(5));
         network.apply(&kernel, &mut view, &news);
         assert_eq!((leads(&view, 0).0, leads(&view, 5).0), (UNKNOWN, UNKNOWN));
+    }
+
+    #[test]
+    fn a_port_whose_interface_was_gone_stays_down() {
+        let (mut kernel, mut network, mut view) = (Kernel::default(), network(), View::default());
+        for event in [link(1, "one"), link(2, "two"), link(6, "six")] {
+            let _ = kernel.apply(event, &mut Vec::new());
+        }
+        network.fill(&kernel, &mut view);
+        let mut up = |event| {
+            let mut news = Vec::new();
+            let _ = kernel.apply(event, &mut news);
+            network.apply(&kernel, &mut view, &news);
+            view.ports.iter().map(|port| port.up).collect::<Vec<_>>()
+        };
+        assert_eq!(up(link(1, "renamed")), [true, true, true]);
+        assert_eq!(up(Event::LinkGone(1)), [false, true, true]);
+        assert_eq!(up(link(1, "one")), [false, true, true], "its sockets are gone");
     }
 
     #[test]
