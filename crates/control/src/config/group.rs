@@ -75,7 +75,27 @@ impl GroupConfig {
     #[must_use]
     pub fn next_hops(&self) -> HashMap<IpAddr, TunnelName> {
         let named = self.tunnels.iter();
-        named.filter_map(|tunnel| Some((tunnel.next_hop?, self.name_of(tunnel)?))).collect()
+        let hop = |tunnel: &TunnelConfig| tunnel.next_hop.map(|hop| hop.to_canonical());
+        named.filter_map(|tunnel| Some((hop(tunnel)?, self.name_of(tunnel)?))).collect()
+    }
+
+    /// Sees that a tunnel's next hop is not what another tunnel is called without one: it would take that one's
+    /// packets.
+    fn check_other(&self, tunnel: &TunnelConfig, hop: IpAddr) -> Result<(), String> {
+        let is_far_end = |other: &TunnelConfig| {
+            let [theirs, ours] =
+                [other, tunnel].map(|one| one.remote.map(|far| far.to_canonical()));
+            theirs == Some(hop) && theirs != ours
+        };
+        match (self.if_id, if_id_of(hop)) {
+            (Some(_), _) if self.tunnels.iter().any(is_far_end) => {
+                Err(format!("next_hop {hop} is the far end of another tunnel, which it names"))
+            }
+            (None, Some(if_id)) if tunnel.if_id != Some(if_id) => {
+                Err(format!("next_hop {hop} names the tunnel with if_id {if_id}"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn validate(&self) -> Result<(), String> {
@@ -101,10 +121,11 @@ impl GroupConfig {
                     );
                 }
             }
-            if let Some(hop) = tunnel.next_hop
-                && !next_hops.insert(hop)
-            {
-                return Err(format!("next_hop {hop} names two tunnels"));
+            if let Some(hop) = tunnel.next_hop.map(|hop| hop.to_canonical()) {
+                if !next_hops.insert(hop) {
+                    return Err(format!("next_hop {hop} names two tunnels"));
+                }
+                self.check_other(tunnel, hop)?;
             }
             if let Some(bad) = tunnel.routes.iter().find(|route| prefix(route).is_none()) {
                 return Err(format!("route {bad:?} is not a prefix such as 10.1.0.0/16"));
@@ -237,10 +258,46 @@ mod tests {
                  [[group.tunnel]]\nif_id = 3\nroutes = [\"10.0.0.0/8\"]",
                 "two tunnels",
             ),
+            (
+                "[[group]]\ndevice = \"a\"\n[[group.tunnel]]\nif_id = 2\nnext_hop = \"10.0.0.1\"
+                 [[group.tunnel]]\nif_id = 3\nnext_hop = \"::ffff:10.0.0.1\"",
+                "names two tunnels",
+            ),
+            (
+                "[[group]]\ndevice = \"a\"\n[[group.tunnel]]\nif_id = 2\nnext_hop = \"fe80::3\"",
+                "names the tunnel with if_id 3",
+            ),
+            (
+                "[[group]]\ndevice = \"a\"\nif_id = 9
+                 [[group.tunnel]]\nremote = \"::ffff:192.0.2.2\"
+                 [[group.tunnel]]\nremote = \"192.0.2.3\"\nnext_hop = \"192.0.2.2\"",
+                "the far end of another tunnel",
+            ),
         ] {
             let error = parse(groups).unwrap_err();
             assert!(error.contains(expected), "{groups}: {error}");
         }
+    }
+
+    #[test]
+    fn a_tunnel_may_have_its_own_name_for_a_next_hop() {
+        let config = parse(
+            "[[group]]
+             device = \"p2p\"
+             [[group.tunnel]]
+             if_id = 7
+             next_hop = \"fe80::7\"
+             [[group]]
+             device = \"hub\"
+             if_id = 100
+             [[group.tunnel]]
+             remote = \"192.0.2.2\"
+             next_hop = \"::ffff:192.0.2.2\"",
+        )
+        .unwrap();
+        let far: IpAddr = [192, 0, 2, 2].into();
+        let hub = TunnelName { if_id: 100, remote: Some(far) };
+        assert_eq!(config.groups[1].next_hops(), HashMap::from([(far, hub)]));
     }
 
     #[test]
