@@ -25,7 +25,7 @@ pub use control::Control;
 pub use engine::EngineChoice;
 pub use error::ConfigError;
 pub use group::{GroupConfig, TunnelConfig, if_id_of, next_hop_of};
-pub use host::HostConfig;
+pub use host::{HostConfig, owner_of};
 pub use machine::{Capability, Interface, Machine};
 pub use vrf::{TableConfig, VrfConfig};
 

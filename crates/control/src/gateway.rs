@@ -24,6 +24,8 @@ mod kernel_policy;
 mod lasting;
 mod launch;
 mod lifetimes;
+#[cfg(test)]
+mod namespace;
 mod network;
 mod patience;
 mod ports;
@@ -71,7 +73,7 @@ use self::tables::Tables;
 pub use self::upgrade::Place;
 use self::workers::{Workers, WorkersError};
 use crate::api;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, owner_of};
 use crate::instance::{Instance, InstanceError};
 use crate::route_feed::{FeedError, RouteFeed};
 use crate::signal::StopSignals;
@@ -180,7 +182,7 @@ impl Gateway {
         let sizes = config.sizes(&machine)?;
         // 2. Take the name, and with it the epoch and what an earlier run left protected.
         let instance = Instance::hold(&config.control.run_dir, &config.name)?;
-        let backstop = Backstop::open().unwrap_or_else(|error| {
+        let backstop = Backstop::open(owner_of(&config.name)).unwrap_or_else(|error| {
             warn!(%error, "the kernel has no XFRM: without its XDP programs it forwards in clear");
             Backstop::absent()
         });

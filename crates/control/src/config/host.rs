@@ -51,11 +51,7 @@ impl HostConfig {
         if name.len() <= INTERFACE_BYTES_MAX {
             return name;
         }
-        // FNV-1a: any spread will do, but it must be the same at every start.
-        let hash = instance
-            .bytes()
-            .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-        format!("{}{hash:08x}", &name[..INTERFACE_BYTES_MAX - 8])
+        format!("{}{:08x}", &name[..INTERFACE_BYTES_MAX - 8], checksum(instance))
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
@@ -71,6 +67,18 @@ impl HostConfig {
         }
         Ok(())
     }
+}
+
+/// The number by which an instance's policies in the kernel are known from another's: 0 is everybody else's.
+#[must_use]
+pub fn owner_of(instance: &str) -> u32 {
+    checksum(instance).max(1)
+}
+
+/// FNV-1a: any spread will do, but it must be the same at every start.
+fn checksum(instance: &str) -> u32 {
+    let mix = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    instance.bytes().fold(0x811c_9dc5, mix)
 }
 
 #[cfg(test)]

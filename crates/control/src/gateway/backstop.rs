@@ -8,7 +8,8 @@
 //! `fwd`, action `block`, which needs no ESP. It concerns nothing but packets that the kernel itself
 //! forwards: the data plane's, ARP, ND and the host's own traffic never meet it.
 //!
-//! Such policies outlive a gateway that is killed, as its programs do. A clean stop removes them.
+//! Such policies outlive a gateway that is killed, as its programs do. A clean stop removes them. Each
+//! has its instance's number: gateways that share a network namespace may protect the same.
 
 use std::collections::HashSet;
 use std::io;
@@ -24,8 +25,7 @@ use wire::xfrm::policy::{UserpolicyId, UserpolicyInfo};
 use zerocopy::IntoBytes;
 
 use super::guard::Held;
-use super::kernel_policy::KernelPolicies;
-use super::translate;
+use super::kernel_policy::{KernelPolicies, owned_selector};
 
 /// One policy in so many is deleted in the way that frees what the others left in the kernel's tables:
 /// some 100 bytes each, so the kernel keeps less than four megabytes for us. It takes 10 ms among 100 000
@@ -36,6 +36,8 @@ const COLLECT_EVERY: u64 = 32_768;
 pub struct Backstop {
     /// `None`: the kernel is left alone.
     kernel: Option<KernelPolicies>,
+    /// Whose policies they are.
+    owner: u32,
     /// Policies that are there.
     blocks: usize,
     /// Policies that were removed so far.
@@ -45,17 +47,17 @@ pub struct Backstop {
 }
 
 impl Backstop {
-    /// In the kernel's policy database of this network namespace.
+    /// In the kernel's policy database of this network namespace, for an instance of this number.
     ///
     /// # Errors
     /// The kernel has no XFRM.
-    pub fn open() -> io::Result<Backstop> {
-        Ok(Backstop { kernel: Some(KernelPolicies::open()?), ..Backstop::absent() })
+    pub fn open(owner: u32) -> io::Result<Backstop> {
+        Ok(Backstop { kernel: Some(KernelPolicies::open()?), owner, ..Backstop::absent() })
     }
 
     /// One that does nothing.
     pub fn absent() -> Backstop {
-        Backstop { kernel: None, blocks: 0, removals: 0, left: HashSet::new() }
+        Backstop { kernel: None, owner: 0, blocks: 0, removals: 0, left: HashSet::new() }
     }
 
     /// Reads what an earlier run left, so that [`block`](Backstop::block) need not ask for it again until
@@ -63,10 +65,11 @@ impl Backstop {
     /// all others before it refuses it (80 s for 25 000, `xfrm_policy_inexact_gc_tree`).
     pub fn find_left(&mut self) {
         let Some(kernel) = &mut self.kernel else { return };
-        let left = &mut self.left;
+        let (owner, left) = (self.owner, &mut self.left);
         let read = kernel.read(|policy, mut attributes| {
             let is_ours = policy.dir == direction::FWD
                 && policy.action == action::BLOCK
+                && policy.sel.user == owner
                 && !attributes.any(|one| [attr::MARK, attr::IF_ID].contains(&one.kind));
             if is_ours {
                 left.insert(policy.sel);
@@ -89,7 +92,7 @@ impl Backstop {
     pub fn block(&mut self, selector: &Selector) -> io::Result<()> {
         self.blocks += 1;
         let Some(kernel) = &mut self.kernel else { return Ok(()) };
-        let sel = translate::wire_selector(selector);
+        let sel = owned_selector(selector, self.owner);
         if self.left.remove(&sel) {
             return Ok(());
         }
@@ -112,7 +115,7 @@ impl Backstop {
         self.blocks = self.blocks.saturating_sub(1);
         self.removals += 1;
         let Some(kernel) = &mut self.kernel else { return Ok(()) };
-        let sel = translate::wire_selector(selector);
+        let sel = owned_selector(selector, self.owner);
         // The last one is deleted, and with it what the others left.
         if self.blocks == 0 || self.removals.is_multiple_of(COLLECT_EVERY) {
             let id = UserpolicyId { sel, dir: direction::FWD, ..UserpolicyId::default() };
@@ -138,50 +141,9 @@ pub fn forwarded((direction, selector): Held) -> Option<Selector> {
 #[cfg(test)]
 mod tests {
     use super::super::guard::Guard;
+    use super::super::namespace::Namespace;
     use super::*;
     use dataplane::prefix::Prefix;
-    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-    use std::process::Command;
-
-    struct Namespace(String);
-
-    impl Namespace {
-        fn new() -> Namespace {
-            let name = format!("pgstop-{}", std::process::id());
-            let status = Command::new("ip").args(["netns", "add", &name]).status();
-            assert!(status.unwrap().success());
-            Namespace(name)
-        }
-
-        fn flush(&self) {
-            let words = ["-n", &self.0, "xfrm", "policy", "flush"];
-            assert!(Command::new("ip").args(words).status().unwrap().success());
-        }
-
-        fn policies(&self) -> String {
-            let words = ["-n", &self.0, "xfrm", "policy", "list"];
-            let out = Command::new("ip").args(words).output().unwrap();
-            String::from_utf8(out.stdout).unwrap()
-        }
-
-        /// Runs in a thread inside the namespace.
-        fn inside(&self, test: impl FnOnce() + Send) {
-            let file = std::fs::File::open(format!("/run/netns/{}", self.0)).unwrap();
-            std::thread::scope(|scope| {
-                scope.spawn(move || {
-                    let fd = std::os::fd::AsFd::as_fd(&file);
-                    move_into_link_name_space(fd, Some(LinkNameSpaceType::Network)).unwrap();
-                    test();
-                });
-            });
-        }
-    }
-
-    impl Drop for Namespace {
-        fn drop(&mut self) {
-            let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
-        }
-    }
 
     fn between(source: &str, destination: &str) -> Selector {
         let prefix = |text: &str| {
@@ -193,12 +155,13 @@ mod tests {
 
     #[test]
     fn the_kernel_blocks_what_is_held_once_and_nothing_after_the_end() {
-        let namespace = Namespace::new();
+        let namespace = Namespace::new("stop");
         let one = between("16.0.0.0/8", "48.0.0.0/24");
         let two = between("fd16::/64", "fd48::/64");
         let directory = tempfile::tempdir().unwrap();
         namespace.inside(|| {
-            let open = || Guard::open(directory.path(), Backstop::open().unwrap()).unwrap().0;
+            let listed = || namespace.ip("xfrm policy list");
+            let open = || Guard::open(directory.path(), Backstop::open(1).unwrap()).unwrap().0;
             let mut guard = open();
             for held in [
                 (Direction::Out, one),
@@ -209,7 +172,7 @@ mod tests {
                 guard.protect(held).unwrap();
             }
             guard.flush().unwrap();
-            let policies = namespace.policies();
+            let policies = listed();
             assert_eq!(policies.matches("dir fwd action block").count(), 2, "{policies}");
             assert!(policies.contains("src 16.0.0.0/8 dst 48.0.0.0/24"), "{policies}");
             assert!(policies.contains("src fd16::/64 dst fd48::/64"), "{policies}");
@@ -218,9 +181,9 @@ mod tests {
                 guard.flush().unwrap();
             };
             release(&mut guard, (Direction::Out, one));
-            assert!(namespace.policies().contains("48.0.0.0/24"), "held in another direction");
+            assert!(listed().contains("48.0.0.0/24"), "held in another direction");
             release(&mut guard, (Direction::Forward, one));
-            assert!(!namespace.policies().contains("48.0.0.0/24"));
+            assert!(!listed().contains("48.0.0.0/24"));
 
             // Several datagrams of policies, of which most expire for the kernel.
             let many: Vec<Selector> = (0..600)
@@ -228,35 +191,61 @@ mod tests {
                 .collect();
             many.iter().for_each(|one| guard.protect((Direction::Out, *one)).unwrap());
             guard.flush().unwrap();
-            assert_eq!(namespace.policies().matches("dst 48.1.0.0/16").count(), many.len());
+            assert_eq!(listed().matches("dst 48.1.0.0/16").count(), many.len());
             for selector in &many {
                 assert!(guard.release((Direction::Out, *selector)).unwrap());
             }
             guard.flush().unwrap();
-            assert!(!namespace.policies().contains("48.1.0.0/16"));
+            assert!(!listed().contains("48.1.0.0/16"));
 
             // Killed: what was blocked stays, and the next run takes it over; what somebody removed
             // meanwhile is blocked again.
             drop(guard);
-            assert!(namespace.policies().contains("fd48::/64"));
-            let mut backstop = Backstop::open().unwrap();
+            assert!(listed().contains("fd48::/64"));
+            let mut backstop = Backstop::open(1).unwrap();
             backstop.find_left();
             assert_eq!(
                 backstop.left.iter().copied().collect::<Vec<_>>(),
-                [translate::wire_selector(&two)]
+                [owned_selector(&two, 1)]
             );
-            namespace.flush();
+            namespace.ip("xfrm policy flush");
             let guard = open();
-            assert!(namespace.policies().contains("src fd16::/64 dst fd48::/64"));
+            assert!(listed().contains("src fd16::/64 dst fd48::/64"));
             drop(guard);
             let mut guard = open();
-            assert_eq!(namespace.policies().matches("fd48::/64").count(), 1);
+            assert_eq!(listed().matches("fd48::/64").count(), 1);
 
             guard.protect((Direction::Out, two)).unwrap();
             guard.protect((Direction::Out, one)).unwrap();
             guard.flush().unwrap();
             guard.end().unwrap();
-            assert_eq!(namespace.policies(), "");
+            assert_eq!(listed(), "");
+        });
+    }
+
+    #[test]
+    fn gateways_in_one_namespace_block_the_same_each_for_itself() {
+        let namespace = Namespace::new("stops");
+        let one = between("16.0.0.0/8", "48.0.0.0/24");
+        let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        namespace.inside(|| {
+            let blocks =
+                || namespace.ip("xfrm policy list").matches("dir fwd action block").count();
+            let open = |at: usize| {
+                let backstop = Backstop::open(at as u32 + 1).unwrap();
+                let (mut guard, _) = Guard::open(directories[at].path(), backstop).unwrap();
+                guard.protect((Direction::Forward, one)).unwrap();
+                guard.flush().unwrap();
+                guard
+            };
+            let first = open(0);
+            open(1).end().unwrap();
+            assert_eq!(blocks(), 1, "the first one's stays");
+            let second = open(1);
+            first.end().unwrap();
+            assert_eq!(blocks(), 1, "the second one's stays");
+            second.end().unwrap();
+            assert_eq!(blocks(), 0);
         });
     }
 }

@@ -17,6 +17,7 @@
 
 mod device;
 mod model;
+mod place;
 mod shield;
 
 use std::collections::{HashMap, HashSet};
@@ -28,10 +29,11 @@ use tracing::warn;
 
 pub use self::device::{mtu_of, remove_device, settle_device};
 use self::model::{Model, News};
+use self::place::{Note, Place};
 use self::shield::Shield;
 use super::rtnetlink::{Act, OUR_PROTOCOL, Of, Route, Rule, Way, Writer};
 use super::tables::{InstalledPolicy, Tables};
-use crate::config::{Config, HostConfig};
+use crate::config::{Config, HostConfig, owner_of};
 use crate::route_feed::Kernel;
 use crate::xfrm::Change;
 
@@ -57,6 +59,7 @@ pub struct Host {
     /// table: it takes no IPv6 address for a source as long as that is tentative.
     refused: HashSet<Prefix>,
     rules: HashSet<Rule>,
+    note: Note,
     /// Destinations of an earlier run that no policy of this one has claimed yet.
     left: HashSet<Prefix>,
     /// The addresses that the earlier run led past the table. As long as something is left, no others
@@ -83,10 +86,10 @@ impl Host {
     /// Sets up the device, whose queues are open, and takes over what an earlier run left.
     ///
     /// # Errors
-    /// The kernel refuses something, or the table is in use.
+    /// The kernel refuses something, or the table or its priorities are in use.
     pub fn open(config: &Config, ports: &[u32], kernel: &Kernel) -> io::Result<Host> {
         let mtu_max = config.device_mtu_max();
-        let Config { host: config, name, .. } = config;
+        let Config { host: config, name, control, .. } = config;
         let device = config.device_of(name);
         settle_device(&device)?;
         let mut writer = Writer::open()?;
@@ -100,11 +103,12 @@ impl Host {
             mtu,
             mtu_max,
             writer,
-            shield: Shield::open(ports.to_vec(), &config.ike_ports)?,
+            shield: Shield::open(owner_of(name), ports.to_vec(), &config.ike_ports)?,
             model: Model::default(),
             routes: HashMap::new(),
             refused: HashSet::new(),
             rules: HashSet::new(),
+            note: Note::of(&control.run_dir.join(name)),
             left: HashSet::new(),
             exempt_before: HashSet::new(),
         };
@@ -113,6 +117,9 @@ impl Host {
         host.model.set_locals(addresses, std::iter::empty());
         host.model.take_news();
         host.write_rules()?;
+        if let Err(error) = host.note.write(Place::of(&host.config)) {
+            warn!(%error, "after a crash, a start with another table or priority will be refused");
+        }
         Ok(host)
     }
 
@@ -210,6 +217,7 @@ impl Host {
             .and(self.writer.flush())
             .and(self.shield.end())
             .and(self.writer.delete_link(self.index))
+            .and_then(|()| self.note.remove())
     }
 
     /// Takes over the routes and rules of an earlier run, which hold what it protected.
@@ -229,6 +237,10 @@ impl Host {
                 Way::Gateway(..) | Way::Throw => {}
             }
         }
+        let rules = self.writer.rules()?;
+        let (place, noted) = (Place::of(&self.config), self.note.read());
+        place.check(noted, &rules)?;
+        self.rules = rules.into_iter().filter(|rule| place.has(rule)).collect();
         self.left = self.routes.keys().copied().collect();
         // The device may have been made anew: what only a blackhole held is led there again.
         for (prefix, source) in self.routes.clone() {
@@ -236,9 +248,6 @@ impl Host {
         }
         self.writer.add_route(table, &multicast())?;
         self.writer.flush()?;
-        let places = self.config.priority..self.config.priority + 4;
-        let rules = self.writer.rules()?;
-        self.rules = rules.into_iter().filter(|rule| places.contains(&rule.priority)).collect();
         let source = |rule: &Rule| match rule.of {
             Of::Source(address) => Some(address),
             _ => None,
@@ -366,7 +375,7 @@ impl Host {
 
 /// Writes all of something, also behind one that is refused; the first refusal. A full batch is sent before the next is put, and what
 /// was refused is then mostly another one.
-fn for_each<T>(
+pub(super) fn for_each<T>(
     all: impl IntoIterator<Item = T>,
     mut write: impl FnMut(T) -> io::Result<()>,
 ) -> io::Result<()> {

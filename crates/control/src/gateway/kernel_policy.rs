@@ -4,13 +4,16 @@
 
 use std::io;
 
+use dataplane::selector::Selector;
 use netlink_sys::protocols::NETLINK_XFRM;
 use rustix::io::Errno;
+use wire::xfrm::address::Selector as WireSelector;
 use wire::xfrm::attribute::AttributeIter;
 use wire::xfrm::number::msg;
 use wire::xfrm::policy::{UserpolicyId, UserpolicyInfo};
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::translate;
 use crate::netlink::Batch;
 
 /// Requests to the kernel's policy database of this network namespace.
@@ -57,6 +60,13 @@ impl KernelPolicies {
     pub fn flush(&mut self) -> io::Result<()> {
         self.batch.flush()
     }
+}
+
+/// A selector with the number of the instance whose policy it is. The kernel asks `user` of no packet, and
+/// compares it like all else where it looks for the policy of a selector: so that of another instance for the
+/// same packets is another policy, which neither stands for this one nor goes with it.
+pub fn owned_selector(selector: &Selector, owner: u32) -> WireSelector {
+    WireSelector { user: owner, ..translate::wire_selector(selector) }
 }
 
 /// Whether a policy is there that was to be added, or is not that was to be removed.

@@ -9,7 +9,8 @@
 //!
 //! Two kinds of packets are let past: IKE, by its source ports, and neighbour discovery, without which
 //! no peer on the link could be reached. Policies outlive a gateway that is killed, and are known again
-//! by their priority. A clean stop removes them.
+//! by their priority and their instance's number: another gateway in the same network namespace has its
+//! own. A clean stop removes them.
 
 use std::collections::HashSet;
 use std::io;
@@ -22,7 +23,7 @@ use wire::xfrm::number::{action, direction, msg};
 use wire::xfrm::policy::{UserpolicyId, UserpolicyInfo};
 use zerocopy::IntoBytes;
 
-use super::super::kernel_policy::KernelPolicies;
+use super::super::kernel_policy::{KernelPolicies, owned_selector};
 use super::super::translate;
 
 /// The priority of a block, by which it is known again. A person's own policies come before.
@@ -40,6 +41,8 @@ type Block = (Selector, u32);
 pub struct Shield {
     /// `None`: the kernel has no XFRM.
     kernel: Option<KernelPolicies>,
+    /// Whose policies they are.
+    owner: u32,
     /// Interface indexes of the ports.
     ports: Vec<u32>,
     ike_ports: Vec<u16>,
@@ -49,10 +52,11 @@ pub struct Shield {
 }
 
 impl Shield {
-    /// Takes over what an earlier run left.
-    pub fn open(ports: Vec<u32>, ike_ports: &[u16]) -> io::Result<Shield> {
+    /// Takes over what an earlier run of the instance of this number left.
+    pub fn open(owner: u32, ports: Vec<u32>, ike_ports: &[u16]) -> io::Result<Shield> {
         let mut shield = Shield {
             kernel: KernelPolicies::open().ok(),
+            owner,
             ports,
             ike_ports: ike_ports.to_vec(),
             blocks: HashSet::new(),
@@ -152,7 +156,7 @@ impl Shield {
     }
 
     fn add(&mut self, selector: &Selector, place: u32, act: u8, priority: u32) -> io::Result<()> {
-        let mut sel = translate::wire_selector(selector);
+        let mut sel = owned_selector(selector, self.owner);
         sel.ifindex = place as i32;
         let policy = UserpolicyInfo {
             sel,
@@ -166,7 +170,7 @@ impl Shield {
     }
 
     fn remove(&mut self, selector: &Selector, place: u32) -> io::Result<()> {
-        let mut sel = translate::wire_selector(selector);
+        let mut sel = owned_selector(selector, self.owner);
         sel.ifindex = place as i32;
         let id = UserpolicyId { sel, dir: direction::OUT, ..UserpolicyId::default() };
         self.request(msg::DELPOLICY, id.as_bytes())
@@ -179,17 +183,56 @@ impl Shield {
     /// The blocks that are there already.
     fn left(&mut self) -> io::Result<HashSet<Block>> {
         let mut left = HashSet::new();
-        let Some(kernel) = &mut self.kernel else { return Ok(left) };
-        kernel.read(|policy, _| left.extend(ours(policy)))?;
+        let (owner, Some(kernel)) = (self.owner, &mut self.kernel) else { return Ok(left) };
+        kernel.read(|policy, _| left.extend(block_of(owner, policy)))?;
         Ok(left)
     }
 }
 
-/// The block that a kernel's policy is, if it is one of ours.
-fn ours(policy: &UserpolicyInfo) -> Option<Block> {
+/// The block that a kernel's policy is, if it is one of this owner's.
+fn block_of(owner: u32, policy: &UserpolicyInfo) -> Option<Block> {
     let is_ours = policy.dir == direction::OUT
         && policy.action == action::BLOCK
+        && policy.sel.user == owner
         && policy.priority == BLOCK_PRIORITY;
     let selector = is_ours.then(|| translate::selector(&policy.sel)).flatten()?;
     Some((selector, policy.sel.ifindex as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::namespace::Namespace;
+    use super::*;
+    use dataplane::prefix::Prefix;
+
+    #[test]
+    fn a_shield_neither_takes_over_nor_removes_that_of_another_gateway() {
+        let namespace = Namespace::new("shield");
+        let host = |last| Prefix::host([10, 1, 0, last].into());
+        let selector = Selector::between(host(1), host(2)).unwrap();
+        namespace.inside(|| {
+            let policies = || namespace.ip("xfrm policy list");
+            let open = |owner| Shield::open(owner, Vec::new(), &[500]).unwrap();
+            let mut first = open(1);
+            first.set(&selector, true).unwrap();
+            first.flush().unwrap();
+            let before = policies();
+            assert!(before.contains("action block") && before.contains("sport 500"), "{before}");
+
+            let mut second = open(2);
+            assert_eq!(second.len(), 0);
+            second.set(&selector, true).unwrap();
+            second.flush().unwrap();
+            assert_eq!(policies().matches("action block").count(), 2);
+            second.end().unwrap();
+            assert_eq!(policies(), before);
+
+            // Killed: the next run knows its own again.
+            drop(first);
+            let mut first = open(1);
+            assert_eq!(first.len(), 1);
+            first.end().unwrap();
+            assert_eq!(policies().matches("action block").count(), 0);
+        });
+    }
 }
