@@ -24,8 +24,6 @@ mod kernel_policy;
 mod lasting;
 mod launch;
 mod lifetimes;
-#[cfg(test)]
-mod namespace;
 mod network;
 mod patience;
 mod ports;

@@ -141,7 +141,7 @@ pub fn forwarded((direction, selector): Held) -> Option<Selector> {
 #[cfg(test)]
 mod tests {
     use super::super::guard::Guard;
-    use super::super::namespace::Namespace;
+    use super::super::rtnetlink::namespace::Namespace;
     use super::*;
     use dataplane::prefix::Prefix;
 

@@ -4,6 +4,8 @@
 //! why any of it is wanted, and follows nothing: that is `route_feed`.
 
 mod codec;
+#[cfg(test)]
+pub mod namespace;
 
 use std::io;
 
@@ -50,17 +52,16 @@ impl Writer {
 
     /// Adds a route, or gives the one of its prefix and metric another way.
     pub fn add_route(&mut self, table: u32, route: &Route) -> io::Result<()> {
-        self.route(codec::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, table, route)
-    }
-
-    /// Removes a route, if it is there.
-    pub fn delete_route(&mut self, table: u32, route: &Route) -> io::Result<()> {
-        self.route(codec::RTM_DELROUTE, 0, table, route)
-    }
-
-    fn route(&mut self, kind: u16, flags: u16, table: u32, route: &Route) -> io::Result<()> {
         let (head, attributes) = codec::route_body(table, route);
-        self.batch.put(kind, flags, &head, &attributes)
+        self.batch.put(codec::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, &head, &attributes)
+    }
+
+    /// Removes a route, if it is there: that of its prefix, metric, kind and device, whatever its next hop.
+    pub fn delete_route(&mut self, table: u32, route: &Route) -> io::Result<()> {
+        let (mut head, attributes) = codec::route_body(table, route);
+        // The scope says whether there is a next hop, and IPv4 finds no route of another one.
+        head[codec::SCOPE_AT] = codec::SCOPE_NOWHERE;
+        self.batch.put(codec::RTM_DELROUTE, 0, &head, &attributes)
     }
 
     /// Adds a rule, unless it is there.

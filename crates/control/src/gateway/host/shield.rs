@@ -201,7 +201,7 @@ fn block_of(owner: u32, policy: &UserpolicyInfo) -> Option<Block> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::namespace::Namespace;
+    use super::super::super::rtnetlink::namespace::Namespace;
     use super::*;
     use dataplane::prefix::Prefix;
 

@@ -47,6 +47,10 @@ pub const RTN_BLACKHOLE: u8 = 6;
 pub const RTN_THROW: u8 = 9;
 pub const SCOPE_LINK: u8 = 253;
 pub const SCOPE_UNIVERSE: u8 = 0;
+/// Of a route that is to be removed: any.
+pub const SCOPE_NOWHERE: u8 = 255;
+/// Where a route's fixed part has its scope.
+pub const SCOPE_AT: usize = 6;
 
 /// Where a route leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
