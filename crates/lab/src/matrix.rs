@@ -208,7 +208,7 @@ mod tests {
         figures.add("path/policy-uncached/seal/10000/1428/gbps", 31.0, "Gbps");
         figures.add("cores/many/1/gbps", 30.0, "Gbps");
         figures.add("cores/many/2/gbps", 58.0, "Gbps");
-        figures.add("cores/many-model/4/gbps", 115.0, "Gbps");
+        figures.add("cores/many/model/4/gbps", 115.0, "Gbps");
         figures.add("cipher/seal/1/1428/gbps", 70.0, "Gbps");
         let cells = matrix.cells(&figures);
         assert_eq!(cells.len(), matrix.modes.len() * matrix.cores.len());

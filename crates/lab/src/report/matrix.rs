@@ -277,7 +277,7 @@ mod tests {
         let matrix = Matrix::built_in("vpp-10k").unwrap();
         let mut figures = Figures::default();
         figures.add("cores/many/1/gbps", 30.0, "Gbps");
-        figures.add("cores/many-model/4/gbps", 115.0, "Gbps");
+        figures.add("cores/many/model/4/gbps", 115.0, "Gbps");
         figures.add("path/plain/seal/10000/1428/gbps", 200.0, "Gbps");
         let mut measured = Measured {
             machine: vec![("processor".to_owned(), "<one>".to_owned())],

@@ -7,8 +7,9 @@
 //! first, and the answer is what the software allows.
 //!
 //! The costs go in as they were measured on one core, and what moving packets between cores adds as
-//! it was measured on two. Whoever shows the answer for more shows, beside it, the answer for two and what
-//! two did (`bench cores`).
+//! it was measured on two. One core alone has no ring, and seals and opens in loops of its own: its time is
+//! what was measured of it, and no sum of the pipeline's parts. Whoever shows the answer for more shows, beside it,
+//! the answer for two and what two did (`bench cores`).
 
 use std::collections::VecDeque;
 

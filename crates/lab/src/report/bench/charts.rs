@@ -160,7 +160,7 @@ fn over_cores(figures: &Figures, case: &str) -> Chart {
     let mut lines = Vec::new();
     let measured = format!("cores/{case}/*/gbps");
     lines.extend(line(figures, &measured, "Peregrine, measured", Source::Measured));
-    let model = format!("cores/{case}-model/*/gbps");
+    let model = format!("cores/{case}/model/*/gbps");
     lines.extend(line(figures, &model, "Peregrine, the model", Source::Modelled));
     let mut rates = vpp::rates();
     rates.retain(|rate| rate.table == table);
