@@ -183,6 +183,47 @@ mod tests {
         }
     }
 
+    /// What is aimed at of all ways to find a tunnel and of both directions is judged of each, not where it is met.
+    #[test]
+    fn aims_of_all_ways_are_judged_of_each() {
+        let aims = aims();
+        let judged = |figure: &str, over: &str| {
+            let starts = |name: Option<&str>, with: &str| {
+                name.is_some_and(|name| name.starts_with(&format!("{with}/")))
+            };
+            let found = aims
+                .iter()
+                .find(|aim| starts(Some(&aim.figure), figure) && starts(aim.over.as_deref(), over));
+            assert!(found.is_some_and(|aim| aim.every_size), "{figure} over {over}");
+        };
+        for (ours, theirs, theirs_alone) in [
+            ("p2p", "p2p", ["p2p", "p2p"]),
+            ("p2mp", "p2mp", ["p2mp", "p2mp"]),
+            ("policy", "policy-fastpath", ["policy-flowcache", "policy-fastpath"]),
+        ] {
+            for (direction, alone) in ["seal", "open"].into_iter().zip(theirs_alone) {
+                let path = |tunnels| format!("path/{ours}/{direction}/{tunnels}/*");
+                judged(&format!("vpp/{direction}/{alone}/1"), &path("1"));
+                let in_turns = format!("path-turns/{ours}/{direction}/10000");
+                judged(&format!("vpp/{direction}/{theirs}/10000"), &in_turns);
+                judged(&path("50000"), &path("10000"));
+            }
+            let both = |tunnels| format!("path/{ours}/both/{tunnels}/*");
+            judged(&both("50000"), &both("10000"));
+        }
+        judged("vpp/both/p2p/10000", "path-turns/p2p/both/10000");
+        for direction in ["seal", "open"] {
+            let uncached = format!("path/policy-uncached/{direction}/10000/*");
+            judged(&uncached, &uncached);
+        }
+        for case in ["cores/many", "cores/fat", "cores-open/many", "cores-open/fat"] {
+            for figure in ["ratio", "model/error"] {
+                let name = format!("{case}/{figure}");
+                assert!(aims.iter().any(|aim| aim.figure == name), "{name}");
+            }
+        }
+    }
+
     #[test]
     fn the_worst_figure_counts() {
         let judged = judge_one(aim("a/*/x", None, Some(20.0), None), &figures());

@@ -36,7 +36,7 @@ Exit codes:
   2    not started: an option is not fit
 
 Examples:
-  peregrine bench all --out bench                 everything, some fifteen minutes
+  peregrine bench all --out bench                 everything, some twelve minutes
   peregrine bench all --out bench --passes 6      the same on a machine that others use, three times as long
   peregrine bench all --only path --out bench     one bench
   peregrine bench all --from bench                judge and draw again what was measured")]
@@ -90,9 +90,9 @@ const PARTS: &[Part] = &[
     again(path!("p2p", "seal", "1,1000,10000,50000")),
     again(path!("p2p", "open", "1,1000,10000,50000")),
     again(path!("p2p", "both", "1,1000,10000,50000")),
-    again(path!("p2mp", "seal", "1,10000")),
-    again(path!("p2mp", "open", "1,10000")),
-    again(path!("p2mp", "both", "1,10000")),
+    again(path!("p2mp", "seal", "1,10000,50000")),
+    again(path!("p2mp", "open", "1,10000,50000")),
+    again(path!("p2mp", "both", "1,10000,50000")),
     again("path --sas 1,10000 --selections policy-uncached,policy-cached"),
     // What policies that change cost: long batches, and so of one size.
     again("path --sas 10000 --selections policy-changing --directions seal,open --sizes imix1"),
@@ -101,6 +101,7 @@ const PARTS: &[Part] = &[
     again(in_turns!("policy", "open")),
     again(in_turns!("p2p", "seal")),
     again(in_turns!("p2p", "open")),
+    again(in_turns!("p2p", "both")),
     again(in_turns!("p2mp", "seal")),
     again(in_turns!("p2mp", "open")),
     again("tables"),
@@ -109,6 +110,7 @@ const PARTS: &[Part] = &[
     once("tables --routes 10000 --vrfs 100 --policies 1000"),
     // Both cores have to be left alone at the same moments.
     again("cores --rounds 160"),
+    again("cores --rounds 160 --direction open"),
     Part { needs_root: true, ..again("xfrm --sas 50000 --workers idle --rounds 4") },
     // More rekeyings are asked for than are aimed at: else the aim could only just be met, or just not.
     Part { needs_root: true, ..again("control --per-datagram 4 --rekeys 600") },
@@ -286,6 +288,45 @@ mod tests {
         assert!(refused.contains("schema 1") && refused.contains("figures.json"), "{refused}");
         fs::remove_dir_all(&folder).unwrap();
         assert!(read(&folder).is_err());
+    }
+
+    /// What stands before the size in the names of what a part of the path measures, or before the case of cores.
+    fn lines(part: &Part) -> Vec<String> {
+        let arguments = part.arguments();
+        let value = |option: &str, default: &'static str| {
+            let at = arguments.iter().position(|argument| *argument == option);
+            at.map_or(default, |at| arguments[at + 1]).split(',')
+        };
+        if part.name() == "cores" {
+            let sealing = value("--direction", "seal").eq(["seal"]);
+            return vec![if sealing { "cores" } else { "cores-open" }.to_owned()];
+        }
+        let above = if value("--orders", "random").eq(["turns"]) { "path-turns" } else { "path" };
+        let mut lines = Vec::new();
+        for selection in value("--selections", "policy") {
+            for direction in value("--directions", "seal,open,both") {
+                let of = |sas: &str| format!("{above}/{selection}/{direction}/{sas}");
+                lines.extend(value("--sas", "1,10000").map(of));
+            }
+        }
+        lines
+    }
+
+    #[test]
+    fn what_is_aimed_at_of_path_and_cores_is_measured() {
+        let of_lines = PARTS.iter().filter(|part| ["path", "cores"].contains(&part.name()));
+        let lines: Vec<String> = of_lines.flat_map(lines).collect();
+        let mut asked = 0;
+        for aim in lab::aims::aims() {
+            for name in [Some(aim.figure), aim.over].into_iter().flatten() {
+                if name.starts_with("path") || name.starts_with("cores") {
+                    asked += 1;
+                    let is_of = |line: &String| name.starts_with(&format!("{line}/"));
+                    assert!(lines.iter().any(is_of), "{name}");
+                }
+            }
+        }
+        assert!(asked > 60, "{asked}");
     }
 
     #[test]

@@ -158,7 +158,7 @@ impl Cores {
     }
 }
 
-/// The rows as figures. Those of opening stand apart: what is aimed at and drawn is sealing.
+/// The rows as figures. Those of opening stand apart: what is drawn is sealing.
 fn figures(rows: &[Row]) -> Figures {
     let mut figures = Figures::default();
     for row in rows {
