@@ -36,6 +36,10 @@ impl Spread {
 
 /// The unit of a share that was lost.
 pub const LOST: &str = "lost";
+/// The unit of packets that were forwarded while something else was measured.
+pub const LOAD_PPS: &str = "pps";
+/// The unit of the same as a share of what is carried without loss.
+pub const LOADED: &str = "loaded";
 
 /// One figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -51,10 +55,11 @@ pub struct Figure {
 
 impl Figure {
     /// Whether it counts, and not another measurement of the same. Of times the shorter does and of rates the higher, as
-    /// others on the machine only make them worse; of bytes and losses the most, as nobody is spared those.
+    /// others on the machine only make them worse; of bytes and losses the most, as nobody is spared those; of loads the
+    /// least, as no more than that is sure to have been there.
     fn counts_over(&self, other: &Figure) -> bool {
         match self.unit.as_str() {
-            "cycles" | "ns" | "µs" | "s" => self.value <= other.value,
+            "cycles" | "ns" | "µs" | "s" | LOAD_PPS | LOADED => self.value <= other.value,
             "Mpps" | "Gbps" | "1/s" | "bytes" | LOST => self.value >= other.value,
             _ => true,
         }
@@ -86,8 +91,8 @@ impl Figures {
 
     /// Adds all of another collection, which measured the same at another time. A line is what stands before
     /// `/cycles` in a name: all figures of a line that both have are those of the time when it was quicker. Of
-    /// other times the shorter counts, of rates the higher; of bytes and what was lost the most; of anything else the
-    /// later.
+    /// other times the shorter counts, of rates the higher; of bytes and what was lost the most, of loads the least; of
+    /// anything else the later.
     pub fn extend_by_quicker(&mut self, other: Figures) {
         let is_slower = |line: &str| {
             let cycles = format!("{line}/cycles");
@@ -169,10 +174,12 @@ mod tests {
     }
 
     #[test]
-    fn of_two_times_the_shorter_counts_of_two_rates_the_higher_and_of_losses_the_worse() {
+    fn of_two_times_the_shorter_counts_of_rates_the_higher_and_the_worse_of_losses_and_loads() {
         let measured = |time, rate, bytes| {
             let mut figures = Figures::default();
             figures.add("control/install-busy/10/loss", bytes / 1e6, LOST);
+            figures.add("control/install-busy/10/pps", time * 1e3, LOAD_PPS);
+            figures.add("control/install-busy/10/load", time / 40.0, LOADED);
             figures.add("fib/1000/single_ns", time, "ns");
             figures.add("cores/many/2/mpps", rate, "Mpps");
             figures.add("fib/vrfs/10/bytes", bytes, "bytes");

@@ -4,7 +4,7 @@
 //!   1 rig        two gateways of this program in namespaces, the near one is asked
 //!   2 fill       tunnels through its XFRM socket, by the same client that is measured afterwards
 //!   3 measure    one synchronous client, one request at a time: rounds, first idle, then
-//!                while the workers forward half of what they can
+//!                while the workers forward half of what they carry without loss
 //!   4 repeat     2 and 3 for every size of the tables
 //! ```
 //!
@@ -17,6 +17,7 @@ mod driver;
 mod program;
 mod report;
 mod rig;
+mod search;
 mod shimmed;
 mod tunnel;
 

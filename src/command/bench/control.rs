@@ -12,9 +12,9 @@ use crate::command::lab::{EXIT_INTERRUPTED, check_machine, watch_signals};
 
 /// Tens of thousands of tunnels: installing, memory, rekeying, listing, flushing, stopping
 ///
-/// Starts two gateways of this very program in network namespaces of its own. While the workers of one
-/// forward half of what they can, a client installs tunnels through its XFRM socket, two SAs and three
-/// policies each, with requests of strongSwan's shape (AES-256-GCM, ESN), then rekeys tunnels at random
+/// Starts two gateways of this very program in network namespaces of its own. The highest rate is searched for
+/// that they carry without loss. While the workers of one forward half of that, a client installs tunnels
+/// through its XFRM socket, two SAs and three policies each, with requests of strongSwan's shape (AES-256-GCM, ESN), then rekeys tunnels at random
 /// at an even pace. Then it lists all SAs and flushes everything, while another client asks small
 /// questions; installs once more on idle workers; and stops the gateway.
 ///

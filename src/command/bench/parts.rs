@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
-use lab::figure::{Figures, LOST};
+use lab::figure::{Figures, LOAD_PPS, LOADED, LOST};
 use lab::report::bench;
 use serde_json::Value;
 
@@ -129,9 +129,7 @@ fn control(report: &Value) -> Figures {
         if let Some(seconds) = seconds {
             figures.add(format!("{of}/install-{under}/{tunnels}/s"), seconds, "s");
         }
-        if let Some(loss) = traffic["loss_ratio"].as_f64() {
-            figures.add(format!("{of}/install-{under}/{tunnels}/loss"), loss, LOST);
-        }
+        beside(&format!("{of}/install-{under}/{tunnels}/"), traffic, &mut figures);
     }
     for (bytes, figure) in
         [("resident_bytes", "bytes_per_sa"), ("journal_bytes", "journal_bytes_per_sa")]
@@ -149,13 +147,26 @@ fn control(report: &Value) -> Figures {
     if let Some(late) = rekeying["latency"]["p99_us"].as_f64() {
         figures.add(format!("{of}/rekeys_p99_us"), late, "µs");
     }
-    if let Some(loss) = rekeying["traffic"]["loss_ratio"].as_f64() {
-        figures.add(format!("{of}/rekeys_loss"), loss, LOST);
-    }
+    beside(&format!("{of}/rekeys_"), &rekeying["traffic"], &mut figures);
     if let Some(seconds) = report["stop_s"].as_f64() {
         figures.add(format!("{of}/stop_s"), seconds, "s");
     }
     figures
+}
+
+/// What was forwarded meanwhile: the load, what it is of what is carried without loss, and what was lost of it.
+fn beside(before: &str, traffic: &Value, figures: &mut Figures) {
+    let value = |key: &str| traffic[key].as_f64();
+    let load = value("l2_bps").zip(value("lossless_l2_bps")).map(|(bps, most)| bps / most);
+    for (name, value, unit) in [
+        ("pps", value("pps"), LOAD_PPS),
+        ("load", load, LOADED),
+        ("loss", value("loss_ratio"), LOST),
+    ] {
+        if let Some(value) = value {
+            figures.add(format!("{before}{name}"), value, unit);
+        }
+    }
 }
 
 /// `bench xfrm`: rows of operations; those of idle workers and one request.
@@ -212,24 +223,32 @@ mod tests {
             "tunnels": 50_000,
             "per_datagram": 4,
             "install": [
-                { "seconds": 2.5, "requests": 300_000, "traffic": { "loss_ratio": 0.0 } },
+                { "seconds": 2.5, "requests": 300_000,
+                  "traffic": { "pps": 50_000.0, "l2_bps": 4e8, "lossless_l2_bps": 8e8, "loss_ratio": 0.0 } },
                 { "seconds": 2.0, "requests": 300_000, "traffic": null },
             ],
             "memory": { "empty": { "resident_bytes": 50_000_000_u64, "journal_bytes": 0 },
                         "full": { "resident_bytes": 250_000_000_u64, "journal_bytes": 90_000_000 } },
             "rekeying": { "per_second": 499.0, "latency": { "p99_us": 3000.0 },
-                          "traffic": { "loss_ratio": 0.001 } },
+                          "traffic": { "pps": 49_000.0, "l2_bps": 4e8, "lossless_l2_bps": null,
+                                       "loss_ratio": 0.001 } },
             "stop_s": 0.3,
         });
         let packed = figures("control", &report).unwrap();
         assert_eq!(packed.value("control/install-busy/50000/s"), Some(2.5));
         assert_eq!(packed.value("control/install-busy/50000/loss"), Some(0.0));
+        assert_eq!(packed.value("control/install-busy/50000/pps"), Some(50_000.0));
+        assert_eq!(packed.value("control/install-busy/50000/load"), Some(0.5));
         assert_eq!(packed.value("control/install-idle/50000/s"), Some(2.0));
+        assert_eq!(packed.value("control/install-idle/50000/load"), None);
         assert_eq!(packed.value("control/bytes_per_sa"), Some(2000.0));
         assert_eq!(packed.value("control/journal_bytes_per_sa"), Some(900.0));
         assert_eq!(packed.value("control/rekeys_per_s"), Some(499.0));
         assert_eq!(packed.value("control/rekeys_p99_us"), Some(3000.0));
         assert_eq!(packed.value("control/rekeys_loss"), Some(0.001));
+        // Where no rate was without loss, nobody knows what half of it is.
+        assert_eq!(packed.value("control/rekeys_pps"), Some(49_000.0));
+        assert_eq!(packed.value("control/rekeys_load"), None);
         report["per_datagram"] = 0.into();
         let singly = figures("control", &report).unwrap();
         assert_eq!(singly.value("control/singly/install-busy/50000/s"), Some(2.5));

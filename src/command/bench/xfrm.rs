@@ -19,7 +19,7 @@ use crate::command::lab::{EXIT_INTERRUPTED, check_machine, watch_signals};
 /// Measured are ALLOCSPI, UPDSA, NEWSA,
 /// NEWPOLICY, UPDPOLICY, GETSA, DELSA and DELPOLICY for themselves, the six requests of a new tunnel
 /// (handshake) and the eight of a rekeying; with tables of each size, while the workers idle and
-/// while they forward half of what they can. Requests carry what strongSwan's do (AES-256-GCM, ESN).
+/// while they forward half of what they carry without loss. Requests carry what strongSwan's do (AES-256-GCM, ESN).
 ///
 /// Rates count requests; latencies of sequences are those of the whole sequence. Tunnels in the
 /// tables have two SAs and three policies each, so 100000 SAs are 50000 tunnels with 150000 policies.

@@ -1,7 +1,7 @@
 //! What control takes with tens of thousands of tunnels: installing them, rekeying, listing, flushing, stopping.
 //!
 //! ```text
-//!   1 rig        two gateways of this program in namespaces; half of what they carry is found out
+//!   1 rig        two gateways of this program in namespaces; half of what they carry without loss is found out
 //!   2 install    all tunnels by one client, some of them under way at a time, under that traffic
 //!   3 memory     what the gateway grew by
 //!   4 rekey      at an even pace, under traffic
@@ -51,7 +51,7 @@ pub struct Options {
     pub rekeys_per_second: u32,
     /// For how long they are kept up, in seconds.
     pub rekey_s: u32,
-    /// Half of the load that the workers carry goes on meanwhile.
+    /// Half of the load that the workers carry without loss goes on meanwhile.
     pub busy: bool,
     /// The `peregrine` binary that the gateways are.
     pub binary: PathBuf,

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::RatesError;
+use super::search::Search;
 use crate::accounting::{Ledger, lost};
 use crate::calibration::total_rate;
 use crate::dut::Dut;
@@ -17,8 +18,8 @@ use crate::generator::Load;
 use crate::progress::bits;
 use crate::recipe::Recipe;
 use crate::result::{AccountingRow, Direction};
-use crate::run::load::{Climb, of_bps, one_per_tunnel};
-use crate::station::{Order, Station};
+use crate::run::load::{of_bps, one_per_tunnel};
+use crate::station::{Order, Station, StepBooks};
 use crate::usage::status_bytes;
 use crate::wiring::{GENERATOR_LINKS, Wiring};
 
@@ -29,7 +30,7 @@ const DIRECTION: Direction = Direction::Unidirectional;
 /// A ceiling for the search of the highest rate: more than AF_XDP sends over a veth.
 const CEILING_BPS: f64 = 10e9;
 /// One trial of that search.
-const CLIMB_TIME: Duration = Duration::from_millis(600);
+const TRIAL_TIME: Duration = Duration::from_millis(600);
 /// Silence after frames, enough for a veth.
 const DRAIN: Duration = Duration::from_millis(200);
 /// Tries until every tunnel has carried a frame: an ARP request is repeated after a second.
@@ -53,7 +54,8 @@ pub struct Rig {
     stop: Arc<AtomicBool>,
     /// Becomes true when what is measured is to end early.
     interrupt: Arc<AtomicBool>,
-    half_bps: Option<f64>,
+    /// What became of the search for the highest rate.
+    search: Option<Search>,
 }
 
 /// The CPU time of a gateway's control thread, which is its process's first.
@@ -79,15 +81,29 @@ pub struct Traffic {
     pub pps: f64,
     /// The same in L2 bits per second.
     pub l2_bps: f64,
-    /// The share of the frames that did not.
+    /// The highest rate that the same gateways carried without loss beforehand, in L2 bits per second, if there was one.
+    pub lossless_l2_bps: Option<f64>,
+    /// The share of the frames, probes included, that did not.
     pub loss_ratio: f64,
     /// Where those were lost, by the counters of every place, the most first.
     pub losses: Vec<AccountingRow>,
 }
 
+impl Traffic {
+    /// What came through as a share of what is carried without loss.
+    pub fn load(&self) -> Option<f64> {
+        self.lossless_l2_bps.map(|lossless| self.l2_bps / lossless)
+    }
+}
+
 impl fmt::Display for Traffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} per second, {:.4} % lost", bits(self.l2_bps), 100.0 * self.loss_ratio)?;
+        write!(f, "{} (", bits(self.l2_bps))?;
+        match self.load() {
+            Some(load) => write!(f, "{:.0} % of what is carried without loss", 100.0 * load)?,
+            None => write!(f, "at no rate without loss")?,
+        }
+        write!(f, "), {:.4} % lost", 100.0 * self.loss_ratio)?;
         let places = self.losses.iter().map(|row| format!("{} {}", row.name, row.packets));
         let places: Vec<_> = places.collect();
         if places.is_empty() { Ok(()) } else { write!(f, " ({})", places.join(", ")) }
@@ -111,7 +127,7 @@ impl Rig {
         let dut = Dut::start(&wiring, &recipe, binary, scratch)?;
         let stop = Arc::new(AtomicBool::new(false));
         let interrupt = Arc::clone(interrupt);
-        Ok(Rig { station: None, dut, wiring, recipe, stop, interrupt, half_bps: None })
+        Ok(Rig { station: None, dut, wiring, recipe, stop, interrupt, search: None })
     }
 
     /// The XFRM socket of the gateway that is measured.
@@ -151,21 +167,18 @@ impl Rig {
         ControlClock { pid: self.dut.pids()[0] }
     }
 
-    /// Does `work` while the gateway forwards half of what it can, which is found out first.
+    /// Does `work` while the gateway forwards half of what it carries without loss, which is found out first.
     pub fn under_traffic<T: Send>(
         &mut self,
         work: impl FnOnce() -> T + Send,
     ) -> Result<(T, Traffic), RatesError> {
         let bytes = self.recipe_bytes()?;
-        if self.half_bps.is_none() {
-            self.half_bps = Some(self.find_half(bytes)?);
-        }
-        let bps = self.half_bps.unwrap_or_default();
-        // A generator that shares its core is late at times, and would then offer more than what was found to be carried without loss.
-        let load = of_bps(bps, bytes, DIRECTION).loads.map(|load| match load {
-            Load::Paced(pps) => Load::Even(pps),
-            other => other,
-        });
+        let search = match self.search {
+            Some(search) => search,
+            None => self.find_highest(bytes)?,
+        };
+        self.search = Some(search);
+        let load = even_load(search.half_bps(), bytes);
         let order = Order { load, duration: TRAFFIC_TIME, settle: Duration::ZERO, drain: DRAIN };
         let stop = Arc::clone(&self.stop);
         let before = self.ledger()?;
@@ -179,15 +192,14 @@ impl Rig {
         self.stop.store(false, Ordering::Relaxed);
         let books = books.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         let rate = total_rate(&books);
-        let counts = books.directions[0].load;
-        // Not what was due and not sent any more when the work was done.
-        let missing = counts.sent.saturating_sub(counts.received);
-        let loss_ratio = missing as f64 / counts.sent.max(1) as f64;
+        let (sent, missing) = sent_and_missing(&books);
+        let loss_ratio = missing as f64 / sent.max(1) as f64;
         let losses = match missing {
             0 => Vec::new(),
             _ => lost(GENERATOR_LINKS, &before, &self.ledger()?),
         };
-        Ok((done, Traffic { pps: rate.pps, l2_bps: rate.l2_bps, loss_ratio, losses }))
+        let (pps, l2_bps, lossless_l2_bps) = (rate.pps, rate.l2_bps, search.carried_bps());
+        Ok((done, Traffic { pps, l2_bps, lossless_l2_bps, loss_ratio, losses }))
     }
 
     /// All counters, while no traffic is under way.
@@ -207,8 +219,8 @@ impl Rig {
         self.station.as_mut().ok_or(RatesError::NoTraffic)
     }
 
-    /// Opens the station, sees every tunnel carry a frame, and searches for the highest rate.
-    fn find_half(&mut self, bytes: [f64; 2]) -> Result<f64, RatesError> {
+    /// Opens the station, sees every tunnel carry a frame, and searches for the highest rate without loss.
+    fn find_highest(&mut self, bytes: [f64; 2]) -> Result<Search, RatesError> {
         self.dut.install(&self.recipe, TRAFFIC_TUNNELS)?;
         let ports = self.wiring.ports(&self.recipe, TRAFFIC_TUNNELS)?;
         let station = Station::open(self.wiring.generator(), ports, Arc::clone(&self.stop))?;
@@ -225,16 +237,17 @@ impl Rig {
         if lost != 0 {
             return Err(RatesError::NoTraffic);
         }
-        let mut climb = Climb::new(CEILING_BPS);
-        while let Some(bps) = climb.next() {
-            let load = of_bps(bps, bytes, DIRECTION).loads;
-            let order = Order { load, duration: CLIMB_TIME, settle: CLIMB_TIME / 5, drain: DRAIN };
-            climb.book(total_rate(&station.step(order, |_| {})?).l2_bps);
+        let mut search = Search::new(CEILING_BPS);
+        while let Some(bps) = search.next() {
+            let (load, settle) = (even_load(bps, bytes), TRIAL_TIME / 5);
+            let books =
+                station.step(Order { load, duration: TRIAL_TIME, settle, drain: DRAIN }, |_| {})?;
+            search.book(total_rate(&books).l2_bps, sent_and_missing(&books).1);
             if self.interrupt.load(Ordering::Relaxed) {
                 break;
             }
         }
-        Ok(climb.best_bps() / 2.0)
+        Ok(search)
     }
 
     /// Stops the gateway that is measured; how long that took, if it ended well.
@@ -248,4 +261,20 @@ impl Rig {
         self.station = None;
         self.dut.stop();
     }
+}
+
+/// The load of a rate. A generator that shares its core is late at times, and would then offer more than that.
+fn even_load(bps: f64, bytes: [f64; 2]) -> [Load; 2] {
+    of_bps(bps, bytes, DIRECTION).loads.map(|load| match load {
+        Load::Paced(pps) => Load::Even(pps),
+        other => other,
+    })
+}
+
+/// Frames that were sent and those of them that did not arrive, probes included: not what was due and not sent any more when a
+/// step was over.
+fn sent_and_missing(books: &StepBooks) -> (u64, u64) {
+    let mut counts = books.directions[0].load;
+    counts.add(&books.directions[0].probes);
+    (counts.sent, counts.sent.saturating_sub(counts.received))
 }

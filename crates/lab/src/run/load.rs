@@ -132,11 +132,6 @@ impl Climb {
         self.next_bps = (self.next_bps * CLIMB_FACTOR).min(self.ceiling_bps);
     }
 
-    /// The highest rate that was forwarded.
-    pub fn best_bps(&self) -> f64 {
-        self.best_bps
-    }
-
     /// The maximum for the ramp; the first trial's rate when nothing at all came through.
     pub fn maximum_bps(&self) -> f64 {
         let found =

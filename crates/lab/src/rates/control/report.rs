@@ -252,7 +252,13 @@ mod tests {
             install: vec![Install {
                 seconds: 0.5,
                 requests: 60,
-                traffic: Some(Traffic { loss_ratio: 0.0044, losses, ..Traffic::default() }),
+                traffic: Some(Traffic {
+                    l2_bps: 4e8,
+                    lossless_l2_bps: Some(8e8),
+                    loss_ratio: 0.0044,
+                    losses,
+                    ..Traffic::default()
+                }),
             }],
             memory: Some(growth),
             rekeying: Some(rekeying),
@@ -264,7 +270,7 @@ mod tests {
         for part in [
             "20 SAs, 30 policies",
             "a datagram for 2;",
-            "120 requests/s), at half load: 0.00 bps per second, 0.4400 % lost (gw0:p1 rx_ring_full 11)\n",
+            "120 requests/s), at half load: 400.00 Mbps (50 % of what is carried without loss), 0.4400 % lost (gw0:p1 rx_ring_full 11)\n",
             "2000 bytes per SA",
             "5 rekeyings per second of 7 wanted, idle workers; eight requests took",
             "listed in 2.00 s, 0 messages, 4 KiB",
