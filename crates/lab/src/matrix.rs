@@ -56,7 +56,7 @@ pub struct Mode {
     /// The figure of one core.
     #[serde(default)]
     pub one_core: Option<String>,
-    /// The figures of more cores.
+    /// The figures of two cores and more.
     #[serde(default)]
     pub more_cores: Option<String>,
     /// The figures of cores that are not there.
@@ -76,7 +76,11 @@ pub struct EndToEnd {
     pub step_time_s: f64,
 }
 
-/// One cell of the table, in Gbps.
+/// Bytes of an Ethernet header, which the sizes of packets count, and of the checksum behind a frame, which they do not.
+const HEADER_LEN: u16 = 14;
+const FCS_LEN: u16 = 4;
+
+/// One cell of the table, in Gbps. Ours are of frames in clear on the link, with their checksum (L2), as over veth.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cell {
     /// The row.
@@ -91,7 +95,7 @@ pub struct Cell {
     pub published: Option<f64>,
 }
 
-/// What no gateway on one core can exceed.
+/// What no gateway on one core can exceed, in the bits of [`Cell`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Limit {
     /// Its name.
@@ -125,6 +129,12 @@ impl Matrix {
             .replace("{cores}", &cores.to_string())
     }
 
+    /// What a rate of inner packets, of which the benches tell, is in bits of their frames.
+    fn of_frames(&self, gbps: f64) -> f64 {
+        gbps * f64::from(self.size + FCS_LEN)
+            / f64::from(self.size.saturating_sub(HEADER_LEN).max(1))
+    }
+
     /// The table, row by row.
     pub fn cells(&self, figures: &Figures) -> Vec<Cell> {
         let rates = vpp::rates();
@@ -132,9 +142,10 @@ impl Matrix {
         for mode in &self.modes {
             for &cores in &self.cores {
                 let value = |template: &Option<String>| {
-                    figures.value(&self.fill(template.as_deref()?, cores))
+                    let gbps = figures.value(&self.fill(template.as_deref()?, cores))?;
+                    Some(self.of_frames(gbps))
                 };
-                let one = if cores == 1 { value(&mode.one_core) } else { None };
+                let measured = if cores == 1 { &mode.one_core } else { &mode.more_cores };
                 let published = rates.iter().find(|rate| {
                     (rate.table, rate.mode, rate.cores)
                         == (self.published.as_str(), mode.published.as_str(), cores)
@@ -142,7 +153,7 @@ impl Matrix {
                 cells.push(Cell {
                     mode: mode.name.clone(),
                     cores,
-                    measured: one.or_else(|| value(&mode.more_cores)),
+                    measured: value(measured),
                     modelled: value(&mode.model),
                     published: published.map(|rate| rate.gbps),
                 });
@@ -155,7 +166,11 @@ impl Matrix {
     pub fn limits(&self, figures: &Figures) -> Vec<Limit> {
         let cipher = figures.value(&self.fill("cipher/seal/1/{size}/gbps", 1));
         let plain = figures.value(&self.fill("path/plain/seal/{tunnels}/{size}/gbps", 1));
-        let limit = |name: &str, gbps: f64| Limit { name: name.to_owned(), gbps, per_core: true };
+        let limit = |name: &str, gbps: f64| Limit {
+            name: name.to_owned(),
+            gbps: self.of_frames(gbps),
+            per_core: true,
+        };
         let cipher = cipher.map(|gbps| limit("the cipher alone", gbps));
         cipher.into_iter().chain(plain.map(|gbps| limit("the path in clear", gbps))).collect()
     }
@@ -215,20 +230,38 @@ mod tests {
         let cell = |mode: &str, cores| {
             cells.iter().find(|cell| cell.mode == mode && cell.cores == cores).unwrap()
         };
+        // A packet of 1414 bytes is a frame of 1428, and of 1432 with its checksum.
+        let of_frames = |gbps: f64| Some(gbps * 1432.0 / 1414.0);
         let new_flows = cell("policy, new flows", 1);
-        assert_eq!((new_flows.measured, cell("policy, new flows", 2).measured), (Some(31.0), None));
-        assert_eq!(cell("policy, known flows", 1).measured, Some(30.0));
+        assert_eq!(new_flows.measured, of_frames(31.0));
+        assert_eq!(cell("policy, new flows", 2).measured, None);
+        assert_eq!(cell("policy, known flows", 1).measured, of_frames(30.0));
         assert_eq!(
             (cell("policy, known flows", 2).measured, cell("policy, new flows", 2).published),
-            (Some(58.0), Some(1.3))
+            (of_frames(58.0), Some(1.3))
         );
         let four = cell("policy, known flows", 4);
-        assert_eq!((four.measured, four.modelled), (None, Some(115.0)));
+        assert_eq!((four.measured, four.modelled), (None, of_frames(115.0)));
         assert_eq!(
             (cell("point-to-point", 1).measured, cell("point-to-point", 4).published),
             (None, Some(78.0))
         );
         let limits = matrix.limits(&figures);
-        assert_eq!((limits.len(), limits[0].gbps), (1, 70.0));
+        assert_eq!((limits.len(), Some(limits[0].gbps)), (1, of_frames(70.0)));
+    }
+
+    #[test]
+    fn a_pipeline_has_no_cell_for_one_core() {
+        let matrix = Matrix::built_in("vpp-single-tunnel").unwrap();
+        let mut figures = Figures::default();
+        for (name, gbps) in [("1", 46.0), ("2", 88.0), ("model/2", 107.0), ("model/4", 213.0)] {
+            figures.add(format!("cores/fat/{name}/gbps"), gbps, "Gbps");
+        }
+        let cells = matrix.cells(&figures);
+        let measured = |mode: &str| {
+            let cells = cells.iter().filter(|cell| cell.mode == mode && cell.measured.is_some());
+            cells.map(|cell| cell.cores).collect::<Vec<_>>()
+        };
+        assert_eq!((measured("one worker"), measured("ordered pipeline")), (vec![1], vec![2]));
     }
 }

@@ -16,6 +16,9 @@ use crate::vpp;
 /// Name of the page in the folder.
 pub const PAGE_FILE: &str = "matrix.html";
 
+/// Which bits all rates of ours are counted in.
+const BITS: &str = "of the frames in clear, with Ethernet header and checksum (L2)";
+
 /// Everything that was measured for one table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
@@ -85,6 +88,7 @@ pub fn text(matrix: &Matrix, measured: &Measured) -> String {
         table.add_row(row);
     }
     text.push_str(&format!("{table}\n{}; {}\n", legend(matrix), vpp::CORES_CONDITIONS));
+    text.push_str(&format!("{}\n", layer()));
     for limit in &measured.limits {
         let each = if limit.per_core { " per core" } else { "" };
         text.push_str(&format!("ceiling {}: {}{each}\n", limit.name, gbps(limit.gbps)));
@@ -104,7 +108,7 @@ pub fn write(folder: &Path, matrix: &Matrix, measured: &Measured) -> Result<Draw
     let svg = chart::draw(&draw(matrix, measured));
     let json = serde_json::json!({
         "schema": 1, "recipe": matrix.id, "title": matrix.title, "tunnels": matrix.tunnels,
-        "size": matrix.size, "cells": measured.cells, "limits": measured.limits,
+        "size": matrix.size, "bits": BITS, "cells": measured.cells, "limits": measured.limits,
         "note": matrix.note, "veth_gbps": measured.veth.gbps(), "notes": measured.notes,
         "machine": measured.machine.iter().cloned().collect::<BTreeMap<_, _>>(),
     });
@@ -156,6 +160,11 @@ fn legend(matrix: &Matrix) -> String {
     )
 }
 
+/// Which bits are counted, in words.
+fn layer() -> String {
+    format!("Rates of ours are bits {BITS}, VPP's as published.")
+}
+
 fn gbps(rate: f64) -> String {
     number::bps(rate * 1e9)
 }
@@ -195,10 +204,11 @@ fn draw(matrix: &Matrix, measured: &Measured) -> Chart {
     Chart {
         title: matrix.title.clone(),
         x: Axis { title: "cores".to_owned(), logarithmic: false },
-        y: Axis { title: "Gbps".to_owned(), logarithmic: true },
+        y: Axis { title: "Gbps, L2".to_owned(), logarithmic: true },
         lines,
         footer: vec![
             format!("{}. Grey: what cores that do nothing else could carry.", legend(matrix)),
+            layer(),
             format!("Rings: {}.", vpp::CORES_CONDITIONS),
         ],
     }
@@ -237,7 +247,7 @@ fn page(matrix: &Matrix, measured: &Measured, svg: &str) -> String {
         section(
             "memory",
             "Memory ports",
-            &format!("{}<p>{}</p>\n", table.finish(), escape(&matrix.note))
+            &format!("{}<p>{} {}</p>\n", table.finish(), escape(&layer()), escape(&matrix.note))
         ),
         section("veth", "End to end over veth", &veth),
         section("ceilings", "Ceilings", &ceilings.finish()),
@@ -288,8 +298,10 @@ mod tests {
         };
         let shown = text(&matrix, &measured);
         for part in [
-            "30.00 Gbps",
-            "(115.00 Gbps)",
+            "30.38 Gbps",
+            "(116.46 Gbps)",
+            "checksum (L2)",
+            "ceiling the path in clear: 202.55 Gbps per core",
             "–",
             "78.00 Gbps",
             "note: no veth",
