@@ -165,12 +165,12 @@ fn figures(rows: &[Row]) -> Figures {
         let top = if row.direction == "seal" { "cores" } else { "cores-open" };
         let case = format!("{top}/{}", row.case);
         // What all figures of a case go by: of several passes those count in which two workers were quickest.
-        let cycles = row.two_ns.quiet * dataplane::cycles::hz() / 1e9;
-        figures.add(format!("{case}/cycles"), cycles, "cycles");
+        figures.add(format!("{case}/cycles"), output::cycles(row.two_ns.quiet), "cycles");
         figures.add(format!("{case}/ratio"), row.ratio, "×");
         figures.add(format!("{case}/machine_ratio"), row.machine_ratio, "×");
         for (cores, ns) in [(1, &row.one_ns), (2, &row.two_ns)] {
             figures.add_spread(format!("{case}/{cores}/ns"), ns, "ns");
+            figures.add(format!("{case}/{cores}/cycles"), output::cycles(ns.quiet), "cycles");
             figures.add(format!("{case}/{cores}/mpps"), 1e3 / ns.quiet, "Mpps");
             let gbps = row.bytes_per_packet * 8.0 / ns.quiet;
             figures.add(format!("{case}/{cores}/gbps"), gbps, "Gbps");
@@ -198,7 +198,9 @@ fn table(rows: &[Row]) -> output::Table {
         "direction",
         "size",
         "1 worker ns",
+        "cycles",
         "2 workers ns",
+        "cycles",
         "ratio",
         "machine",
         "model",
@@ -209,6 +211,7 @@ fn table(rows: &[Row]) -> output::Table {
     ];
     let mut table = output::table(&header);
     let ns = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.1}"));
+    let cycles = |ns: &Spread| format!("{:.0}", output::cycles(ns.quiet));
     for row in rows {
         let model = row.model_gbps.iter().map(|(cores, gbps)| format!("{cores}: {gbps:.0}"));
         table.add_row([
@@ -216,7 +219,9 @@ fn table(rows: &[Row]) -> output::Table {
             row.direction.to_owned(),
             row.size.clone(),
             output::spread(&row.one_ns),
+            cycles(&row.one_ns),
             output::spread(&row.two_ns),
+            cycles(&row.two_ns),
             format!("{:.2}", row.ratio),
             format!("{:.2}", row.machine_ratio),
             format!("{:.2}", row.modelled_ratio),

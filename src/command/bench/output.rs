@@ -30,6 +30,11 @@ pub fn spread(spread: &Spread) -> String {
     format!("{:.0} ({:.0}–{:.0})", spread.quiet, spread.p10, spread.p90)
 }
 
+/// Cycles of the time stamp counter in so many nanoseconds.
+pub fn cycles(ns: f64) -> f64 {
+    ns * dataplane::cycles::hz() / 1e9
+}
+
 /// Rows and figures, with what they belong to.
 pub fn print_json<R: Serialize>(
     machine: &Machine,

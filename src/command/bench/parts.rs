@@ -148,6 +148,15 @@ fn control(report: &Value) -> Figures {
         figures.add(format!("{of}/rekeys_p99_us"), late, "µs");
     }
     beside(&format!("{of}/rekeys_"), &rekeying["traffic"], &mut figures);
+    for (done, name) in [("listing", "list"), ("flush", "flush")] {
+        let (done, of) = (&report[done], format!("{of}/{name}/{tunnels}"));
+        if let Some(seconds) = done["seconds"].as_f64() {
+            figures.add(format!("{of}/s"), seconds, "s");
+        }
+        if let Some(waited) = done["others"]["max_us"].as_f64() {
+            figures.add(format!("{of}/others_max_us"), waited, "µs");
+        }
+    }
     if let Some(seconds) = report["stop_s"].as_f64() {
         figures.add(format!("{of}/stop_s"), seconds, "s");
     }
@@ -232,6 +241,8 @@ mod tests {
             "rekeying": { "per_second": 499.0, "latency": { "p99_us": 3000.0 },
                           "traffic": { "pps": 49_000.0, "l2_bps": 4e8, "lossless_l2_bps": null,
                                        "loss_ratio": 0.001 } },
+            "listing": { "seconds": 0.2, "others": { "max_us": 900.0 } },
+            "flush": { "seconds": 1.1, "others": null },
             "stop_s": 0.3,
         });
         let packed = figures("control", &report).unwrap();
@@ -249,6 +260,10 @@ mod tests {
         // Where no rate was without loss, nobody knows what half of it is.
         assert_eq!(packed.value("control/rekeys_pps"), Some(49_000.0));
         assert_eq!(packed.value("control/rekeys_load"), None);
+        assert_eq!(packed.value("control/list/50000/s"), Some(0.2));
+        assert_eq!(packed.value("control/list/50000/others_max_us"), Some(900.0));
+        assert_eq!(packed.value("control/flush/50000/s"), Some(1.1));
+        assert_eq!(packed.value("control/flush/50000/others_max_us"), None);
         report["per_datagram"] = 0.into();
         let singly = figures("control", &report).unwrap();
         assert_eq!(singly.value("control/singly/install-busy/50000/s"), Some(2.5));

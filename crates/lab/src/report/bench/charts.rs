@@ -26,13 +26,17 @@ const SELECTIONS: [(&str, &str); 6] = [
 /// All charts that the figures allow, each with the name of its file.
 pub fn charts(figures: &Figures) -> Vec<(String, Chart)> {
     let mut charts = Vec::new();
-    for (direction, title) in [("seal", "Sealing"), ("open", "Opening")] {
+    for (direction, title) in
+        [("seal", "Sealing"), ("open", "Opening"), ("both", "Sealing and opening")]
+    {
         for tunnels in ["1", "10000"] {
             charts.push((
                 format!("{direction}-sizes-{tunnels}"),
                 over_sizes(figures, direction, title, tunnels),
             ));
         }
+        let at_random = over_sizes_at_random(figures, direction, title);
+        charts.push((format!("{direction}-sizes-random"), at_random));
         for size in ["imix1", "114", "1428"] {
             charts.push((
                 format!("{direction}-tunnels-{size}"),
@@ -83,12 +87,38 @@ fn over_sizes(figures: &Figures, direction: &str, title: &str, tunnels: &str) ->
     }
     lines.extend(ciphers(figures, direction, tunnels));
     let count = if tunnels == "1" { "one tunnel".to_owned() } else { grouped(tunnels) };
+    sizes_chart(format!("{title}: cycles per packet against size, {count}"), lines, footer())
+}
+
+/// Many tunnels whose packets come in random order, VPP's as well.
+fn over_sizes_at_random(figures: &Figures, direction: &str, title: &str) -> Chart {
+    let tunnels = "10000";
+    let mut lines = Vec::new();
+    for (names, above, source) in
+        [(SELECTIONS, "path", Source::Measured), (VPP_SELECTIONS, "vpp-random", Source::Published)]
+    {
+        for (name, label) in names {
+            let pattern = match above {
+                "path" => format!("path/{name}/{direction}/{tunnels}/*/cycles"),
+                _ => format!("{above}/{direction}/{name}/{tunnels}/*/cycles"),
+            };
+            lines.extend(line(figures, &pattern, label, source));
+        }
+    }
+    lines.extend(ciphers(figures, direction, tunnels));
+    let count = grouped(tunnels);
+    let title = format!("{title}: cycles per packet against size, {count} in random order");
+    let at_random = |text: String| text.replace("consecutive tunnels", "random tunnels");
+    sizes_chart(title, lines, footer().into_iter().map(at_random).collect())
+}
+
+fn sizes_chart(title: String, lines: Vec<Line>, footer: Vec<String>) -> Chart {
     Chart {
-        title: format!("{title}: cycles per packet against size, {count}"),
+        title,
         x: axis("bytes of the packet with Ethernet header", false),
         y: axis("cycles per packet", false),
         lines,
-        footer: footer(),
+        footer,
     }
 }
 

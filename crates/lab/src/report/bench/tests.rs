@@ -38,10 +38,29 @@ fn the_folder_holds_figures_pictures_and_the_page() {
 }
 
 #[test]
+fn what_was_measured_both_ways_and_at_random_is_drawn_beside_vpp() {
+    let mut figures = bench().with_vpp();
+    for (above, direction) in [("path", "open"), ("path-turns", "both")] {
+        for size in ["64", "491", "1428"] {
+            figures.add(format!("{above}/p2p/{direction}/10000/{size}/cycles"), 300.0, "cycles");
+        }
+    }
+    let charts = charts(&figures);
+    let of = |name: &str| &charts.iter().find(|(file, _)| file == name).unwrap().1;
+    for (name, theirs) in [("open-sizes-random", 2593.0), ("both-sizes-10000", 3639.0)] {
+        let of_vpp = of(name).lines.iter().find(|line| line.label == "VPP, point-to-point");
+        assert!(of_vpp.unwrap().points.contains(&(1428.0, theirs)), "{name}");
+    }
+    let conditions = of("open-sizes-random").footer.join("");
+    assert!(conditions.contains("consecutive packets use random tunnels"), "{conditions}");
+}
+
+#[test]
 fn no_legend_cuts_a_name() {
     let mut bench = bench();
     let selections = ["plain", "policy", "policy-cached", "policy-uncached", "p2p", "p2mp"];
-    for (selection, direction) in selections.iter().flat_map(|one| [(one, "seal"), (one, "open")]) {
+    let ways = |one| ["seal", "open", "both"].map(|direction| (one, direction));
+    for (selection, direction) in selections.iter().flat_map(ways) {
         for tunnels in ["1", "10000", "50000"] {
             for size in ["114", "1428", "imix1"] {
                 for of in ["path", "path-turns"] {
