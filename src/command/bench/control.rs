@@ -10,13 +10,14 @@ use lab::rates::control::{self, IN_FLIGHT_MAX, Options, PER_DATAGRAM_MAX};
 
 use crate::command::lab::{EXIT_INTERRUPTED, check_machine, watch_signals};
 
-/// Tens of thousands of tunnels: installing, memory, rekeying, listing, flushing, stopping
+/// Tens of thousands of tunnels: installing, memory, rekeying, listing, deleting, flushing, stopping
 ///
 /// Starts two gateways of this very program in network namespaces of its own. The highest rate is searched for
 /// that they carry without loss. While the workers of one forward half of that, a client installs tunnels
-/// through its XFRM socket, two SAs and three policies each, with requests of strongSwan's shape (AES-256-GCM, ESN), then rekeys tunnels at random
-/// at an even pace. Then it lists all SAs and flushes everything, while another client asks small
-/// questions; installs once more on idle workers; and stops the gateway.
+/// through its XFRM socket, two SAs and three policies each, with requests of strongSwan's shape (AES-256-GCM,
+/// ESN), then rekeys tunnels at random at an even pace. Then it lists all SAs, deletes all tunnels and, when they
+/// are there again, flushes everything, while another client asks small questions; installs once more on idle
+/// workers; and stops the gateway.
 ///
 /// Netlink lets a datagram hold several requests, of which the last is acknowledged for all. Who installs
 /// many tunnels sends them so (libmnl's batches are 8 KiB, which is five tunnels); an IKE daemon sends each

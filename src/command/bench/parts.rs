@@ -148,7 +148,7 @@ fn control(report: &Value) -> Figures {
         figures.add(format!("{of}/rekeys_p99_us"), late, "µs");
     }
     beside(&format!("{of}/rekeys_"), &rekeying["traffic"], &mut figures);
-    for (done, name) in [("listing", "list"), ("flush", "flush")] {
+    for (done, name) in [("listing", "list"), ("deletion", "delete"), ("flush", "flush")] {
         let (done, of) = (&report[done], format!("{of}/{name}/{tunnels}"));
         if let Some(seconds) = done["seconds"].as_f64() {
             figures.add(format!("{of}/s"), seconds, "s");
@@ -242,6 +242,7 @@ mod tests {
                           "traffic": { "pps": 49_000.0, "l2_bps": 4e8, "lossless_l2_bps": null,
                                        "loss_ratio": 0.001 } },
             "listing": { "seconds": 0.2, "others": { "max_us": 900.0 } },
+            "deletion": { "seconds": 1.5, "others": { "max_us": 300.0 } },
             "flush": { "seconds": 1.1, "others": null },
             "stop_s": 0.3,
         });
@@ -262,6 +263,7 @@ mod tests {
         assert_eq!(packed.value("control/rekeys_load"), None);
         assert_eq!(packed.value("control/list/50000/s"), Some(0.2));
         assert_eq!(packed.value("control/list/50000/others_max_us"), Some(900.0));
+        assert_eq!(packed.value("control/delete/50000/s"), Some(1.5));
         assert_eq!(packed.value("control/flush/50000/s"), Some(1.1));
         assert_eq!(packed.value("control/flush/50000/others_max_us"), None);
         report["per_datagram"] = 0.into();

@@ -1,4 +1,5 @@
-//! What control takes with tens of thousands of tunnels: installing them, rekeying, listing, flushing, stopping.
+//! What control takes with tens of thousands of tunnels: installing them, rekeying, listing, deleting, flushing,
+//! stopping.
 //!
 //! ```text
 //!   1 rig        two gateways of this program in namespaces; half of what they carry without loss is found out
@@ -6,8 +7,9 @@
 //!   3 memory     what the gateway grew by
 //!   4 rekey      at an even pace, under traffic
 //!   5 list       all SAs, and what the gateway grew by meanwhile
-//!   6 flush      everything; another client asks all the while
-//!   7 install    again, idle, then the gateway is stopped
+//!   6 delete     all tunnels, each by requests of its own; another client asks all the while
+//!   7 flush      everything, when all are installed again; so asks the other client
+//!   8 install    again, idle, then the gateway is stopped
 //! ```
 //!
 //! The client is the one that [`super::run`] measures single requests with.
@@ -126,6 +128,14 @@ impl Bench<'_> {
         }
         self.display.say("listing");
         self.report.listing = Some(self.beside(Order::List)?);
+        self.display.say("deleting");
+        let deletion = self.beside(Order::Delete { in_flight, per_datagram })?;
+        if self.is_stopped() {
+            return Ok(());
+        }
+        self.report.deletion = Some(deletion);
+        self.display.say("installing again");
+        self.client.obey(fill)?;
         self.display.say("flushing");
         self.report.flush = Some(self.beside(Order::Flush)?);
         self.display.say("installing again, idle");
@@ -184,6 +194,7 @@ impl Report {
             memory: None,
             rekeying: None,
             listing: None,
+            deletion: None,
             flush: None,
             stop_s: None,
         }

@@ -93,6 +93,13 @@ pub enum Order {
         /// How many.
         count: u32,
     },
+    /// Delete all tunnels that were installed, several at a time.
+    Delete {
+        /// Tunnels whose requests are under way at a time.
+        in_flight: u32,
+        /// Tunnels whose requests share a datagram; 0: every request has one of its own.
+        per_datagram: u32,
+    },
     /// List all SAs.
     List,
     /// Flush all policies, then all SAs.
@@ -164,6 +171,7 @@ impl Driver {
             Order::Rekey { per_second, count } => {
                 self.keep_rekeying(per_second, count, &mut books)?
             }
+            Order::Delete { in_flight, per_datagram } => self.delete(in_flight, per_datagram)?,
             Order::List => listed = self.list()?,
             Order::Flush => self.flush()?,
         }

@@ -36,6 +36,8 @@ pub struct Report {
     pub rekeying: Option<Rekeying>,
     /// Listing all SAs.
     pub listing: Option<Listing>,
+    /// Deleting all tunnels, each by requests of its own.
+    pub deletion: Option<Streaming>,
     /// Flushing all policies and all SAs.
     pub flush: Option<Streaming>,
     /// Seconds from SIGTERM to the gateway's end, with all tunnels installed.
@@ -187,7 +189,9 @@ pub fn table(report: &Report) -> String {
             )
         });
     }
-    for (what, streaming) in [("listed", &report.listing), ("flushed", &report.flush)] {
+    for (what, streaming) in
+        [("listed", &report.listing), ("deleted", &report.deletion), ("flushed", &report.flush)]
+    {
         let Some(streaming) = streaming else { continue };
         text += &format!(
             "{what} in {:.2} s, {} messages, {} KiB more memory; another client waited {:.0} µs at most\n",
@@ -263,6 +267,7 @@ mod tests {
             memory: Some(growth),
             rekeying: Some(rekeying),
             listing: Some(Streaming::new(&done, None, size(4096), size(8192))),
+            deletion: Some(Streaming::new(&done, None, size(4096), size(4096))),
             flush: None,
             stop_s: Some(0.25),
         };
@@ -274,6 +279,7 @@ mod tests {
             "2000 bytes per SA",
             "5 rekeyings per second of 7 wanted, idle workers; eight requests took",
             "listed in 2.00 s, 0 messages, 4 KiB",
+            "deleted in 2.00 s, 0 messages, 0 KiB",
             "stopped in 0.25 s",
             "interrupted",
         ] {

@@ -1,5 +1,5 @@
 //! What is done to all tunnels: installing with many requests under way, rekeying at an even pace,
-//! listing, flushing.
+//! deleting, listing, flushing.
 
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,15 @@ const COMPLETION: [Step; 2 + DIRECTIONS.len()] = [
     |requests, tunnel| requests.policy(msg::NEWPOLICY, tunnel, DIRECTIONS[0]),
     |requests, tunnel| requests.policy(msg::NEWPOLICY, tunnel, DIRECTIONS[1]),
     |requests, tunnel| requests.policy(msg::NEWPOLICY, tunnel, DIRECTIONS[2]),
+];
+
+/// The requests that take a tunnel away, in the order in which an IKE daemon sends them.
+const DELETION: [Step; 2 + DIRECTIONS.len()] = [
+    |requests, tunnel| requests.delete_policy(tunnel, DIRECTIONS[0]),
+    |requests, tunnel| requests.delete_policy(tunnel, DIRECTIONS[1]),
+    |requests, tunnel| requests.delete_policy(tunnel, DIRECTIONS[2]),
+    |requests, tunnel| requests.delete_sa(tunnel, true),
+    |requests, tunnel| requests.delete_sa(tunnel, false),
 ];
 
 impl Driver {
@@ -47,6 +56,20 @@ impl Driver {
             }
             self.installed.append(&mut block);
             first = end;
+        }
+        Ok(())
+    }
+
+    /// Deletes every tunnel by requests of its own, `in_flight` of them at a time.
+    pub(super) fn delete(&mut self, in_flight: u32, per_datagram: u32) -> Result<(), ProgramError> {
+        let mut asked: Vec<Asked> = Vec::new();
+        while !self.installed.is_empty() && !self.is_stopped() {
+            let first = self.installed.len().saturating_sub(in_flight.max(1) as usize);
+            let block = self.installed.split_off(first);
+            self.begin_all(&DELETION, &block, per_datagram, &mut asked)?;
+            for asked in asked.drain(..) {
+                self.program.receive(asked)?;
+            }
         }
         Ok(())
     }
