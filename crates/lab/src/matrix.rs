@@ -62,6 +62,9 @@ pub struct Mode {
     /// The figures of cores that are not there.
     #[serde(default)]
     pub model: Option<String>,
+    /// What is measured of one core alone is the model of more: as many times as much, as tunnels share nothing.
+    #[serde(default)]
+    pub scales: bool,
 }
 
 /// The same tunnels over veth, between two gateways.
@@ -146,6 +149,10 @@ impl Matrix {
                     Some(self.of_frames(gbps))
                 };
                 let measured = if cores == 1 { &mode.one_core } else { &mode.more_cores };
+                let scaled = match (mode.scales, cores) {
+                    (true, 2..) => value(&mode.one_core).map(|gbps| gbps * f64::from(cores)),
+                    _ => None,
+                };
                 let published = rates.iter().find(|rate| {
                     (rate.table, rate.mode, rate.cores)
                         == (self.published.as_str(), mode.published.as_str(), cores)
@@ -154,7 +161,7 @@ impl Matrix {
                     mode: mode.name.clone(),
                     cores,
                     measured: value(measured),
-                    modelled: value(&mode.model),
+                    modelled: value(&mode.model).or(scaled),
                     published: published.map(|rate| rate.gbps),
                 });
             }
@@ -234,7 +241,9 @@ mod tests {
         let of_frames = |gbps: f64| Some(gbps * 1432.0 / 1414.0);
         let new_flows = cell("policy, new flows", 1);
         assert_eq!(new_flows.measured, of_frames(31.0));
-        assert_eq!(cell("policy, new flows", 2).measured, None);
+        let two = cell("policy, new flows", 2);
+        assert_eq!((two.measured, two.modelled), (None, of_frames(62.0)));
+        assert_eq!(new_flows.modelled, None);
         assert_eq!(cell("policy, known flows", 1).measured, of_frames(30.0));
         assert_eq!(
             (cell("policy, known flows", 2).measured, cell("policy, new flows", 2).published),

@@ -154,7 +154,7 @@ fn rows(matrix: &Matrix, measured: &Measured) -> Vec<Vec<String>> {
 
 fn legend(matrix: &Matrix) -> String {
     format!(
-        "{}, packets of {} bytes, sealing; in brackets: the model, as only one and two cores are measured",
+        "{}, packets of {} bytes, sealing; in brackets: the model, where nothing is measured",
         number::tunnels(matrix.tunnels),
         matrix.size
     )
