@@ -20,6 +20,7 @@
 //!
 //! It does not encrypt, does not route, and does not decide which SA a packet takes.
 
+mod acquire;
 mod aevent;
 mod algorithm;
 mod allocation;

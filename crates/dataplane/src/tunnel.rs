@@ -16,6 +16,8 @@
 //! device, leaves in clear, whether there are tunnels or not. Which routes lead where, and which slot takes
 //! all of a tunnel's packets, control decides.
 
+mod by_policy;
+
 use std::net::{IpAddr, Ipv4Addr};
 
 use arrayvec::ArrayVec;
@@ -23,18 +25,18 @@ use arrayvec::ArrayVec;
 use crate::array::Array;
 use crate::batch::{Slot, Turn};
 use crate::bundles::{BUNDLES_MAX, Sole, Whose};
-use crate::choose::protect;
 use crate::cpu::asked_cache;
 use crate::fib::{Fib, Lead, MANY};
 use crate::pages::Pages;
-use crate::policy::{Action, Direction, Kind, Template, next_id};
+use crate::policy::next_id;
 use crate::prefix::Family;
 use crate::sa::Sa;
-use crate::spd::{DefaultAction, Lookup};
 use crate::table::Table;
 use crate::verdict::Verdict;
 use crate::view::View;
 use crate::vrfs::MAIN;
+
+use self::by_policy::{enter_by_policy, is_by_policy};
 
 /// What tells a tunnel from all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -385,70 +387,6 @@ pub(crate) fn enter<'v>(
         return Ok(());
     }
     enter_by_policy(slot, number, into, view, turn)
-}
-
-/// Whether policies are asked for a packet into a tunnel, SA or not, while others wait. Where the route chose among
-/// far ends only for one behind those that wait for the same policy: else what a policy says would count
-/// now and then, by who waits.
-#[cold]
-fn is_by_policy(
-    slot: &Slot<'_>,
-    number: u32,
-    into: Option<u32>,
-    view: &View,
-    turn: &mut Turn<'_>,
-) -> bool {
-    let Some(name) = view.tunnels.names.get(number).filter(|name| name.remote.is_some()) else {
-        return true;
-    };
-    match view.spd.lookup_of(name.if_id, Direction::Out, &slot.flow) {
-        Lookup::Policy(policy) if policy.kind() == Kind::Protect => {
-            let sa = into.and_then(|into| view.bundles.choose(into, turn.worker));
-            slot.stay.is_none() && sa.is_some_and(|(sa, _)| turn.hold.must_follow(slot, policy, sa))
-        }
-        _ => false,
-    }
-}
-
-/// The long way: the policies of the `if_id` are asked, as Linux's XFRM interfaces do for each packet.
-#[cold]
-fn enter_by_policy<'v>(
-    slot: &mut Slot<'v>,
-    number: u32,
-    bundle: Option<u32>,
-    view: &'v View,
-    turn: &mut Turn<'_>,
-) -> Result<(), Verdict> {
-    let name = view.tunnels.names.get(number).ok_or(Verdict::NoTunnel)?;
-    let by_remote = name.remote.is_some();
-    match view.spd.lookup_of(name.if_id, Direction::Out, &slot.flow) {
-        // Where the route chose among far ends, the policy still asks for an SA.
-        Lookup::Policy(policy) => match policy.action() {
-            Action::Discard => Err(Verdict::OutPolicyBlock),
-            Action::Protect { template, bundle: wanted } => {
-                let template = Template { optional: false, ..template };
-                let bundle = if by_remote { bundle } else { wanted };
-                protect(slot, policy, &template, bundle, view, turn)?;
-                policy.count(turn.seat, 1, slot.frame.len() as u64, turn.now_ns);
-                Ok(())
-            }
-            Action::Bypass => Err(Verdict::NoTunnel),
-        },
-        Lookup::PortsNeeded => Err(Verdict::FragmentOfPortPolicy),
-        Lookup::Default(DefaultAction::Block) => Err(Verdict::OutPolicyBlock),
-        Lookup::Default(DefaultAction::Accept) if by_remote => {
-            let chosen = bundle.and_then(|slot| view.bundles.choose(slot, turn.worker));
-            let Some((sa, _)) = chosen.filter(|(sa, _)| sa.admits(&slot.flow)) else {
-                // Nobody is asked, so that waiting any longer would be in vain.
-                let stay = slot.stay.take();
-                let policy_gone = stay.is_some_and(|stay| !stay.is_brief());
-                return Err(if policy_gone { Verdict::HoldPolicyGone } else { Verdict::NoSa });
-            };
-            slot.outbound = Some(sa);
-            Ok(())
-        }
-        Lookup::Default(DefaultAction::Accept) => Err(Verdict::NoTunnel),
-    }
 }
 
 /// Whether `sa` belongs to the tunnel of a row, among those of its `if_id` that far ends tell apart.
