@@ -17,8 +17,9 @@ const FLOOR: f64 = START / 64.0;
 /// The search is over when the least that was not carried is no more than this much above what was: the half of it
 /// is then a tenth off on either side at most.
 const NEAR: f64 = 1.25;
-/// Trials of a rate that lose before it counts as lossy.
-const TRIES: u32 = 3;
+/// Trials of a rate that lose before it counts as lossy: with three the same gateway was found to carry anything from a
+/// sixth to all of its rate in the minutes in which others used the machine.
+const TRIES: u32 = 5;
 /// A generator that cannot send this share of what it is asked for has come to its own end.
 const SENT: f64 = 0.95;
 
@@ -118,7 +119,7 @@ mod tests {
             let carried = search.carried_bps().unwrap();
             assert!(carried <= limit && carried * NEAR >= limit, "{limit}: {carried}");
             assert_eq!(search.half_bps(), carried / 2.0);
-            assert!(trials <= 24, "{trials}");
+            assert!(trials <= 40, "{trials}");
         }
     }
 
@@ -137,7 +138,7 @@ mod tests {
     fn loss_at_every_rate_and_a_generator_at_its_end_are_ends() {
         let (lossy, trials) = search(|bps| (bps, 1));
         assert_eq!(lossy.carried_bps(), None);
-        assert!(lossy.half_bps() > 0.0 && lossy.half_bps() <= FLOOR && trials < 30, "{lossy:?}");
+        assert!(lossy.half_bps() > 0.0 && lossy.half_bps() <= FLOOR && trials < 50, "{lossy:?}");
         let (dead, _) = search(|_| (0.0, 5));
         assert_eq!(dead.carried_bps(), None);
         let (limited, _) = search(|bps| (bps.min(0.2), 0));
