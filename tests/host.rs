@@ -405,6 +405,26 @@ fn a_stop_gives_everything_back_although_a_device_is_gone() {
 }
 
 #[test]
+fn a_second_gateway_in_the_namespace_leaves_the_first_as_it_is() {
+    let group = "[[group]]\ndevice = \"grp0\"\n[[group.tunnel]]\nif_id = 7\nroutes = [\"10.77.0.0/16\", \"fd77::/32\"]";
+    let watched = Watched::with(group);
+    watched.protect();
+    let Watched { west: End { namespace, .. }, watcher } = &watched;
+    Veth::new((namespace, "other0"), (watcher, "other0"), 1).expect("a veth pair");
+    let routes = |family| namespace.ip(&format!("{family} route list proto 80")).expect("ip route");
+    let state = || format!("{}{}{}", watched.left(), routes("-4"), routes("-6"));
+    let before = state();
+    assert!(before.contains("blackhole 10.77.0.0/16"), "{before}");
+    let place = "host.table = 20552\nhost.priority = 210";
+    let mut second = Gateway::start_with(namespace, &["other0"], Cores::Any(0), place);
+    // It protects the same.
+    second.xfrm(&tunnel_policies("10.1.0.0/16", "10.2.0.0/16", ["192.0.2.1", "192.0.2.2"]));
+    assert_eq!(second.stop(), Some(0), "{}", second.log());
+    assert_eq!(state(), before);
+    assert_eq!(watched.clear(), Vec::<String>::new());
+}
+
+#[test]
 fn who_gives_up_a_dead_gateway_has_the_kernel_as_it_was() {
     give_up("black0");
     give_up("black0:generic");
