@@ -33,6 +33,11 @@ const CASES: [[&str; 2]; 8] = [
     ["p2p", "10000"],
     ["p2mp", "10000"],
 ];
+/// With so many tunnels the seeds of the hashes, which each process draws, show: in one run of seven a packet opened by routes
+/// takes 30 or 60 instructions more. With fewer there is nothing to share a place, and with more it is the same in each run.
+const DRAWN: &str = "256";
+/// Runs of such a case, of which the shortest counts.
+const DRAWN_RUNS: usize = 4;
 /// Packets that are forwarded in clear, where the cipher has nothing to do.
 const IN_CLEAR: [&str; 2] = ["plain", "10000"];
 /// A worker's turn, and the calls of the bare cipher.
@@ -155,7 +160,9 @@ fn count() -> Vec<(String, Counted)> {
     let (next, watched) = (AtomicUsize::new(0), Mutex::new(HashMap::new()));
     let watch_some = || {
         while let Some((case, measured)) = runs.get(next.fetch_add(1, Relaxed)) {
-            let counted = watch(&program, *case, measured, folder.path());
+            let runs = if case[1] == DRAWN { DRAWN_RUNS } else { 1 };
+            let counted = (0..runs).map(|_| watch(&program, *case, measured, folder.path()));
+            let counted = counted.min_by(|a, b| a.path.total_cmp(&b.path)).expect("it was run");
             watched.lock().expect("no case has failed").insert((*case, *measured), counted);
         }
     };
