@@ -13,6 +13,7 @@
 //! process, however that ends. This module does not serve sockets and does not stop instances.
 
 mod epoch;
+pub(crate) mod files;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -25,6 +26,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 pub use epoch::{Claim, Epoch};
+use files::remove_if_there;
 
 /// The directory above all run directories.
 pub const RUN_DIR: &str = "/run/peregrine";
@@ -363,13 +365,6 @@ fn read_pid(mut file: &File) -> Option<u32> {
     file.rewind().ok()?;
     file.take(16).read_to_string(&mut text).ok()?;
     text.trim().parse().ok()
-}
-
-fn remove_if_there(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ use tracing::{info, warn};
 pub use frame::{BootId, FORMAT, Problem};
 pub use store::{Left, boot_id, choose_directory, find_directory};
 
+use crate::instance::files::remove_if_there;
 use crate::xfrm::{Bytes, Entries, Places, Server, Walk};
 
 /// Entries beyond two for each thing that is there before the journal is written anew.
@@ -350,7 +351,7 @@ impl Drop for Journal {
 impl Log {
     /// A new file with nothing but a header.
     fn create(path: &Path, boot: BootId, epoch: u16) -> io::Result<Log> {
-        store::remove_if_there(path)?;
+        remove_if_there(path)?;
         let mut file = store::private().create_new(true).append(true).open(path)?;
         let header = frame::header(boot, epoch);
         file.write_all(header.as_ref())?;

@@ -11,6 +11,7 @@
 
 mod route_list;
 
+use std::collections::HashSet;
 use std::io;
 use std::net::IpAddr;
 
@@ -89,8 +90,7 @@ impl GroupDevices {
         // 1. Whatever comes, the next run finds what this one is about to write.
         self.list.write(left.iter().chain(self.listed()))?;
         // 2. What an earlier run left and the configuration does not have any more.
-        let is_gone = |route: &&Listed| !self.listed().any(|held| held.replaces(route));
-        let gone: Vec<Listed> = left.iter().filter(is_gone).cloned().collect();
+        let gone = not_among(left.iter(), self.listed());
         self.remove(&gone)?;
         // 3. The devices, then the routes to them.
         for group in &config.groups {
@@ -134,23 +134,22 @@ impl GroupDevices {
 
     /// Removes what this start has written, and leaves what an earlier run did.
     fn take_back(&mut self, left: &[Listed]) -> io::Result<()> {
-        let is_fresh = |route: &&Listed| !left.iter().any(|earlier| earlier.replaces(route));
-        let fresh: Vec<Listed> = self.listed().filter(is_fresh).cloned().collect();
+        let fresh = not_among(self.listed(), left.iter());
         self.remove(&fresh).and(self.list.write(left.iter()))
     }
 
     /// Sees that no other gateway leads one of these prefixes to a device of its own, of which the kernel has
     /// room for one.
     fn check_others(&self, kernel: &Kernel, left: &[Listed]) -> io::Result<()> {
-        let is_ours = |device: &str| self.listed().chain(left).any(|route| route.device == device);
+        let ours: HashSet<&str> =
+            self.listed().chain(left).map(|route| route.device.as_str()).collect();
+        let wanted: HashSet<(u32, Prefix)> = self.listed().map(Listed::place).collect();
         let written =
             |route: &&feed::Route| (route.protocol, route.metric) == (OUR_PROTOCOL, METRIC);
         for route in kernel.routes().filter(written) {
-            let is_wanted =
-                |held: &Listed| (held.table, held.prefix) == (route.table.number(), route.prefix);
             let to = route.first_hop().and_then(|hop| kernel.link(hop.ifindex));
-            if let Some(to) = to.filter(|link| !is_ours(&link.name))
-                && self.listed().any(is_wanted)
+            if let Some(to) = to.filter(|link| !ours.contains(link.name.as_str()))
+                && wanted.contains(&(route.table.number(), route.prefix))
             {
                 let text = format!(
                     "route {}: another gateway leads it to {}; take it out of the `routes` of one, or \
@@ -227,6 +226,15 @@ impl GroupDevices {
         }
         removed.and(self.writer.flush())
     }
+}
+
+/// The routes that are in no other's place.
+fn not_among<'a>(
+    routes: impl Iterator<Item = &'a Listed>,
+    others: impl Iterator<Item = &'a Listed>,
+) -> Vec<Listed> {
+    let taken: HashSet<(u32, Prefix)> = others.map(Listed::place).collect();
+    routes.filter(|route| !taken.contains(&route.place())).cloned().collect()
 }
 
 /// The routes of a configuration. Those of a VRF device that is gone by now have no table to be in.

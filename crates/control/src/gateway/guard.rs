@@ -27,6 +27,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use super::backstop::{Backstop, forwarded};
 use super::short::{KEY_BYTES_MAX, Parts, Short, put, put_address, take_address};
+use crate::instance::files::{read_if_there, remove_if_there};
 
 /// The file's name in the instance's run directory.
 const FILE: &str = "guard";
@@ -71,11 +72,7 @@ impl Guard {
     /// had protected. That stays in the log until this run's policies protect it.
     pub fn open(directory: &Path, mut backstop: Backstop) -> io::Result<(Guard, Vec<Held>)> {
         let path = directory.join(FILE);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(error),
-        };
+        let text = read_if_there(&path)?;
         // What a crash has cut was not in force yet.
         let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
         let left = replay(whole);
@@ -84,7 +81,7 @@ impl Guard {
         // putting a new file in its place makes some file systems (ext4) wait for their disk, and
         // packets wait for this start. So does one for which there is no space to write it anew.
         let log = if left.is_empty() {
-            remove(&path).map(|()| None)?
+            remove_if_there(&path).map(|()| None)?
         } else if is_short(lines, left.len()) {
             Some(Log::open(&path, whole.len() as u64)?)
         } else if let Ok(log) = write_anew(&path, left.iter().copied()) {
@@ -175,22 +172,22 @@ impl Guard {
     }
 
     fn write_news(&mut self) -> io::Result<()> {
-        let mut refused = None;
-        if self.log.is_none() || !is_short(self.lines, self.held.len()) {
-            // What is held now has the changes in it already.
-            let held = self.held.keys().filter_map(held_of);
-            match write_anew(&self.path, held) {
-                Ok(log) => {
-                    self.lines = self.held.len();
-                    self.log = Some(log);
-                    return Ok(());
-                }
-                Err(error) => refused = Some(error),
-            }
+        if let Some(log) = &mut self.log
+            && is_short(self.lines, self.held.len())
+        {
+            return log.append(&self.news);
         }
-        match (&mut self.log, refused) {
-            (Some(log), _) => log.append(&self.news),
-            (None, refused) => refused.map_or(Ok(()), Err),
+        // What is held now has the changes in it already.
+        let held = self.held.keys().filter_map(held_of);
+        match (write_anew(&self.path, held), &mut self.log) {
+            (Ok(anew), log) => {
+                self.lines = self.held.len();
+                *log = Some(anew);
+                Ok(())
+            }
+            // A long log is better than none.
+            (Err(_), Some(log)) => log.append(&self.news),
+            (Err(error), None) => Err(error),
         }
     }
 
@@ -218,7 +215,7 @@ impl Guard {
             }
         }
         ended = ended.and(self.backstop.flush());
-        ended.and_then(|()| remove(&self.path))
+        ended.and_then(|()| remove_if_there(&self.path))
     }
 
     fn note(&mut self, mark: char, held: Held) {
@@ -320,13 +317,6 @@ fn held_of(key: &HeldKey) -> Option<Held> {
     Some((direction, selector))
 }
 
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
 /// Replaces the file as a whole, so that a crash in between leaves the old one. In pieces: all lines of 100 000 policies in memory at
 /// once would be 5 MiB, in which whoever asks something meanwhile waits for new pages.
 fn write_anew(path: &Path, held: impl Iterator<Item = Held>) -> io::Result<Log> {
@@ -345,7 +335,7 @@ fn write_anew(path: &Path, held: impl Iterator<Item = Held>) -> io::Result<Log> 
     let replaced = written.and_then(|()| file.flush()).and_then(|()| fs::rename(&fresh, path));
     if replaced.is_err() {
         // It would take the space that the old one may need.
-        let _ = remove(&fresh);
+        let _ = remove_if_there(&fresh);
     }
     replaced.and_then(|()| Log::open(path, bytes))
 }

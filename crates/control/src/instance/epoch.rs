@@ -148,7 +148,7 @@ fn draw() -> u16 {
 }
 
 fn write_new(path: &Path, epoch: u16) -> io::Result<()> {
-    super::remove_if_there(path)?;
+    super::files::remove_if_there(path)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     writeln!(file, "epoch {epoch}")?;
     file.sync_all()

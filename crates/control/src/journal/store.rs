@@ -15,6 +15,7 @@ use zeroize::Zeroizing;
 
 use super::frame::{self, BootId, Problem};
 use crate::config::Config;
+use crate::instance::files::remove_if_there;
 use crate::instance::{Instance, make_private};
 use crate::xfrm::Entries;
 
@@ -258,13 +259,6 @@ pub(super) fn remove_unused(directory: &Path) {
 pub(super) fn remove_journal(directory: &Path) -> io::Result<()> {
     remove_if_there(&directory.join(JOURNAL_NEW))?;
     remove_if_there(&directory.join(JOURNAL))
-}
-
-pub(super) fn remove_if_there(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 /// Files for their owner alone.

@@ -6,12 +6,12 @@
 //! each route: table, prefix, device. Which of them are in the kernel it does not know.
 
 use std::fmt::Write as _;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use dataplane::prefix::Prefix;
+
+use crate::instance::files::{read_if_there, remove_if_there, replace};
 
 /// The file's name in the instance's run directory.
 const FILE: &str = "routes";
@@ -28,9 +28,9 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// Whether it is in the place of another: by whichever device, the kernel has one of them.
-    pub fn replaces(&self, other: &Listed) -> bool {
-        (self.table, self.prefix) == (other.table, other.prefix)
+    /// Its place: by whichever device, the kernel has one route there.
+    pub fn place(&self) -> (u32, Prefix) {
+        (self.table, self.prefix)
     }
 }
 
@@ -47,11 +47,8 @@ impl RouteList {
 
     /// What an earlier run that did not end cleanly has listed. Lines that make no sense are skipped.
     pub fn read(&self) -> io::Result<Vec<Listed>> {
-        match fs::read_to_string(&self.path) {
-            Ok(text) => Ok(text.lines().filter_map(parse).collect()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(self.named(error)),
-        }
+        let text = read_if_there(&self.path).map_err(|error| self.named(error))?;
+        Ok(text.lines().filter_map(parse).collect())
     }
 
     /// Lists these and nothing else, in one step. Without any there is no file.
@@ -61,21 +58,9 @@ impl RouteList {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "{table} {prefix} {device}");
         }
-        self.replace(&text).map_err(|error| self.named(error))
-    }
-
-    fn replace(&self, text: &str) -> io::Result<()> {
-        if text.is_empty() {
-            return match fs::remove_file(&self.path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            };
-        }
-        let fresh = self.path.with_extension("new");
-        let mut options = OpenOptions::new();
-        options.create(true).write(true).truncate(true).mode(0o600);
-        options.open(&fresh)?.write_all(text.as_bytes())?;
-        fs::rename(&fresh, &self.path)
+        let written =
+            if text.is_empty() { remove_if_there(&self.path) } else { replace(&self.path, &text) };
+        written.map_err(|error| self.named(error))
     }
 
     fn named(&self, error: io::Error) -> io::Error {
@@ -94,6 +79,8 @@ fn parse(line: &str) -> Option<Listed> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::rtnetlink::{Act, Rule};
 use crate::config::HostConfig;
+use crate::instance::files::{remove_if_there, replace};
 
 /// The file's name in the instance's run directory.
 const FILE: &str = "host";
@@ -89,19 +90,13 @@ impl Note {
 
     /// Notes a place.
     pub fn write(&self, Place { table, priority }: Place) -> io::Result<()> {
-        let fresh = self.0.with_extension("new");
-        let written = fs::write(&fresh, format!("{table} {priority}\n"));
-        written
-            .and_then(|()| fs::rename(&fresh, &self.0))
+        replace(&self.0, &format!("{table} {priority}\n"))
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.0.display())))
     }
 
     /// There is nothing any more.
     pub fn remove(&self) -> io::Result<()> {
-        match fs::remove_file(&self.0) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        remove_if_there(&self.0)
     }
 }
 

@@ -7,9 +7,10 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use tracing::{error, warn};
+
+use crate::instance::files::{read_if_there, remove_if_there, replace};
 
 /// The file's name in the instance's run directory.
 const FILE: &str = "programs";
@@ -36,15 +37,11 @@ impl Attached {
     /// Reads what earlier processes left, and writes down what comes now.
     pub fn open(directory: &Path, own: &[Place]) -> Attached {
         let path = directory.join(FILE);
-        let left = match fs::read_to_string(&path) {
-            Ok(text) => text.lines().filter_map(read).collect(),
-            Err(error) => {
-                if error.kind() != io::ErrorKind::NotFound {
-                    warn!(%error, "which XDP programs an earlier run left is not known");
-                }
-                Vec::new()
-            }
-        };
+        let text = read_if_there(&path).unwrap_or_else(|error| {
+            warn!(%error, "which XDP programs an earlier run left is not known");
+            String::new()
+        });
+        let left = text.lines().filter_map(read).collect();
         let attached = Attached { path, left };
         attached.write(own);
         attached
@@ -60,9 +57,7 @@ impl Attached {
     /// Takes off what is left, and removes the file.
     pub fn end(&mut self) {
         self.remove_left();
-        if let Err(error) = fs::remove_file(&self.path)
-            && error.kind() != io::ErrorKind::NotFound
-        {
+        if let Err(error) = remove_if_there(&self.path) {
             warn!(%error, "the list of XDP programs was not removed");
         }
     }
@@ -98,7 +93,7 @@ impl Attached {
         for Place { ifindex, program, interface } in self.left.iter().chain(own) {
             let _ = writeln!(text, "{ifindex} {program} {interface}");
         }
-        if let Err(error) = fs::write(&self.path, text) {
+        if let Err(error) = replace(&self.path, &text) {
             warn!(%error, "the next run will not know which interfaces were ports");
         }
     }
@@ -113,6 +108,8 @@ fn read(line: &str) -> Option<Place> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// A program that does not exist: ids are given from 1 on.
