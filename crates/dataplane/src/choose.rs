@@ -266,10 +266,11 @@ fn want_sa(policy: &Policy, slot: &Slot<'_>, turn: &mut Turn<'_>) {
 #[cold]
 fn missing_sa(policy: &Policy, slot: &mut Slot<'_>, view: &View, turn: &mut Turn<'_>) -> Verdict {
     // There is no use in asking where no SA would do, and none in waiting where nobody is asked.
-    if policy.can_have_sa() {
+    let may_come = policy.can_have_sa();
+    if may_come {
         want_sa(policy, slot, turn);
     }
-    let may_come = view.acquire_is_heard && policy.can_have_sa();
-    slot.stay = may_come.then(|| Stay::begin(slot, policy, turn.now_ns));
+    let waits = may_come && view.acquire_is_heard;
+    slot.stay = waits.then(|| Stay::begin(slot, policy, turn.now_ns));
     Verdict::NoSa
 }

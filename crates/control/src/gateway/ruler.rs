@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use dataplane::prefix::Prefix;
+use dataplane::ruler::tables::Random;
 use dataplane::view::View;
 
 use super::groups::Groups;
@@ -37,14 +38,12 @@ pub fn following(routes: u32, changes: u32) -> Following {
     let start = Instant::now();
     network.fill(&kernel, &mut view);
     let all_s = start.elapsed().as_secs_f64();
-    let mut drawn = 1u64;
+    let mut random = Random::new(1);
     let start = Instant::now();
     for change in 0..changes {
         let used = view.clone();
-        // Drawn, with Knuth's MMIX constants: a stride would take few routes over and over where it divides their number.
-        drawn =
-            drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let number = ((drawn >> 32) % u64::from(routes.max(1))) as u32;
+        // Drawn: a stride would take few routes over and over where it divides their number.
+        let number = random.below(routes.max(1) as usize) as u32;
         let event = Event::Route(route(number, 2 + change % 200), Placement::Replace);
         black_box(kernel.apply(event, &mut news));
         black_box(network.apply(&kernel, &mut view, &news));

@@ -32,16 +32,23 @@ const LINEAR_RUN: usize = 8;
 const PROBES: usize = 1 << 18;
 
 /// Numbers that look random and are the same every time (Knuth's MMIX constants).
-struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
+    /// Those of a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
     fn next(&mut self) -> u32 {
         let (factor, addend) = (6_364_136_223_846_793_005, 1_442_695_040_888_963_407);
         self.0 = self.0.wrapping_mul(factor).wrapping_add(addend);
         (self.0 >> 32) as u32
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    /// One below `bound`, which is above 0.
+    pub fn below(&mut self, bound: usize) -> usize {
         self.next() as usize % bound
     }
 }

@@ -94,16 +94,13 @@ fn over_sizes(figures: &Figures, direction: &str, title: &str, tunnels: &str) ->
 fn over_sizes_at_random(figures: &Figures, direction: &str, title: &str) -> Chart {
     let tunnels = "10000";
     let mut lines = Vec::new();
-    for (names, above, source) in
-        [(SELECTIONS, "path", Source::Measured), (VPP_SELECTIONS, "vpp-random", Source::Published)]
-    {
-        for (name, label) in names {
-            let pattern = match above {
-                "path" => format!("path/{name}/{direction}/{tunnels}/*/cycles"),
-                _ => format!("{above}/{direction}/{name}/{tunnels}/*/cycles"),
-            };
-            lines.extend(line(figures, &pattern, label, source));
-        }
+    for (name, label) in SELECTIONS {
+        let pattern = format!("path/{name}/{direction}/{tunnels}/*/cycles");
+        lines.extend(line(figures, &pattern, label, Source::Measured));
+    }
+    for (name, label) in VPP_SELECTIONS {
+        let pattern = format!("vpp-random/{direction}/{name}/{tunnels}/*/cycles");
+        lines.extend(line(figures, &pattern, label, Source::Published));
     }
     lines.extend(ciphers(figures, direction, tunnels));
     let count = grouped(tunnels);
